@@ -19,8 +19,8 @@ from sacrebleu.metrics import BLEU, CHRF
 
 from bart.errors import InputError
 from utils.app.cli import changeable, parse_dataclass, part
-from utils.metrics.files import FileOptions, print_scores
-from utils.text.lines import iter_references, reference_texts, references_of
+from utils.metrics.files import TextFileOptions, print_scores
+from utils.text.lines import reference_texts, references_of
 from utils.text.scripts import warn_of_unspaced
 
 _SPLIT_AT_BLANKS = ("13a", "intl", "none")
@@ -81,14 +81,15 @@ class BleuArguments:
     """The options of the command."""
 
     bleu: BleuOptions = part(BleuOptions)
-    files: FileOptions = part(FileOptions)
+    files: TextFileOptions = part(TextFileOptions)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(BleuArguments, argv, "Score translations, one a line, by sacrebleu's BLEU and chrF.")
-    references = list(iter_references(args.files.references))
+    args = parse_dataclass(
+        BleuArguments, argv, "Score translations, one a line or in a column of a table, by BLEU and chrF."
+    )
+    references, texts = args.files.read()
     args.bleu.warn_of_scripts(references)
-    texts = args.files.lines(len(references))
     metrics = {"bleu": BLEU(tokenize=args.bleu.bleu_tokenize), "chrf": CHRF()}
     streams = _streams(references)
 

@@ -10,11 +10,11 @@ from utils.app.commands import run_program
 if __name__ == "__main__":
     run_program("utils.metrics.classification")
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from pathlib import Path
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,14 @@ from numpy.typing import ArrayLike
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
-from utils.data.columns import column_in
-from utils.data.places import LABELS, TABLES, suffix_of
+from utils.data.places import LABELS
 from utils.metrics.by_class import scores_by_class
-from utils.metrics.files import FileOptions, print_scores
-from utils.text.lines import check_counts, read_lines
+from utils.metrics.files import FileOptions, print_scores, values_of
+from utils.metrics.significance import pearson_of
+from utils.text.lines import check_counts
 
 PREDICTIONS, REFERENCES = ("prediction", *LABELS), (*LABELS, "reference")
+JOINT = ", "  # stands between labels that a model predicts, in a line or a cell
 
 
 def name_of(label: Any) -> str:
@@ -50,13 +51,14 @@ def of_classes(counts: ArrayLike, classes: int | None = None) -> dict[str, float
     examples, each = right.sum(), 2 * hits / np.maximum(predicted + right, 1)
     f1 = each[1] if (classes or len(hits)) == 2 else each.sum() / max(np.count_nonzero(predicted + right), 1)
     spread = (examples**2 - predicted @ predicted) * (examples**2 - right @ right)
-    matthews = (hits.sum() * examples - predicted @ right) / sqrt(spread) if spread else 0.0
+    matthews = (hits.sum() * examples - predicted @ right) / math.sqrt(spread) if spread else 0.0
     values = {"accuracy": hits.sum() / examples, "f1": f1, "matthews": matthews}
     return {name: 100 * float(value) for name, value in values.items()}
 
 
 def of_label_sets(counts: ArrayLike, examples: float, exact: float) -> dict[str, float]:
-    """F1 over all labels together, its mean over labels, and the share of examples that are all right, in percent.
+    """F1 over all labels together, its mean over those that are right or predicted, and the share of examples that are
+    all right, in percent.
 
     Args:
         counts: (3, L) of each label: examples where it is predicted rightly, predicted, and there.
@@ -64,7 +66,8 @@ def of_label_sets(counts: ArrayLike, examples: float, exact: float) -> dict[str,
     hits, predicted, right = np.asarray(counts, dtype=np.float64)
     each = 2 * hits / np.maximum(predicted + right, 1)
     micro = 2 * hits.sum() / max((predicted + right).sum(), 1)
-    return {"f1": 100 * float(micro), "macro_f1": 100 * float(each.mean()), "accuracy": 100 * exact / examples}
+    macro = each.sum() / max(np.count_nonzero(predicted + right), 1)
+    return {"f1": 100 * float(micro), "macro_f1": 100 * float(macro), "accuracy": 100 * exact / examples}
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -106,31 +109,60 @@ class ClassificationArguments:
     positive: str | None = option(
         None, section="labels", help="the class of two whose F1 is told; by default the second in order"
     )
-    prediction_field: str | None = option(
-        None, help="column of predicted labels; by default prediction, label, labels or class"
-    )
     label_field: str | None = option(
         None, help="column of the right labels; by default label, labels, class or reference"
+    )
+    label_separator: str | None = option(
+        None,
+        help="what stands between the right labels of a text such as a cell of CSV; between predicted ones the same "
+        f"or, as run_eval.py and utils.predict write it, '{JOINT}'",
     )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(
-        ClassificationArguments, argv, "Score labels, one a line, or labels or lists of labels in a column of a table."
-    )
-    rows = [_rows(path, "prediction_field", args.prediction_field, PREDICTIONS) for path in args.files.systems]
-    references = _rows(args.files.references, "label_field", args.label_field, REFERENCES)
-    has_sets = any(isinstance(label, list) for _, label in references)
-    right, *predicted = ([_labels_of(*row, has_sets) for row in of_file] for of_file in (references, *rows))
-    for path, labels in zip(args.files.systems, predicted, strict=True):
-        check_counts((path, args.files.references), len(labels), len(right))
-    names = in_order(name for labels in (right, *predicted) for each in labels for name in each)
+    text = "Score labels or numbers, one a line or in a column of a table, which may hold lists of labels."
+    args = parse_dataclass(ClassificationArguments, argv, text)
+    files, separator = args.files, args.label_separator
+    if separator == "":
+        raise InputError("--label_separator is ''; allowed: a text such as |")
+    references = values_of(files.references, "label_field", args.label_field, REFERENCES)
+    rows = [values_of(path, "prediction_field", files.prediction_field, PREDICTIONS) for path in files.systems]
+    for path, of_file in zip(files.systems, rows, strict=True):
+        check_counts((path, files.references), len(of_file), len(references))
+    numbers = [np.array([_number(value) for _, value in of_file]) for of_file in (references, *rows)]
+    are_numbers = [bool(np.isfinite(each).all()) for each in numbers]
+    has_fractions = any(are and (each % 1).any() for are, each in zip(are_numbers[:2], numbers, strict=False))
+    if are_numbers[0] and has_fractions and args.positive is None and separator is None:
+        for of_file, each in zip(rows, numbers[1:], strict=True):
+            if not np.isfinite(each).all():
+                where, value = of_file[int(np.isfinite(each).argmin())]
+                raise InputError(f"{where}: the prediction is {value!r}; allowed: a number, as in {files.references}")
+        _print_correlations(files, *numbers)
+        return
+    has_sets = separator is not None or any(isinstance(label, list) for _, label in references)
+    right = [_labels_of(*row, separator, has_sets) for row in references]
+    known = {*chain.from_iterable(right)}
+    predicted = []
+    for of_file in rows:
+        parted = [
+            [_labels_of(*row, each, has_sets) for row in of_file] for each in dict.fromkeys([separator or JOINT, JOINT])
+        ]
+        predicted.append(min(parted, key=lambda labels: len({*chain.from_iterable(labels)} - known)))
+
+    def names_in(*systems: Sequence[Sequence[str]]) -> list[str]:
+        return in_order(chain.from_iterable(chain.from_iterable(systems)))
+
+    # A score of PREDICTIONS must not depend on OTHER, nor the measure on a predicted class that is never right.
+    classes = names_in(right) if len(names_in(right)) > 1 else names_in(right, predicted[0])
+    is_binary = len(classes) == 2 and not has_sets
     if args.positive is not None:
-        if has_sets or len(names) != 2 or args.positive not in names:
+        if not is_binary or args.positive not in classes:
             raise InputError(
-                f"--positive is {args.positive}; allowed: one of two classes; there are {', '.join(names)}"
+                f"--positive is {args.positive}; allowed: one of two classes; there are {', '.join(classes)}"
             )
-        names.sort(key=args.positive.__eq__)
+        classes.sort(key=args.positive.__eq__)
+    shown = list(dict.fromkeys([*classes, *names_in(right, predicted[0])]))
+    names = list(dict.fromkeys([*shown, *names_in(*predicted)]))
     goal = sets_of(right, names)
     counts = [
         np.column_stack([(sets == goal).all(axis=1), each_count(sets, goal).reshape(len(goal), -1)])
@@ -139,35 +171,42 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     def scores_of(sums: np.ndarray) -> dict[str, float]:
         counts = sums[1:].reshape(3, -1)
-        return of_label_sets(counts, len(goal), sums[0]) if has_sets else of_classes(counts)
+        return of_label_sets(counts, len(goal), sums[0]) if has_sets else of_classes(counts, len(classes))
 
-    by_class = scores_by_class(names, *counts[0][:, 1:].sum(axis=0).reshape(3, -1))
+    by_class = scores_by_class(shown, *counts[0][:, 1:].sum(axis=0).reshape(3, -1)[:, : len(shown)])
     facts: dict[str, Any] = {"examples": len(goal), "groups": {"label" if has_sets else "class": by_class}}
-    facts |= {"positive": names[1]} if len(names) == 2 and not has_sets else {}
-    of_one = f"; F1 is that of {facts['positive']}" if "positive" in facts else ""
-    title = f"Scores in percent of {len(goal):,} examples with {len(names)} labels{of_one}"
-    print_scores(args.files, title, counts, scores_of, facts)
+    facts |= {"positive": classes[1]} if is_binary else {}
+    of_one = f"; F1 is that of {classes[1]}" if is_binary else ""
+    title = f"Scores in percent of {len(goal):,} examples with {len(shown)} labels{of_one}"
+    print_scores(files, title, counts, scores_of, facts)
 
 
-def _rows(path: str, option_name: str, field: str | None, usual: Sequence[str]) -> list[tuple[str, Any]]:
-    """The value of each line, or of a column of a table, with the place where it stands."""
-    if suffix_of(Path(path)) in TABLES:
-        records, chosen = column_in(path, option_name, field, usual)
-        return [(record.name, record.values.get(chosen)) for record in records]
-    if field is not None:
-        raise InputError(
-            f"--{option_name} is {field}, a column of a table, and {path} is none; allowed: {', '.join(TABLES)}"
-        )
-    return [(f"{path}, line {number}", line) for number, line in enumerate(read_lines(path, blank=True), 1)]
+def _number(value: Any) -> float:
+    """The number that a label is; nan where it is none."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
 
 
-def _labels_of(where: str, value: Any, has_sets: bool) -> list[str]:
-    """The labels of an example, of which there must be one, or a list if others have one.
+def _print_correlations(files: FileOptions, right: np.ndarray, *predicted: np.ndarray) -> None:
+    """Print Pearson's correlation with its interval, and Spearman's, which is of no sums and so has none."""
+    spearman = of_numbers(predicted[0], right)["spearman"]
+    moved, *systems = (numbers - numbers[0] for numbers in (right, *predicted))  # so that sums lose few digits
+    counts = [np.stack([np.ones_like(x), x, moved, x * x, moved * moved, x * moved], axis=1) for x in systems]
+    title = f"Correlation in percent of {len(right):,} numbers; Spearman's is {spearman:.2f}"
+    facts = {"examples": len(right), "spearman": spearman}
+    print_scores(files, title, counts, lambda sums: {"pearson": pearson_of(sums)}, facts)
 
-    A text stands for a label, or for several as run_eval.py joins them.
+
+def _labels_of(where: str, value: Any, separator: str | None, has_sets: bool) -> list[str]:
+    """The labels of an example, of which there must be one, or a list if others have one; a blank text is one of none.
+
+    Args:
+        separator: stands between the labels of a text; None where a text is one.
     """
-    if has_sets and isinstance(value, str):
-        value = [label for label in value.split(", ") if label.strip()]
+    if has_sets and separator is not None and isinstance(value, str):
+        value = value.split(separator) if value.strip() else []
     labels = value if isinstance(value, list) else [value]
     labels = [name_of(label.strip()) if isinstance(label, str) else name_of(label) for label in labels]
     if isinstance(value, list) != has_sets or not {"", "None"}.isdisjoint(labels):

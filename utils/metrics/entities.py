@@ -29,7 +29,7 @@ from utils.data.places import TABLES, TAGS, suffix_of
 from utils.metrics.by_class import ByClass, scores_by_class
 from utils.metrics.files import FileOptions, print_scores
 from utils.text.conll import Sentence, read_conll
-from utils.text.lines import iter_lines
+from utils.text.lines import iter_lines, list_in
 from utils.text.tags import OUTSIDE, Scheme, scheme_of
 
 ENTITY_METRICS, PLAIN_METRICS = ("f1", "entity_precision", "entity_recall", "accuracy"), ("accuracy", "macro_f1")
@@ -110,13 +110,12 @@ class EntityArguments:
     """The options of the command."""
 
     files: FileOptions = part(FileOptions)
-    prediction_field: str | None = option(
+    tags_field: str | None = option(
         None,
         section="columns",
-        help="of predicted tags, by the number or name of a CoNLL file's column, by default the last one, or by the "
+        help="of the right tags, by the number or name of a CoNLL file's column, by default the last one, or by the "
         f"name of a table's, by default {', '.join(TAGS)}",
     )
-    tags_field: str | None = option(None, help="of the right tags, in the same way")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -125,29 +124,37 @@ def main(argv: Sequence[str] | None = None) -> None:
         "of tags; predictions may also be the tags of a sentence a line."
     )
     args = parse_dataclass(EntityArguments, argv, text)
-    references = _read(args.files.references, args.tags_field, "tags_field")
+    files = args.files
+    references = _read(files.references, args.tags_field, "tags_field", TAGS)
     right = [sentence.tags for sentence in references]
     scheme = scheme_of(chain.from_iterable(right))
-    predicted = [_predicted(path, args.prediction_field, references, scheme) for path in args.files.systems]
-    groups = groups_of(sorted({tag for rows in (right, *predicted) for tags in rows for tag in tags}), scheme)
+    predicted = [_predicted(path, files.prediction_field, references, scheme) for path in files.systems]
 
+    def groups_in(*systems: Sequence[Sequence[str]]) -> list[str]:
+        return groups_of(sorted({*chain.from_iterable(chain.from_iterable(systems))}), scheme)
+
+    groups = groups_in(right, *predicted)
     pairs = [zip(tags, right, strict=True) for tags in predicted]
     counts = [np.array([tag_counts(*pair, groups, scheme) for pair in of_file], dtype=np.float64) for of_file in pairs]
     name = "plain tags" if scheme is None else f"entities in {scheme.name}"
     words = sum(map(len, right))
     facts = {"examples": len(right), "words": words, "scheme": None if scheme is None else scheme.name}
-    facts["groups"] = {"tag" if scheme is None else "kind": scores_by_group(counts[0].sum(axis=0), groups)}
+    every = scores_by_group(counts[0].sum(axis=0), groups)
+    shown = {group: every[group] for group in groups_in(right, predicted[0])}
+    facts["groups"] = {"tag" if scheme is None else "kind": shown}
     title = f"Scores in percent of {name}, {len(right):,} sentences of {words:,} words"
-    print_scores(args.files, title, counts, lambda sums: tag_scores(sums, scheme), facts)
+    print_scores(files, title, counts, lambda sums: tag_scores(sums, scheme), facts)
 
 
-def _read(path: str, field: str | None, option_name: str) -> list[Sentence]:
-    """Sentences with their tags, of a CoNLL file or a table; a table's may lack words."""
+def _read(path: str, field: str | None, option_name: str, usual: Sequence[str]) -> list[Sentence]:
+    """Sentences with their tags, of a CoNLL file or a table; a table's may lack words, and hold tags between blanks."""
     if suffix_of(Path(path)) not in TABLES or suffix_of(Path(path)) == ".tsv":
         return read_conll(Path(path), tags_column=field, tags_option=option_name)
-    (records, chosen), sentences = column_in(path, option_name, field, TAGS), []
+    (records, chosen), sentences = column_in(path, option_name, field, usual), []
     for record in records:
         tags, words = record.values.get(chosen), record.values.get("words", record.values.get("tokens"))
+        if isinstance(tags, str):
+            tags = list_in(tags) or tags.split()
         if not isinstance(tags, list) or not all(isinstance(tag, str) and tag.strip() for tag in tags):
             raise InputError(f"{record.name}: {chosen} is {str(tags)[:80]}; allowed: a list of tags that are not blank")
         sentences.append(Sentence(record.name, words if isinstance(words, list) else [], tags))
@@ -157,13 +164,15 @@ def _read(path: str, field: str | None, option_name: str) -> list[Sentence]:
 def _predicted(path: str, field: str | None, references: Sequence[Sentence], scheme: Scheme | None) -> list[list[str]]:
     """The predicted tags of each sentence; InputError where they are not of the sentences of the references."""
     known = {tag for sentence in references for tag in sentence.tags}
+    lengths = [len(sentence.tags) for sentence in references]
     is_text = field is None and suffix_of(Path(path)) not in TABLES
     rows = [line.split() for line in iter_lines(path, blank=True)] if is_text else []
-    # A line of a CoNLL file begins with a word, which is no tag.
-    if rows and all(tag in known or (scheme is not None and scheme.fits(tag)) for tag in next(filter(None, rows), [])):
+    # Most lines of a CoNLL file begin with a word, which is no tag, and they are more than the sentences.
+    are_tags = [row[0] in known or (scheme is not None and scheme.fits(row[0])) for row in rows if row]
+    if rows and (2 * sum(are_tags) > len(are_tags) or [*map(len, rows)] == lengths):
         sentences = [Sentence(f"{path}, line {number}", [], tags) for number, tags in enumerate(rows, 1)]
     else:
-        sentences = _read(path, field, "prediction_field")
+        sentences = _read(path, field, "prediction_field", ("prediction", *TAGS))
     if len(sentences) != len(references):
         raise InputError(f"{path} has {len(sentences)} sentences; allowed: {len(references)}, as the references have")
     for sentence, reference in zip(sentences, references, strict=True):

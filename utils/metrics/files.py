@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bart.errors import InputError
 from utils.app.cli import option
 from utils.app.tables import plain_table
+from utils.data.columns import column_in
+from utils.data.parallel_text import one_line
+from utils.data.places import TABLES, suffix_of
 from utils.metrics.significance import ScoresOf, compare_scores, p_shown, scores_and_intervals
-from utils.text.lines import check_counts, read_lines
+from utils.text.lines import check_counts, read_lines, references_of
 
 LABELS = {"rouge": "ROUGE", "bleu": "BLEU", "chrf": "chrF2", "f1": "F1", "loss": "Loss"}
 LABELS |= {"matthews": "Matthews correlation", "pearson": "Pearson correlation", "spearman": "Spearman correlation"}
+TEXTS, TARGETS = ("prediction", "summary"), ("references", "reference", "target", "highlights", "summary", "abstract")
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,12 @@ class FileOptions:
         help="another system's predictions: adds the difference (PREDICTIONS less OTHER), its 95 % bootstrap interval "
         "and the two-sided p value of approximate randomisation",
     )
+    prediction_field: str | None = option(
+        None,
+        section="columns",
+        help="of predictions in tables, by default prediction or, where there is none, a usual one of the task; of a "
+        "CoNLL file by its number or name, by default the last one",
+    )
     json: bool = option(False, help="print JSON with all digits in place of the table")
 
     @property
@@ -37,16 +49,60 @@ class FileOptions:
         """The files of predictions: one, or two that are compared."""
         return [self.predictions, *filter(None, [self.compare])]
 
-    def lines(self, examples: int) -> dict[str, list[str]]:
-        """The lines of each file of predictions; some may be blank.
+
+@dataclass(frozen=True)
+class TextFileOptions(FileOptions):
+    """Files of texts, which stand one a line or in a column of a table."""
+
+    target_field: str | None = option(
+        None, section="columns", help=f"of references in a table; by default {', '.join(TARGETS)}"
+    )
+
+    def read(self) -> tuple[list[str], dict[str, list[str]]]:
+        """The references, each as `references_of` takes it, and the texts of each file of predictions, one line each.
 
         Raises:
-            InputError: a file has more or fewer lines than the references have examples.
+            InputError: a file is missing or malformed, a reference is blank, a prediction is no text, or the files have
+                not as many examples.
         """
-        texts = {path: read_lines(path, blank=True) for path in self.systems}
-        for path, lines in texts.items():
-            check_counts((path, self.references), len(lines), examples)
-        return texts
+        references, texts = [], {}
+        for where, value in values_of(self.references, "target_field", self.target_field, TARGETS, False):
+            line = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
+            if not isinstance(line, str) or not one_line(line):
+                raise InputError(f"{where}: the reference is {str(value)[:80]!r}; allowed: a text or a list of texts")
+            references_of(line, f"{where}: ")
+            references.append(one_line(line))
+        for path in self.systems:
+            rows = values_of(path, "prediction_field", self.prediction_field, TEXTS)
+            if bad := next(((where, value) for where, value in rows if not isinstance(value, str)), None):
+                raise InputError(f"{bad[0]}: the prediction is {str(bad[1])[:80]}; allowed: a text, which may be blank")
+            check_counts((path, self.references), len(rows), len(references))
+            texts[path] = [" ".join(text.split("\n")) for _, text in rows]
+        return references, texts
+
+
+def values_of(
+    path: str, option_name: str, field: str | None, usual: Sequence[str], blank: bool = True
+) -> list[tuple[str, Any]]:
+    """The lines of a file, or the values in a column of a table, each with the place where it stands.
+
+    Args:
+        field: the value of the option that names the column.
+        usual: names of the column, the likeliest first, of which it is one where the option is not given.
+        blank: allow blank lines.
+
+    Raises:
+        InputError: the file is missing, malformed or empty, or there is no such column.
+    """
+    if suffix_of(Path(path)) in TABLES:
+        records, chosen = column_in(path, option_name, field, usual)
+        one = chosen.removesuffix("s")  # rows of scored runs have `references` only where there are several
+        return [(name, values.get(chosen, values.get(one))) for name, values in records]
+    if field is not None:
+        raise InputError(
+            f"--{option_name} is {field}, a column of a table, and {path} is none; allowed: {', '.join(TABLES)}"
+        )
+    return [(f"{path}, line {number}", line) for number, line in enumerate(read_lines(path, blank), 1)]
 
 
 def print_scores(

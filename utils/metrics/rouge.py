@@ -26,11 +26,11 @@ from bart.files import PathName
 from utils.app.cli import changeable, option, parse_dataclass, part
 from utils.app.progress import progress
 from utils.app.tables import plain_table
-from utils.metrics.files import FileOptions, label_of, print_scores
+from utils.metrics.files import TextFileOptions, label_of, print_scores
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TOKENIZERS, ROUGE_TYPES, score_pairs
 from utils.metrics.significance import means_of
 from utils.runs.outputs import check_output, write_whole
-from utils.text.lines import iter_references, read_lines, reference_texts, references_of
+from utils.text.lines import read_lines, reference_texts, references_of
 from utils.text.scripts import share_of, warn_of_unspaced
 
 logger = logging.getLogger(__name__)
@@ -217,7 +217,7 @@ def rouge_table(rows: Mapping[str, Mapping[str, float]], kinds: Sequence[str]) -
 class RougeArguments:
     """The options of the command."""
 
-    files: FileOptions = part(FileOptions)
+    files: TextFileOptions = part(TextFileOptions)
     rouge: RougeOptions = part(RougeOptions)
     per_article: str | None = option(
         None, metavar="FILE", help="write each article's scores there, one JSON object a line"
@@ -231,9 +231,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(
         RougeArguments,
         argv,
-        "Score summaries, one a line, by ROUGE; prints F measures in percent. A blank line scores 0.",
+        "Score summaries, one a line or in a column of a table, by ROUGE; prints F measures in percent. A blank one "
+        "scores 0.",
     )
-    references = list(iter_references(args.files.references))
+    references, texts = args.files.read()
     mode, tokenizer = args.rouge.rouge_mode, args.rouge.rouge_tokenizer
     facts: dict[str, Any] = {"mode": mode, "examples": len(references)}
     if (count := sum(1 for _ in reference_texts(references))) > len(references):
@@ -244,7 +245,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     exceptions = args.rouge.exceptions()
     if mode == "rouge-1.5.5":
         facts["wordnet_exceptions"] = len(exceptions)
-    texts = args.files.lines(len(references))
 
     def counts_of(path: str) -> np.ndarray:
         scores = rouge_per_example(texts[path], references, mode, exceptions, tokenizer)

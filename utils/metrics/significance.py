@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,13 @@ def means_of(names: Iterable[str], examples: int) -> ScoresOf:
     """The means of columns of scores, from their sums."""
     names = list(names)
     return lambda sums: dict(zip(names, (sums / examples).tolist(), strict=True))
+
+
+def pearson_of(sums: Sequence[float]) -> float:
+    """Pearson's correlation in percent, of the sums (6,) of 1, x, y, x², y² and xy; 0 where all x or y are equal."""
+    n, x, y, xx, yy, xy = sums
+    spread = sqrt(max(0.0, n * xx - x * x) * max(0.0, n * yy - y * y))
+    return 100 * float(n * xy - x * y) / spread if spread else 0.0
 
 
 def scores_and_intervals(

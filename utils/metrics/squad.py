@@ -23,8 +23,12 @@ from numpy.typing import ArrayLike
 from bart.errors import InputError
 from bart.files import read_json
 from utils.app.cli import parse_dataclass
+from utils.data.columns import column_of, names_in, read_records
+from utils.data.places import TABLES, suffix_of
+from utils.data.splits import WHOLE
 from utils.data.squad import Question, read_answers
 from utils.metrics.files import FileOptions, print_scores
+from utils.text.lines import check_counts
 
 OTHER_WORDS = "other words"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -92,8 +96,8 @@ def by_question(
 
 def main(argv: Sequence[str] | None = None) -> None:
     text = (
-        "Score answers as SQuAD's script does: a JSON object of answers by the ids of questions, and SQuAD's JSON "
-        "or a table with id, question, context and answers."
+        "Score answers as SQuAD's script does: a JSON object of answers by the ids of questions, or a table with id "
+        "and prediction, and SQuAD's JSON or a table with id, question, context and answers."
     )
     files = parse_dataclass(FileOptions, argv, text)
     questions = read_answers(files.references)
@@ -103,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         kinds = {"": kinds[""]}
 
     def counts_of(path: str) -> np.ndarray:
-        answers = _answers_in(path, questions)
+        answers = _answers_in(path, files, questions)
         pairs = [(answers[key], question.answers) for key, question in questions.items()]
         each = np.array([[1, best(exact_match, *pair), best(f1, *pair)] for pair in pairs])
         return np.concatenate([each * chosen[:, None] for chosen in kinds.values()], axis=1)
@@ -122,11 +126,30 @@ def main(argv: Sequence[str] | None = None) -> None:
     print_scores(files, title, counts, scores_of, {"examples": len(questions), "groups": groups})
 
 
-def _answers_in(path: str, questions: Mapping[str, Question]) -> Mapping[str, str]:
-    """Read a file of answers; InputError where it is no JSON object of texts, or not of these questions."""
-    answers = read_json(Path(path))
+def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]) -> Mapping[str, str]:
+    """Read a file of answers: an object of them by ids, or a table, whose order tells the questions if it has no ids.
+
+    Raises:
+        InputError: an answer is no text, or they are not of these questions.
+    """
+    column, is_table = files.prediction_field or "prediction", suffix_of(Path(path)) in TABLES
+    records = read_records(path, WHOLE, lambda _: column) if is_table else []
+    if is_table and not (len(records) == 1 and column not in records[0].values):
+        column = column_of("prediction_field", files.prediction_field, [column], names_in(records), path)
+        ids = [str(values.get("id", name)) for name, values in records]
+        if not any("id" in values for _, values in records):
+            ids = [*questions]
+            check_counts((path, files.references), len(records), len(ids))
+        answers = dict(zip(ids, (values.get(column) for _, values in records), strict=True))
+        if len(answers) < len(ids):
+            raise InputError(f"{path}: {len(ids) - len(answers)} rows repeat an id; allowed: each id once")
+    else:
+        answers = records[0].values if records else read_json(Path(path))
     if not all(isinstance(text, str) for text in answers.values()):
-        raise InputError(f"{path}: allowed: a JSON object of answers, which are texts, by the ids of their questions")
+        raise InputError(
+            f"{path}: allowed: a JSON object of answers, which are texts, by the ids of their questions, or a table "
+            f"with such texts in a column {column}"
+        )
     missing, unknown = questions.keys() - answers.keys(), answers.keys() - questions.keys()
     if missing or unknown:
         wrong = f"no answer to {len(missing)}" if missing else f"answers to {len(unknown)} other"

@@ -30,6 +30,7 @@ from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed
 from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
 from utils.metrics.classification import each_count, in_order, name_of, of_classes, of_label_sets, of_numbers, sets_of
+from utils.metrics.significance import pearson_of
 from utils.models.loading import LoadedModel
 from utils.models.model_to_train import renamed
 from utils.tasks.glue import GLUE, HUB_SET, submission
@@ -332,9 +333,7 @@ class Classification(TextTask):
         loss, targets, *parts = sums
         classes, problem = len(loaded.labels), loaded.model.config.problem_type
         if problem == REGRESSION:
-            n, x, y, xx, yy, xy = parts
-            spread = math.sqrt(max(0.0, n * xx - x * x) * max(0.0, n * yy - y * y))
-            metrics = {"pearson": 100 * (n * xy - x * y) / spread if spread else 0.0}
+            metrics = {"pearson": pearson_of(parts)}
         else:
             metrics = _metrics_of(parts, targets / classes, loaded)
         return {"loss": loss / max(targets, 1), **{name: metrics[name] for name in METRICS[problem]}}

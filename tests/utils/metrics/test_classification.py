@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ def test_label_sets() -> None:
     right, predicted = label_sets()
     expected = {
         "f1": f1_score(right, predicted, average="micro"),
-        "macro_f1": f1_score(right, predicted, average="macro", zero_division=0),
+        "macro_f1": f1_score(right, predicted, average="macro", zero_division=np.nan),  # without the last label
         "accuracy": accuracy_score(right, predicted),
     }
     scores = of_label_sets(each_count(predicted, right).sum(axis=0), 100, float((right == predicted).all(1).sum()))
@@ -133,9 +134,68 @@ def test_the_command_scores_label_sets(tmp_path: Path, capsys: pytest.CaptureFix
     assert {name: row["support"] for name, row in report["groups"]["label"].items()} == supports
 
 
+def written(path: Path, lines: Iterable[Any]) -> Path:
+    """Texts as they are, other values as rows of JSON lines."""
+    path.write_text("".join(f"{x if isinstance(x, str) else json.dumps({'label': x})}\n" for x in lines))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["two", "three", "sets"])
+def test_scores_of_a_file_do_not_depend_on_the_other_one(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does a predicted class that is never right, such as a typo, make another measure of F1."""
+    rng, names = np.random.default_rng(8), list("abc")[: 2 + (kind == "three")]
+    right = rng.choice(names, 60)
+    ours = np.where(rng.random(60) < 0.7, right, rng.choice([*names, "typo"], 60))
+    theirs = np.where(rng.random(60) < 0.7, right, rng.choice([*names, "x", "y"], 60))
+    files = []
+    for name, labels in (("p", ours), ("r", right), ("o", theirs)):
+        values = [[label, "a"] if label != "a" else ["a"] for label in labels] if kind == "sets" else labels
+        files.append(written(tmp_path / f"{name}.jsonl" if kind == "sets" else tmp_path / name, values))
+    alone, other = printed_by(capsys, *files[:2]), printed_by(capsys, files[2], files[1])
+    both = printed_by(capsys, *files[:2], "--compare", files[2])
+    compared = both.pop("compare")
+    assert both == alone
+    assert {name: row["other"] for name, row in compared.items()} == {name: other[name] for name in compared}
+    if kind != "sets":
+        f1 = f1_score(right == "b", ours == "b") if kind == "two" else f1_score(right, ours, average="macro")
+        assert alone["f1"] == pytest.approx(100 * f1)
+        assert alone.get("positive") == ("b" if kind == "two" else None)
+
+
+def test_labels_of_a_cell_are_parted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As training parts them, and predicted ones also as utils.predict joins them, of which names may be a part."""
+    cells = {"r": ["a, b|c", "c", "", "a, b"], "own": ["a, b|c", "a, b", "", "c"]}
+    for name, joined in (("r", cells["r"]), ("own", cells["own"]), ("plain", ["c", "c", "", "d, c"])):
+        (tmp_path / f"{name}.csv").write_text("label,id\n" + "".join(f'"{cell}",1\n' for cell in joined))
+    report = printed_by(capsys, tmp_path / "own.csv", tmp_path / "r.csv", "--label_separator", "|")
+    assert (report["accuracy"], list(report["groups"]["label"])) == (50, ["a, b", "c"])
+    (tmp_path / "r.csv").write_text("label,id\n" + "".join(f'"{cell}",1\n' for cell in ("c", "c d", "", "c d")))
+    report = printed_by(capsys, tmp_path / "plain.csv", tmp_path / "r.csv", "--label_separator", " ")
+    assert (report["accuracy"], list(report["groups"]["label"])) == (75, ["c", "d"])
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_the_command_scores_numbers(whole: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rng = np.random.default_rng(4)
+    right = rng.integers(0, 6, 50) / (1 if whole else 2)  # with ties
+    ours, theirs = right + rng.normal(size=50), right + rng.normal(size=50)
+    files = [written(tmp_path / name, map(str, numbers)) for name, numbers in (("p", ours), ("o", theirs))]
+    references = written(tmp_path / "r.jsonl", right.tolist())
+    report = printed_by(capsys, files[0], references, "--compare", files[1])
+    assert report["pearson"] == pytest.approx(100 * pearsonr(right, ours)[0])
+    assert report["spearman"] == pytest.approx(100 * spearmanr(right, ours)[0])
+    assert report["compare"]["pearson"]["other"] == pytest.approx(100 * pearsonr(right, theirs)[0])
+    low, high = report["intervals"]["pearson"]
+    assert low < report["pearson"] < high
+
+
 @pytest.mark.parametrize(
     ("files", "options", "message"),
     [
+        ({"p": "0.5\nx\n", "r": "0.5\n1\n"}, (), "^p, line 2: the prediction is 'x'; allowed: a number, as .* r"),
+        ({"p": "a\n", "r": "a\n"}, ("--label_separator", ""), "--label_separator is ''; allowed: a text such as |"),
         ({"p": "a\nb\n", "r": "a\n"}, (), "p has 2 lines, r has 1; they must be equally many"),
         ({"p": "a\n\n", "r": "a\nb\n"}, (), "^p, line 2: the label is ''; allowed: one label that is not blank"),
         ({"p": "a\n"}, (), "^r: no such file"),

@@ -206,3 +206,21 @@ def test_the_command_reads_conll_tables_and_lines_of_tags(
         with pytest.raises(InputError) as error:
             main(words)
         assert str(error.value) == message
+
+
+@pytest.mark.parametrize(("right", "predicted"), [(["DT NN", "VB"], ["DT JJ", "VB"]), (["O O", "O"], ["B-PER O", "O"])])
+def test_a_tag_that_the_references_lack_may_stand_in_the_first_sentence(
+    right: list[str], predicted: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lines of tags are found by all of them. Tags may stand between blanks in a table, beside the right ones."""
+    blocks = ("".join(f"w\t{tag}\n" for tag in tags.split()) for tags in right)
+    (tmp_path / "r.conll").write_text("\n".join(blocks))
+    (tmp_path / "p.txt").write_text("\n".join(predicted))
+    rows = zip(right, predicted, strict=True)
+    (tmp_path / "p.csv").write_text("tags,prediction\n" + "".join(f"{tags},{guess}\n" for tags, guess in rows))
+    flat = [" ".join(side).split() for side in (right, predicted)]
+    for name in ("p.txt", "p.csv"):
+        main([str(tmp_path / name), str(tmp_path / "r.conll"), "--json"])
+        report = json.loads(capsys.readouterr().out)
+        assert report["accuracy"] == pytest.approx(100 * sklearn_metrics.accuracy_score(*flat))
+        assert report["macro_f1"] == pytest.approx(100 * sklearn_metrics.f1_score(*flat, average="macro"))

@@ -14,9 +14,11 @@ from pathlib import Path
 import nltk.data
 import numpy as np
 import pytest
+from datasets import Dataset
 from rouge_score import rouge_scorer
 
 from bart.errors import InputError
+from utils.metrics import bleu
 from utils.metrics import rouge as module
 from utils.metrics.rouge import ROUGE_TYPES, main, rouge, rouge_per_example, warn_of_scripts, wordnet_exceptions
 from utils.metrics.significance import compare, means_and_intervals
@@ -475,3 +477,50 @@ def test_the_command_names_tokenizer_and_references(tmp_path: Path, capsys: pyte
     references.write_text("a\n[]\n")
     with pytest.raises(InputError, match=r"the target '\[\]' is a list"):
         main(words[:2])
+
+
+def test_the_commands_score_tables(
+    shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of utils.predict, run_eval.py and published sets, in any form, as the same texts in lines."""
+    monkeypatch.chdir(tmp_path)
+    published = [json.loads(line) for line in (shared / "data/scitldr/test.jsonl").read_text().splitlines()[:12]]
+    targets = [row["target"] for row in published]
+    texts = [row["source"][0] for row in published[:-1]] + [""]
+    Path("p").write_text("".join(" ".join(text.split("\n")) + "\n" for text in texts))
+    Path("r").write_text("".join(f"{json.dumps(target)}\n" for target in targets))
+    predicted = [{**row, "prediction": text} for row, text in zip(published, texts, strict=True)]
+    scored = [
+        {"reference": target[0], "references": target, "summary": text}
+        for target, text in zip(targets, texts, strict=True)
+    ]
+    for row in scored[:5]:
+        if len(row["references"]) == 1:
+            del row["references"]
+    for name, rows in (("predicted", predicted), ("scored", scored)):
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    Dataset.from_list(predicted).to_csv("predicted.csv")  # by pandas
+    Dataset.from_list(predicted).to_parquet("predicted.parquet")
+    names = [f"predicted{suffix}" for suffix in (".jsonl", ".csv", ".parquet")] + ["scored.jsonl"]
+    for command in (main, bleu.main):
+        reports = set()
+        for ours, theirs in [("p", "r"), *((name, name) for name in names), ("p", names[0]), (names[0], "r")]:
+            command([ours, theirs, "--json"])
+            reports.add(capsys.readouterr().out)
+        assert len(reports) == 1
+    scorer = rouge_scorer.RougeScorer(["rouge1"], use_stemmer=True)
+    expected = [scorer.score_multi(*pair)["rouge1"].fmeasure for pair in zip(targets, texts, strict=True)]
+    main(["predicted.csv", "scored.jsonl", "--json"])
+    assert json.loads(capsys.readouterr().out)["rouge1"] == pytest.approx(100 * np.mean(expected))
+    Path("bad.jsonl").write_text('{"prediction": null, "target": " "}\n')
+    for words, message in (
+        (["bad.jsonl", "r"], "^bad.jsonl:1: the prediction is None; allowed: a text, which may be blank$"),
+        (["p", "bad.jsonl"], "^bad.jsonl:1: the reference is ' '; allowed: a text or a list of texts$"),
+        (["p", "predicted.csv", "--target_field", "x"], "^predicted.csv: --target_field is 'x'; allowed: "),
+        (
+            ["p", "r", "--prediction_field", "x"],
+            "^--prediction_field is x, a column of a table, and p is none; allowed: ",
+        ),
+    ):
+        with pytest.raises(InputError, match=message):
+            main(words)
