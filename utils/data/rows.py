@@ -98,9 +98,11 @@ def _csv_rows(path: Path) -> NumberedRows:
         delimiter, quoting = "\t", csv.QUOTE_MINIMAL if _has_quoted_fields(path) else csv.QUOTE_NONE
     reader = csv.DictReader(lines, restval=ABSENT, delimiter=delimiter, strict=True, quoting=quoting)
     try:
+        while len(reader.fieldnames) > 1 and not reader.fieldnames[-1]:  # spreadsheets write blank columns at the end
+            reader.fieldnames.pop()
         check_names(path, reader.fieldnames)
         for row in reader:
-            if None in row:
+            if any(row.pop(None, ())):
                 raise InputError(
                     f"{path}, line {reader.line_num}: more values than the header names columns; values that hold "
                     "the separator must stand in quotes"

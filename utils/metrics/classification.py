@@ -57,8 +57,7 @@ def of_classes(counts: ArrayLike, classes: int | None = None) -> dict[str, float
 
 
 def of_label_sets(counts: ArrayLike, examples: float, exact: float) -> dict[str, float]:
-    """F1 over all labels together, its mean over those that are right or predicted, and the share of examples that are
-    all right, in percent.
+    """F1 over all labels together, its mean over labels, and the share of examples that are all right, in percent.
 
     Args:
         counts: (3, L) of each label: examples where it is predicted rightly, predicted, and there.
@@ -66,8 +65,7 @@ def of_label_sets(counts: ArrayLike, examples: float, exact: float) -> dict[str,
     hits, predicted, right = np.asarray(counts, dtype=np.float64)
     each = 2 * hits / np.maximum(predicted + right, 1)
     micro = 2 * hits.sum() / max((predicted + right).sum(), 1)
-    macro = each.sum() / max(np.count_nonzero(predicted + right), 1)
-    return {"f1": 100 * float(micro), "macro_f1": 100 * float(macro), "accuracy": 100 * exact / examples}
+    return {"f1": 100 * float(micro), "macro_f1": 100 * float(each.mean()), "accuracy": 100 * exact / examples}
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -171,7 +169,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     def scores_of(sums: np.ndarray) -> dict[str, float]:
         counts = sums[1:].reshape(3, -1)
-        return of_label_sets(counts, len(goal), sums[0]) if has_sets else of_classes(counts, len(classes))
+        if not has_sets:
+            return of_classes(counts, len(classes))
+        there = counts[1:].any(axis=0)  # those of OTHER alone are not
+        return of_label_sets(counts[:, there] if there.any() else counts, len(goal), sums[0])
 
     by_class = scores_by_class(shown, *counts[0][:, 1:].sum(axis=0).reshape(3, -1)[:, : len(shown)])
     facts: dict[str, Any] = {"examples": len(goal), "groups": {"label" if has_sets else "class": by_class}}

@@ -88,6 +88,15 @@ def test_columns_without_their_own_names_are_refused(tmp_path: Path) -> None:
                     list(records_of(file))
 
 
+def test_blank_columns_at_the_end_are_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("text,b,,\na,1,,\na,2\n")
+    assert [record.values["b"] for record in records_of(file)] == ["1", "2"]
+    file.write_text("text,b,,\na,1,,c\n")
+    with pytest.raises(InputError, match="line 2: more values than the header names columns"):
+        list(records_of(file))
+
+
 def test_a_damaged_parquet_file_is_one_line(tmp_path: Path) -> None:
     datasets.Dataset.from_dict({"text": ["a" * 99]}).to_parquet(tmp_path / "val.parquet")
     data = (tmp_path / "val.parquet").read_bytes()

@@ -279,7 +279,7 @@ def test_sources_without_targets_lie_in_files_of_many_kinds(tmp_path: Path) -> N
         ("b.jsonl", "b.jsonl:2: empty source; a document is expected in every row"),
         ("c.jsonl", "has the fields body: name those of documents by --source_field"),
         ("d.jsonl", "d.jsonl: has no rows"),
-        ("e.csv", "e.csv: the header has text, no name more than once; allowed: each column once"),
+        ("e.csv", "e.csv: the header has text more than once; allowed: each column once"),
         ("f.parquet", "f.parquet: the header has text more than once; allowed: each column once"),
         ("absent.jsonl", r"^/.*/absent.jsonl: no such file"),
         ("absent.parquet", r"^/.*/absent.parquet cannot be opened \(FileNotFoundError"),
