@@ -353,9 +353,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(
         ExportArguments, argv, "Write a model as graphs for ONNX Runtime or torch, with its vocabulary and labels."
     )
-    checked_folder(args.output, args.format)
     model = args.model
-    task = find_task(args.task or task_of(model.model))
+    task = find_task(task_of(model.model, args.task))
+    checked_folder(args.output, args.format)
     evaluation = task.EvalOptions(**task.EvalOptions.only_predict)
     loaded = task(Place(""), evaluation=evaluation).trained_model(model.model, model.config_path, model.tokenizer)
     export(loaded, args.output, args.format)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
-from utils.data.places import TABLES, check_fields, is_table, suffix_of
+from utils.data.places import TABLES, FromTraining, check_fields, is_table, suffix_of
 from utils.data.tables import read_sources
 from utils.models.generation_options import GENERATE, DecodingOptions, with_lengths
 from utils.prediction.documents import check_no_header, read_documents, write_lines
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     model, tokenizer = load_summarizer(args.inference)
     columns = model.config.extra.get("columns", ())
     if has_rows:
-        texts = read_sources(args.file, "", source_field=args.source_field or next(iter(columns), None))
+        texts = read_sources(args.file, "", source_field=args.source_field or next(map(FromTraining, columns), None))
     elif args.lines:
         check_no_header(texts, args.file or "standard input", columns)
     given = {"num_beams": args.num_beams, "max_length": args.max_length}

@@ -187,17 +187,22 @@ class ModelConfig:
             allowed = f"did you mean {near[0]!r}?" if near else "allowed: fields of its config, such as num_labels"
             raise InputError(f"from_pretrained() got {name!r}, which is unknown; {allowed}")
         updated = copy.deepcopy(self)
-        if "id2label" in fields:
-            updated.extra.pop("num_labels", None)
         for name, value in fields.items():
             setattr(updated, name, value)
         updated.validate()
-        if "id2label" in fields:
-            named = fields["id2label"]
-            updated.check(
-                fields.get("num_labels") in (None, len(named)), "num_labels", f"{len(named)}, as id2label has"
-            )
-            updated.labels = updated.labels
+        named: dict[str, str] = {}  # labels by their numbers
+        for field, step in (("id2label", 1), ("label2id", -1)):
+            pairs = [(str(key), str(value))[::step] for key, value in (fields.get(field) or {}).items()]
+            if pairs:
+                numbers, names = ({*side} for side in zip(*pairs, strict=True))
+                are_labels = numbers == {*map(str, range(len(pairs)))} and len(names) == len(pairs)
+                updated.check(are_labels, field, f"numbers from 0 to {len(pairs) - 1}, each of one name of its own")
+                updated.check(named in ({}, dict(pairs)), field, "the inverse of id2label")
+                count = f"{len(pairs)}, as {field} has"
+                updated.check(fields.get("num_labels") in (None, len(pairs)), "num_labels", count)
+                named = dict(pairs)
+        if named:
+            updated.labels = [named[str(number)] for number in range(len(named))]
         return updated
 
     @classmethod

@@ -275,7 +275,11 @@ class PretrainedModel(BackendModule):
             state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
         elif output is not None:
             fit_labels(
-                config, len(state[output]), path, given is not None, bool({"num_labels", "id2label"} & fields.keys())
+                config,
+                len(state[output]),
+                path,
+                given is not None,
+                bool({"num_labels", "id2label", "label2id"} & fields.keys()),
             )
         elif cls.head and left_out and new_head is False:
             raise InputError(f"{path}: no weights of a {cls.__name__}; its head is {shorten(left_out)}")

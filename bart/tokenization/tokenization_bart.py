@@ -36,6 +36,7 @@ class BartTokenizer(PretrainedTokenizer):
 
     def __init__(self, backend: Tokenizer, model_max_length: int = 1024, *, source: str = "tokenizer") -> None:
         super().__init__(backend, model_max_length, source=source)
+        self.bos_token, self.eos_token = self.cls_token, self.sep_token
         backend.model.dropout = None  # random merges would make the ids differ between calls
         self.add_prefix_space: bool = backend.pre_tokenizer.add_prefix_space
         backend.post_processor = processors.RobertaProcessing(

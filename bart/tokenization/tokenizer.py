@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
-_OF_TOKENS = {"input_ids", "attention_mask", "token_type_ids", "offset_mapping"}  # columns with a place for each token
+# Columns with a place for each token.
+_OF_TOKENS = {"input_ids", "attention_mask", "token_type_ids", "offset_mapping", "special_tokens_mask"}
+NO_PADDING = "do_not_pad"
 _STRATEGIES = ("longest_first", "only_first", "only_second", "do_not_truncate")
 
 
@@ -54,7 +56,10 @@ class PretrainedTokenizer(Vocabulary):
         separators: how many end tokens lie between the texts of a pair.
         mask_takes_space: true if the spaces before a mask in a text belong to it.
         has_types: true if networks read which tokens are of the second text of a pair.
-        bos_token_id, eos_token_id, pad_token_id, unk_token_id, mask_token_id: their ids.
+        cls_token, pad_token, sep_token, unk_token, mask_token: the same by transformers' names.
+        bos_token, eos_token: of BART the first and the third, too; None of BERT.
+        bos_token_id, cls_token_id, eos_token_id, sep_token_id, pad_token_id, unk_token_id, mask_token_id: their ids;
+            BERT's first and third ones are called bos and eos here, too.
         model_max_length: the longest sequence, special tokens included, when truncation names no other. Settable.
 
     Calls share no state, so threads may use one tokenizer with different options.
@@ -66,6 +71,8 @@ class PretrainedTokenizer(Vocabulary):
     separators: ClassVar[int]
     mask_takes_space: ClassVar[bool] = False
     has_types: ClassVar[bool] = False
+    bos_token: str | None = None
+    eos_token: str | None = None
 
     def __init__(self, backend: Tokenizer, model_max_length: int, *, source: str) -> None:
         """Wrap a pipeline; errors call it `source`.
@@ -96,6 +103,8 @@ class PretrainedTokenizer(Vocabulary):
         self.bos_token_id, self.pad_token_id, self.eos_token_id, self.unk_token_id, self.mask_token_id = (
             vocabulary[token] for token in self.special_tokens
         )
+        self.cls_token_id, self.sep_token_id = self.bos_token_id, self.eos_token_id
+        self.cls_token, self.pad_token, self.sep_token, self.unk_token, self.mask_token = self.special_tokens
         self.vocab_size = len(vocabulary)
         self.model_max_length = model_max_length
         self._backend = backend
@@ -167,6 +176,7 @@ class PretrainedTokenizer(Vocabulary):
         with naming(path):
             add_tokens(backend, settings, special, added, cls._special_tokens(backend))
         tokenizer = cls(backend, source=str(source))
+        tokenizer.clean_up_tokenization_spaces = settings.get("clean_up_tokenization_spaces") is True
         length = settings.get("model_max_length", settings.get("max_len"))  # as transformers 2 called it
         if length is not None:
             if isinstance(length, bool) or not isinstance(length, (int, float)) or not length >= 3:
@@ -242,6 +252,8 @@ class PretrainedTokenizer(Vocabulary):
         add_prefix_space: bool | None = None,
         add_special_tokens: bool = True,
         return_offsets_mapping: bool = False,
+        return_special_tokens_mask: bool = False,
+        pad_to_multiple_of: int | None = None,
     ) -> Encoded:
         """Encode one text, or several, or pairs of texts: BART's as `<s> A </s></s> B </s>`, BERT's as `[CLS] A [SEP] B
         [SEP]`. The string of a special token in a text becomes the token.
@@ -254,17 +266,19 @@ class PretrainedTokenizer(Vocabulary):
             truncation: True or "longest_first" to cut at `max_length`, of a pair the longer text first; "only_first" or
                 "only_second" to cut that text of a pair; False or "do_not_truncate" for none. Default, as in
                 transformers: True if `max_length` is given and there is no padding.
-            padding: on the right: False for none, True or "longest" to the longest text of the call, "max_length" to
-                `max_length`.
+            padding: on the right: False or "do_not_pad" for none, True or "longest" to the longest text of the call,
+                "max_length" to `max_length`.
             return_tensors: "pt" for int64 tensors (B, S), B = 1 for a single text. Default: lists, flat for one text.
             add_prefix_space: of byte-level BPE, for this call, in place of the tokenizer's own setting.
             add_special_tokens: false to leave out what begins, separates and ends texts.
             return_offsets_mapping: true for the characters (begin, end) of its text that each id stands for, without
                 the space before a word; (0, 0) for special tokens.
+            return_special_tokens_mask: true for 1 where an id begins, separates, ends or pads texts, and 0 elsewhere.
+            pad_to_multiple_of: with padding, its length becomes a multiple of it.
 
         Returns:
             `input_ids`, `attention_mask`, and where networks read them `token_type_ids`, 1 for a second text and what
-            ends it; and `offset_mapping`, if asked for.
+            ends it; and `offset_mapping` and `special_tokens_mask`, if asked for.
 
         Raises:
             InputError: texts that are no strings, hold unpaired surrogates (no Unicode text), or none at all; second
@@ -272,6 +286,11 @@ class PretrainedTokenizer(Vocabulary):
                 left; tensors asked for texts of different lengths without padding.
         """
         strategy, limit = self._limit(max_length, truncation, padding, return_tensors)
+        padding = padding != NO_PADDING and padding
+        if pad_to_multiple_of is not None:
+            check_integer("pad_to_multiple_of", pad_to_multiple_of, 1)
+            if strategy and padding and limit % pad_to_multiple_of:
+                raise InputError(f"pad_to_multiple_of={pad_to_multiple_of!r}: max_length is {limit}, no multiple of it")
         is_single = isinstance(texts, str)
         if text_pair is None and isinstance(texts, (list, tuple)) and texts and all(map(_is_pair, texts)):
             texts, text_pair = zip(*texts, strict=True)
@@ -306,7 +325,10 @@ class PretrainedTokenizer(Vocabulary):
                 offsets = [encoding.offsets[: len(part)] for encoding, part in zip(pair, parts, strict=True)]
                 whole = self._joined(offsets, (0, 0), (0, 0), add_special_tokens)
                 columns.setdefault("offset_mapping", []).append(whole)
-        return self._batch(columns, is_single, limit, padding, return_tensors)
+            if return_special_tokens_mask:
+                marks = self._joined([[0] * len(part) for part in parts], 1, 1, add_special_tokens)
+                columns.setdefault("special_tokens_mask", []).append(marks)
+        return self._batch(columns, is_single, limit, padding, return_tensors, pad_to_multiple_of)
 
     def encode(self, text: str, text_pair: str | None = None, **options: Any) -> list[int] | torch.Tensor:
         """The `input_ids` of a text or a pair of texts; options are those of a call."""
@@ -353,6 +375,7 @@ class PretrainedTokenizer(Vocabulary):
             raise InputError(f"pad() got {', '.join(encoded_inputs) or 'nothing'}; allowed: input_ids and other names")
         _, limit = self._limit(max_length, False, "max_length" if max_length else padding, return_tensors)
         self._limit(None, False, padding, return_tensors)
+        padding = padding != NO_PADDING and padding
         columns = {name: _without_tensors(values) for name, values in encoded_inputs.items()}
         is_single = not columns["input_ids"] or not isinstance(columns["input_ids"][0], list)
         if any(map(torch.is_tensor, encoded_inputs["input_ids"])):
@@ -403,7 +426,7 @@ class PretrainedTokenizer(Vocabulary):
     ) -> tuple[str | None, int]:
         """Check a call's options; return the strategy of truncation, or None, and the number of tokens to keep."""
         for name, value, allowed in (
-            ("padding", padding, (False, True, "longest", "max_length")),
+            ("padding", padding, (False, True, "longest", "max_length", NO_PADDING)),
             ("return_tensors", return_tensors, (None, "pt")),
             ("truncation", truncation, (None, False, True, *_STRATEGIES)),
         ):
@@ -437,7 +460,8 @@ class PretrainedTokenizer(Vocabulary):
         missing = [width - len(row) for row in rows]
         columns.setdefault("attention_mask", [[1] * len(row) for row in rows])
         for name in _OF_TOKENS & columns.keys():
-            filler = {"input_ids": self.pad_token_id, "offset_mapping": (0, 0)}.get(name, 0)
+            fillers = {"input_ids": self.pad_token_id, "offset_mapping": (0, 0), "special_tokens_mask": 1}
+            filler = fillers.get(name, 0)
             columns[name] = [row + [filler] * more for row, more in zip(columns[name], missing, strict=True)]
         if return_tensors == "pt":
             if len(set(map(len, columns["input_ids"]))) > 1:

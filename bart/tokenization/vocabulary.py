@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer
+from tokenizers.models import BPE
 
 from bart.errors import InputError
 
@@ -22,10 +23,12 @@ class Vocabulary:
     Attributes:
         vocab_size: number of ids, added tokens included (`len(tokenizer)` is the same), so the ids are below it.
         unk_token_id: of the token that stands for what is unknown.
+        clean_up_tokenization_spaces: the default of that option of `decode`.
     """
 
     vocab_size: int
     unk_token_id: int
+    clean_up_tokenization_spaces: bool = False
     _backend: Tokenizer
 
     def __len__(self) -> int:
@@ -44,7 +47,8 @@ class Vocabulary:
     def add_tokens(
         self, new_tokens: str | AddedToken | Sequence[str | AddedToken], special_tokens: bool = False
     ) -> int:
-        """Add tokens, which are found in texts before all else; returns how many are new.
+        """Add tokens, which are found in texts before all else; returns how many were added, as transformers
+        counts: those that the vocabulary has already, too.
 
         A model needs rows for them: `model.resize_token_embeddings(len(tokenizer))`.
 
@@ -56,7 +60,7 @@ class Vocabulary:
             if not isinstance(token, (str, AddedToken)):
                 raise InputError(f"new_tokens has {token!r}; allowed: strings, or AddedToken of tokenizers")
         added = self._backend.add_special_tokens(tokens) if special_tokens else self._backend.add_tokens(tokens)
-        self.vocab_size += added
+        self.vocab_size = self._backend.get_vocab_size(with_added_tokens=True)
         return added
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int]:
@@ -94,14 +98,15 @@ class Vocabulary:
         Args:
             ids: ids from 0. Those beyond the vocabulary, which a padded output table may generate, give no text.
             skip_special_tokens: leave out special tokens.
-            clean_up_tokenization_spaces: without effect, as in recent transformers.
+            clean_up_tokenization_spaces: leave out spaces before English marks and contractions; by default as the
+                tokenizer's files say, or false. Without effect on byte-level BPE, as in transformers 5.
 
         Raises:
             InputError: ids that are negative (-100 marks ignored labels), not integers, or several sequences.
         """
         if isinstance(ids, int) or (torch.is_tensor(ids) and ids.dim() == 0):
             ids = [int(ids)]
-        return self.batch_decode([ids], skip_special_tokens)[0]
+        return self.batch_decode([ids], skip_special_tokens, clean_up_tokenization_spaces)[0]
 
     def batch_decode(
         self,
@@ -112,11 +117,21 @@ class Vocabulary:
         """The texts of several sequences of ids: lists or 1-D tensors, or one tensor (B, S). Options as in `decode`."""
         rows = [row if isinstance(row, list) else as_list(row) for row in as_list(sequences)]
         try:
-            return self._backend.decode_batch(rows, skip_special_tokens=skip_special_tokens)
+            texts = self._backend.decode_batch(rows, skip_special_tokens=skip_special_tokens)
         except (TypeError, OverflowError) as error:
             raise InputError(
                 f"cannot decode: expected integer ids from 0, one list or 1-D tensor per sequence ({error})"
             ) from error
+        cleans = clean_up_tokenization_spaces
+        cleans = self.clean_up_tokenization_spaces if cleans is None else cleans
+        return texts if not cleans or isinstance(self._backend.model, BPE) else [_cleaned(text) for text in texts]
+
+
+def _cleaned(text: str) -> str:
+    """A text without spaces before English marks and contractions, as transformers replaces them, in its order."""
+    for spaced in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
+        text = text.replace(spaced, spaced.strip())
+    return text
 
 
 def as_list(values: Any) -> list[Any]:

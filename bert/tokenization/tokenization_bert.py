@@ -19,11 +19,7 @@ _MOST_CHARACTERS = 1000  # of which pieces are made in training
 
 
 class BertTokenizer(PretrainedTokenizer):
-    """Text to ids and back, with the results of `transformers.BertTokenizer` over the published files.
-
-    Attributes:
-        cls_token_id, sep_token_id: ids of `[CLS]` and `[SEP]`; also called bos_token_id and eos_token_id here.
-    """
+    """Text to ids and back, with the results of `transformers.BertTokenizer` over the published files."""
 
     kind = "a WordPiece tokenizer such as BERT's"
     special_tokens = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
@@ -33,7 +29,6 @@ class BertTokenizer(PretrainedTokenizer):
 
     def __init__(self, backend: Tokenizer, model_max_length: int = 512, *, source: str = "tokenizer") -> None:
         super().__init__(backend, model_max_length, source=source)
-        self.cls_token_id, self.sep_token_id = self.bos_token_id, self.eos_token_id
         backend.post_processor = processors.TemplateProcessing(
             single="[CLS]:0 $A:0 [SEP]:0",
             pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
@@ -78,7 +73,7 @@ class BertTokenizer(PretrainedTokenizer):
             "do_lower_case": normalizer.lowercase,
             "strip_accents": normalizer.strip_accents,
             "tokenize_chinese_chars": normalizer.handle_chinese_chars,
-            "clean_up_tokenization_spaces": False,
+            "clean_up_tokenization_spaces": self.clean_up_tokenization_spaces,
             **dict(zip(names, self.special_tokens, strict=True)),
         }
 

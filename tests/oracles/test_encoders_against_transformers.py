@@ -161,11 +161,22 @@ def test_configs_and_labels(
     model = head(config.from_pretrained(tmp_path))
     model.save_pretrained(tmp_path)
     assert head.from_pretrained(tmp_path, num_labels=3, problem_type="regression").config.problem_type == "regression"
+    assert head.from_pretrained(tmp_path, label2id={"c": 2, "a": 0, "b": 1}).config.labels == ["a", "b", "c"]
     assert head.from_pretrained(tmp_path, num_labels=4, new_head=True).config.num_labels == 4
     for options, message in (
         ({"num_labels": 5}, r"its head has 3 labels, and 5 are asked for .*new_head=True"),
         ({"id2label": {0: "a", 1: "b"}}, r"its head has 3 labels, and 2 are asked for \(a, b\)"),
         ({"id2label": {0: "a"}, "num_labels": 2}, "'num_labels' is 2; allowed: 1, as id2label has"),
+        ({"label2id": {"a": 0, "b": 1}}, r"its head has 3 labels, and 2 are asked for \(a, b\)"),
+        ({"label2id": {"a": 0}, "num_labels": 2}, "'num_labels' is 2; allowed: 1, as label2id has"),
+        ({"id2label": {0: "a", 1: "b", 3: "c"}}, "'id2label' is .*; allowed: numbers from 0 to 2, each of one name"),
+        ({"id2label": {0: "a", 1: "b", 2: "a"}}, "'id2label' is .*; allowed: numbers from 0 to 2, each of one name"),
+        ({"label2id": {"a": 0, "b": 1, "c": 1}}, "'label2id' is .*; allowed: numbers from 0 to 2, each of one name"),
+        ({"label2id": {"a": 0, "b": 1, "c": "x"}}, "'label2id' is .*; allowed: numbers from 0 to 2, each of one name"),
+        (
+            {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 2, "c": 1}},
+            "'label2id' is .*; allowed: the inverse of id2label",
+        ),
         ({"num_labels": 0}, "'num_labels' is 0; allowed: an integer of at least 1"),
         ({"num_label": 3}, "'num_label', which is unknown; did you mean 'num_labels'"),
         ({"trust": True}, "'trust', which is unknown; allowed"),

@@ -60,6 +60,8 @@ def assert_same_calls(ours: Any, theirs: Any, text: str, other: str) -> None:
             {"return_offsets_mapping": True, "add_special_tokens": False},
             {"return_offsets_mapping": True, "max_length": 9, "truncation": True, "padding": "max_length"},
             {"add_special_tokens": False, "max_length": 7, "truncation": True},
+            {"return_special_tokens_mask": True, "padding": "longest", "pad_to_multiple_of": 8},
+            {"return_special_tokens_mask": True, "padding": "do_not_pad", "add_special_tokens": False},
         ):
             expected = dict(theirs(*given_texts, **options))
             assert dict(ours(*given_texts, **options)) == expected, (given_texts, options)
@@ -79,6 +81,8 @@ def test_calls(pair: tuple[Any, Any]) -> None:
     assert ours.get_vocab() == theirs.get_vocab()
     for text, other in zip(HOSTILE, HOSTILE[::-1], strict=True):
         assert_same_calls(ours, theirs, text[:300], other[:300])
+    for name in ("pad", "unk", "cls", "sep", "mask", "bos", "eos"):
+        assert getattr(ours, f"{name}_token") == getattr(theirs, f"{name}_token")
     for token in ("a", "no token", "[SEP]", "</s>"):
         assert ours.convert_tokens_to_ids(token) == theirs.convert_tokens_to_ids(token)
     assert ours.convert_ids_to_tokens(5) == theirs.convert_ids_to_tokens(5)
@@ -102,6 +106,7 @@ PADS = [
     {"padding": "max_length", "max_length": 10, "pad_to_multiple_of": 8, "return_tensors": "pt"},
     {"return_tensors": "pt"},
     {"padding": False},
+    {"padding": "do_not_pad"},
 ]
 
 
@@ -131,6 +136,19 @@ def test_padding(pair: tuple[Any, Any], options: dict[str, Any]) -> None:
             assert torch.equal(actual[name], value) if torch.is_tensor(value) else actual[name] == value
 
 
+def test_spaces_that_are_left_out(pair: tuple[Any, Any], tmp_path: Path) -> None:
+    rows = pair[1](["don't stop, ok? it's n't . we 've ' a", *HOSTILE])["input_ids"]
+    pair[0].save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, "clean_up_tokenization_spaces": True}))
+    cleaning = type(pair[0]).from_pretrained(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    for ours, theirs in (pair, cleaning):
+        for cleans in (None, False, True):
+            options = {"clean_up_tokenization_spaces": cleans}
+            assert ours.batch_decode(rows, **options) == theirs.batch_decode(rows, **options)
+            assert ours.decode(rows[0], **options) == theirs.decode(rows[0], **options)
+
+
 def test_added_tokens(pair: tuple[Any, Any], tmp_path: Path) -> None:
     fresh = []
     for number, tokenizer in enumerate(pair):
@@ -142,10 +160,12 @@ def test_added_tokens(pair: tuple[Any, Any], tmp_path: Path) -> None:
         (["[E1]", "new word", "東京"], False),
         ([AddedToken("<left>", lstrip=True), AddedToken("<right>", rstrip=True, normalized=True)], False),
         (["<special>"], True),
+        (["a", "[E1]", ours.mask_token], False),  # which are there
         ([], False),
     ):
         assert ours.add_tokens(tokens, special_tokens=special) == fresh.add_tokens(tokens, special_tokens=special)
-    assert len(ours) == len(fresh) == len(pair[0]) + 6
+        assert len(ours) == len(fresh) == len(fresh.get_vocab())
+    assert len(ours) == len(pair[0]) + 6
     text = "a [E1] new word in 東京 <left> <right> b"
     assert_same_calls(ours, fresh, text, "[e1]<mask>")
     ids = ours.encode(text + "<special>")
@@ -192,6 +212,10 @@ def test_wrong_calls(pair: tuple[Any, Any]) -> None:
         (lambda: ours.pad({"labels": [1]}), "pad\\(\\) got labels; allowed: input_ids"),
         (lambda: ours.pad([]), "pad\\(\\) got nothing"),
         (lambda: ours.pad({"input_ids": [[1]]}, padding="most"), "padding='most': give one of"),
+        (
+            lambda: ours("a", truncation=True, max_length=10, padding=True, pad_to_multiple_of=8),
+            "pad_to_multiple_of=8: max_length is 10, no multiple of it",
+        ),
         (lambda: ours.pad({"input_ids": [[1]]}, pad_to_multiple_of=0), "pad_to_multiple_of=0: give a whole number"),
         (
             lambda: ours.pad({"input_ids": [[1], [2]], "labels": [[1], [2, 3]]}, return_tensors="pt"),

@@ -192,17 +192,20 @@ def test_the_columns_that_training_read_are_read(task: str, model: str, tmp_path
         (tmp_path / "lines").write_text(json.dumps({"text": text, "pair": "a"}) + "\n")
         pair = added(*predicted(model, tmp_path / "lines"))
         assert added(*predicted(model, file, *options)) == pair != alone
+    with pytest.raises(InputError, match="trained on question with sentence; allowed: JSON objects with text and pair"):
+        (tmp_path / "lines").write_text("who\n")
+        predicted(model, tmp_path / "lines")
     (tmp_path / "lines").write_text('{"text": "who"}\n{"text": "who", "pair": "a"}\n')
     with pytest.raises(InputError, match="lines, line 1: pair is None; allowed: a text that is not blank"):
         predicted(model, tmp_path / "lines")
     for rows, message in (
         (
             [{"text": "who", "sentence2": "a"}],
-            r"a.csv: no text column; name one with --text_field \(columns: sentence2, text\)",
+            r"a.csv: no column 'question', which training read; name one with --text_field \(columns: sen",
         ),
         (
             [{"question": "who", "text": "a"}],
-            r"a.csv: no pair column; name one with --pair_field \(columns: question, text\)",
+            r"a.csv: no column 'sentence', which training read; name one with --pair_field \(columns: question, text\)",
         ),
         ([{"question": "who", "sentence": " "}], "a.csv:2: sentence is ' '; allowed: a text that is not blank"),
     ):
@@ -217,8 +220,40 @@ def test_the_columns_that_training_read_are_read(task: str, model: str, tmp_path
         (tmp_path / "lines").write_text(f"{header}\na\tb\n")
         with pytest.raises(InputError, match="is the header of a table"):
             predicted(model, tmp_path / "lines")
+    (Path(model) / "config.json").write_text(json.dumps({**config, "columns": ["question"]}))
     (tmp_path / "lines").write_text("question, sentence, or question mark?\nsentence\n")
     assert len(predicted(model, tmp_path / "lines")) == 2
+    (tmp_path / "lines").write_text('{"text": "who", "pair": "a"}\n')
+    with pytest.raises(InputError, match="the model was trained on question; allowed: a text without pair"):
+        predicted(model, tmp_path / "lines")
+
+
+@pytest.mark.parametrize("task", ["tagging"])
+def test_words_are_read_as_training_read_them(task: str, model: str, tmp_path: Path) -> None:
+    """Lists in cells as those of JSON, the table's column, and the columns of a CoNLL file."""
+    words, config = ["Who's", "[the]"], json.loads((Path(model) / "config.json").read_text())
+    expected = predicted(model, table(tmp_path / "a.jsonl", [{"tokens": words}]))
+    cell = {"words": json.dumps(["who"]), "tokens": json.dumps(words)}
+    main([model, str(table(tmp_path / "a.csv", [cell])), "--output", str(tmp_path / "out.csv"), "--gpus", "0"])
+    (Path(model) / "config.json").write_text(json.dumps({**config, "columns": ["tokens"]}))
+    assert [added(row) for row in predicted(model, table(tmp_path / "a.csv", [cell]))] == [*map(added, expected)]
+    assert predicted(model, table(tmp_path / "a.csv", [cell]), "--words_field", "words")[0]["prediction"] != expected
+    with pytest.raises(InputError, match="no column 'tokens', which training read; name one with --words_field"):
+        predicted(model, table(tmp_path / "a.csv", [{"sentence": "a"}]))
+    (Path(model) / "config.json").write_text(json.dumps({**config, "columns": {"words_column": "3"}}))
+    (tmp_path / "a.conll").write_text("".join(f"1 NNP {word} x\n" for word in words))
+    assert predicted(model, tmp_path / "a.conll") == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [("12", "text is 12; allowed: a text$"), (json.dumps(["a" * 90] * 90), r"text is \[.{,200}\]; allowed: a text$")],
+)
+@pytest.mark.parametrize("task", ["classification"])
+def test_a_value_that_is_no_text(task: str, model: str, value: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"text": {value}}}\n')
+    with pytest.raises(InputError, match=f"a.jsonl:1: {message}"):
+        predicted(model, tmp_path / "a.jsonl")
 
 
 @pytest.mark.parametrize("task", ["summarization"])
@@ -248,6 +283,13 @@ def test_documents_in_a_table_are_summarised(task: str, model: str, tmp_path: Pa
         summarize([*words, str(tmp_path / "header"), "--lines"])
     with pytest.raises(InputError, match="--source_field is document, a column of a table"):
         summarize([*words, str(tmp_path / "lines"), "--source_field", "document"])
+    other = table(tmp_path / "c.csv", [{"article": row["document"]} for row in rows])
+    summarize([*words, str(other)])
+    assert output.read_text() == expected
+    (Path(model) / "config.json").write_text(json.dumps({**config, "columns": ["body"]}))
+    for command in (lambda: summarize([*words, str(other)]), lambda: predicted(model, other)):
+        with pytest.raises(InputError, match="c.csv has the fields article, and not 'body', which training read; name"):
+            command()
 
 
 @pytest.mark.parametrize("task", KINDS)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bart.errors import InputError
@@ -168,7 +169,14 @@ def _class_names(value: Any, feature: Any) -> Any:
     return value
 
 
-def column_of(option: str, given: str | None, known: Collection[str], columns: Collection[str], where: str) -> str:
+def column_of(
+    option: str,
+    given: str | None,
+    known: Collection[str],
+    columns: Collection[str],
+    where: str,
+    trained: Sequence[str] = (),
+) -> str:
     """Choose a column.
 
     Args:
@@ -176,16 +184,27 @@ def column_of(option: str, given: str | None, known: Collection[str], columns: C
         given: the value of the option.
         known: usual names, the likeliest first.
         columns: all that there are.
+        trained: the column that training read, where a model tells it, which goes before `known`.
         where: names the owner of the columns, for the error.
 
     Raises:
         InputError: there is no such column.
     """
-    for name in known if given is None else [given]:
+    for name in [*trained, *known] if given is None else [given]:
         if name in columns:
             return name
     listed = ", ".join(sorted(columns))
     if given is None:
         what = option.removesuffix("_field")
-        raise InputError(f"{where}: no {what} column; name one with --{option} (columns: {listed})")
+        what = f"column {trained[0]!r}, which training read" if trained else f"{what} column"
+        raise InputError(f"{where}: no {what}; name one with --{option} (columns: {listed})")
     raise InputError(f"{where}: --{option} is {given!r}; allowed: {listed}{hint_at(given, columns)}")
+
+
+def text_in(record: Record, column: str, may_be_blank: bool = False) -> str:
+    """A text of a row; two second texts of QQP are blank."""
+    value = record.values.get(column)
+    if not isinstance(value, str) or not (value.strip() or may_be_blank):
+        rest = "" if isinstance(value, (int, float, list, dict)) else " that is not blank"
+        raise InputError(f"{record.name}: {column} is {shortened(value)}; allowed: a text{rest}")
+    return value

@@ -102,13 +102,17 @@ def hint_at(name: str, columns: Collection[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
+class FromTraining(str):
+    """The name of a column that training read, as the model tells it, and no option."""
+
+
 def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tuple[str, ...]:
     """Choose the columns of documents and, unless only documents are read, of summaries.
 
     Args:
         columns: all that there are.
         fields: --source_field and, where summaries are read, --target_field; None takes a name that published sets
-            have.
+            have, and so does such a name that training read, where it is missing.
         where: names the owner of the columns, for the error.
 
     Raises:
@@ -116,10 +120,15 @@ def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tu
     """
     options = ("--source_field", "--target_field")[: len(fields)]
     has = f"{where} has the fields {', '.join(sorted(columns))}"
+    usual = {known[0] for known in KNOWN_FIELDS}
+    if isinstance(fields[0], FromTraining) and fields[0] in usual - columns:
+        fields = (None, *fields[1:])
     for option, field in zip(options, fields, strict=True):
+        if isinstance(field, FromTraining) and field not in columns:
+            raise InputError(f"{has}, and not {field!r}, which training read; name one of them with {option}")
         if field is not None and field not in columns:
             raise InputError(f"{option} is {field!r}; {has}{hint_at(field, columns)}")
-    sources = sorted({known[0] for known in KNOWN_FIELDS} & columns)
+    sources = sorted(usual & columns)
     if len(sources) > 1 and fields == (None,):
         raise InputError(f"{has}: name that of documents by --source_field; {' and '.join(sources)} may both be meant")
     for known in KNOWN_FIELDS:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
-from utils.data.columns import Record, of_split, read_records
+from utils.data.columns import Record, of_split, read_records, text_in
 from utils.data.parallel_text import one_line
 from utils.data.places import check_one, is_streamed, table_in
 from utils.data.splits import EVERY, SPLIT_NAMES, WHOLE, Choice, check_split
@@ -176,9 +176,7 @@ def question_of(
 ) -> Question | None:
     """A question; `bad` gets what is wrong with misplaced answers. None if it has no others."""
     for column in COLUMNS:
-        value = values.get(column)
-        if not isinstance(value, str) or not value.strip():
-            raise InputError(f"{name}: {column} is {value!r}; allowed: a text that is not blank")
+        text_in(Record(name, values), column)
     context = values["context"]
     question = Question(name, str(values.get("id", name)), values["question"], context)
     if not labelled:

@@ -14,7 +14,7 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,12 +45,14 @@ class Row:
         name: tells a person which row it is.
         source, target: its texts, one line each.
         fault: why it is no example; None where it is one.
+        column: of the source.
     """
 
     name: str
     source: str = ""
     target: str = ""
     fault: str | None = None
+    column: str | None = None
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any], fields: Sequence[str]) -> Row:
@@ -76,7 +78,7 @@ class Row:
             references_of(texts[-1])
         except InputError:
             return cls(name, fault="target is a list of no texts")
-        return cls(name, *texts)
+        return cls(name, *texts, column=fields[0])
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Table:
             RunError: the data cannot be read any further.
         """
         for row in TableReader(self).rows():
-            yield Row(f"{self.name}:{row.name}", row.source, row.target, row.fault)
+            yield replace(row, name=f"{self.name}:{row.name}")
 
 
 def open_split(place: str, split: str, fields: Fields = (None, None)) -> Table:

@@ -15,6 +15,7 @@ import yaml
 from bart.errors import InputError
 from bart.files import write_json
 from bart.hub import EXPORT
+from bart.modeling.checkpoint import stored_configs
 from utils.app.cli import all_settings
 from utils.app.progress import start_log
 from utils.evaluation.card import write_card
@@ -26,6 +27,7 @@ from utils.recipes.data import check_val_ratio, read_to_score, with_table_prepar
 from utils.recipes.evaluation_arguments import EvalArguments
 from utils.runs.distributed import connected
 from utils.runs.outputs import check_output, writable_folder, write_whole
+from utils.tasks import task_of
 from utils.tasks.task import Task
 
 logger = logging.getLogger(__name__)
@@ -42,6 +44,9 @@ def run(args: EvalArguments) -> None:
     device, places, scoring = device_of(args), args.places, args.scoring
     task = args.make_task()
     data_dir = task.place.data_dir
+    task_of(places.model, args.task)
+    config, _ = stored_configs(places.model, task.config_classes)
+    task = task if config is None else task.as_trained(config)
     task = with_table_prepared(task)
     check_val_ratio(task, data_dir)
     split, raw = read_to_score(task, scoring.type_path)

@@ -18,6 +18,7 @@ import struct
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -26,11 +27,12 @@ import uvicorn
 from bart.errors import InputError
 from utils.app.cli import parse_dataclass
 from utils.serving.app import create_app
-from utils.serving.arguments import SUMMARIZATION, ServeArguments
+from utils.serving.arguments import HEAD_PATHS, SUMMARIZATION, ServeArguments
 from utils.serving.connections import ACCEPTED_AT_ONCE, Connection, most_connections
 from utils.serving.predictions import PredictionService
 from utils.serving.service import Service
 from utils.serving.summaries import SummaryService
+from utils.tasks import task_of
 
 logger = logging.getLogger("utils.serving")
 # oneDNN keeps compiled kernels, each for some shapes. Requests keep bringing new shapes, and at its own limit of 1024
@@ -126,6 +128,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     bound = bound_socket(args.host, args.port)
+    if (task := task_of(args.inference.model, args.task)) not in (SUMMARIZATION, *HEAD_PATHS):
+        allowed = ", ".join((SUMMARIZATION, *HEAD_PATHS))
+        raise InputError(f"{args.inference.model} is a model for {task}; allowed here: {allowed}")
+    args = replace(args, task=task)
     logger.info("loading %s ...", args.inference.model)
     server = Server(SummaryService(args) if args.task == SUMMARIZATION else PredictionService(args))
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier service's connections may linger

@@ -7,6 +7,7 @@ import ctypes
 import hmac
 import inspect
 import ipaddress
+import json
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -156,6 +157,14 @@ def create_app(service: Service) -> FastAPI:
     async def refused(_: Request, error: HTTPException) -> Response:
         return failure(error)
 
+    async def lost(request: Request, error: HTTPException) -> Response:
+        body = json.dumps(service.request_model.example)
+        error.detail = (
+            f"{request.method} {request.url.path[:80]}: {error.detail.lower()}; allowed: POST {service.path} with JSON "
+            f"such as {body}, or GET /, /healthz, /metrics and /openapi.json"
+        )
+        return failure(error)
+
     async def unfit(_: Request, error: InputError) -> Response:
         return failure(HTTPException(422, str(error)))
 
@@ -168,7 +177,7 @@ def create_app(service: Service) -> FastAPI:
         docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,
         lifespan=lifespan,
-        exception_handlers={HTTPException: refused, 404: refused, 405: refused, InputError: unfit, Exception: fault},
+        exception_handlers={HTTPException: refused, 404: lost, 405: lost, InputError: unfit, Exception: fault},
     )
     app.add_middleware(Gate, service=service)
     schema = service.request_model.model_json_schema()

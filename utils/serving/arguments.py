@@ -19,11 +19,11 @@ HEAD_PATHS = {"classification": "/classify", "tagging": "/tag", "question_answer
 class ServeArguments:
     """The options of the service; those of the model and of long documents are parts of their own."""
 
-    task: str = option(
-        SUMMARIZATION,
+    task: str | None = option(
+        None,
         section=MODEL,
         choices=(SUMMARIZATION, *HEAD_PATHS),
-        help="what the model does: summaries at /summarize, "
+        help="what the model does, by default its own task: summaries at /summarize, "
         + ", ".join(f"{name} at {path}" for name, path in HEAD_PATHS.items()),
     )
     threads: int | None = option(None, least=1, help="threads that compute on the CPU; by default torch's choice")

@@ -35,19 +35,24 @@ ARCHITECTURES = {
 }
 
 
-def task_of(model: str) -> str:
+def task_of(model: str, given: str | None = None) -> str:
     """The task for which the config.json beside a model's weights names a class; without one, summarization.
 
+    Args:
+        given: the value of --task, which is returned if weights of such a class serve it; all encoders embed.
+
     Raises:
-        InputError: there is no such model.
+        InputError: there is no such model, or it is of another task than the given one.
     """
     folder = resolve(model, ["config.json"])
     places = [folder] if folder.is_dir() else [folder.parent, folder.parent / EXPORT]
     config = next((read_json(place / "config.json") for place in places if (place / "config.json").is_file()), {})
-    if config.get("source_encoder_layers"):
-        return "translation"
-    named = str(config.get("architectures"))
-    return next((task for architecture, task in ARCHITECTURES.items() if architecture in named), TASKS[0])
+    classes = ", ".join(map(str, config.get("architectures") or ()))
+    own = next((task for architecture, task in ARCHITECTURES.items() if architecture in classes), None)
+    allowed = TASKS[:2] if own in TASKS[:2] else (own,)
+    if own is not None and given in {*TASKS} - {*allowed, "embedding"}:
+        raise InputError(f"--task is {given}; {model} is a {classes}; allowed: {', '.join(allowed)}")
+    return given or ("translation" if config.get("source_encoder_layers") else own or TASKS[0])
 
 
 def find_task(name: str) -> type[Task]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, count
+from reprlib import repr as shortened
 from typing import Any, ClassVar
 
 import numpy as np
@@ -24,7 +25,7 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForSequenceClassification
 from utils.app.cli import option
 from utils.data.batches import Inputs
-from utils.data.columns import Record, column_of, names_in, read_records
+from utils.data.columns import Record, column_of, names_in, read_records, text_in
 from utils.data.options import PlaceOptions
 from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed
 from utils.data.tokenized import encode_cut, warn_of_cut
@@ -169,13 +170,14 @@ class Classification(TextTask):
     def columns_in(self, columns: Collection[str]) -> tuple[str, ...]:
         """Choose the columns of texts and, where they come in pairs, of the second ones."""
         text, pair, where = self.options.text_field, self.options.pair_field, self.place.data_dir
-        known = self.columns or (() if self.glue is None else self.glue.columns)
-        texts_in, pairs_in = (known[:1], known[1:]) if known else (TEXTS, PAIRS)
-        chosen = column_of("text_field", text, texts_in, columns, where)
-        is_pair = known[1:] if known else text is None and {*PAIRS} & {*columns}
+        trained, known = (self.columns, ()) if self.glue is None else ((), self.glue.columns)
+        are_known = len(trained or known)
+        texts_in, pairs_in = (known[:1], known[1:]) if are_known else (TEXTS, PAIRS)
+        chosen = column_of("text_field", text, texts_in, columns, where, trained[:1])
+        is_pair = are_known > 1 if are_known else text is None and {*PAIRS} & {*columns}
         if pair is None and not is_pair:
             return (chosen,)
-        pair = column_of("pair_field", pair, pairs_in, columns, where)
+        pair = column_of("pair_field", pair, pairs_in, columns, where, trained[1:])
         if pair == chosen:
             raise InputError(f"{where}: --text_field and --pair_field are both {pair!r}; allowed: two columns")
         return chosen, pair
@@ -209,7 +211,12 @@ class Classification(TextTask):
         return dataclasses.replace(texts, labels=labels)
 
     def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
-        return ("text", "pair") if "pair" in columns else ("text",)
+        typed = ("text", "pair") if "pair" in columns else ("text",)
+        trained = self.columns or (() if self.glue is None else self.glue.columns)
+        if trained and len(trained) != len(typed):
+            allowed = "JSON objects with text and pair" if trained[1:] else "a text without pair"
+            raise InputError(f"the model was trained on {' with '.join(trained)}; allowed: {allowed}")
+        return typed
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> LabelledTexts:
         may_be_blank = self.glue is not None
@@ -459,7 +466,7 @@ def _label(record: Record, column: str, separator: str | None = None) -> Any:
     value = record.values.get(column)
     if separator is not None:
         if not isinstance(value, str):
-            raise InputError(f"{record.name}: {column} is {value!r}; allowed with --label_separator: a text")
+            raise InputError(f"{record.name}: {column} is {shortened(value)}; allowed with --label_separator: a text")
         value = value.split(separator) if value.strip() else []
     labels = value if isinstance(value, list) else [value]
     labels = [name_of(each.strip()) if isinstance(each, str) else each for each in labels]
@@ -467,7 +474,7 @@ def _label(record: Record, column: str, separator: str | None = None) -> Any:
         is_finite = not isinstance(each, float) or math.isfinite(each)
         if each is None or each == "" or isinstance(each, (list, dict)) or not is_finite:
             allowed = "a label that is not blank, a finite number, or a list of these"
-            raise InputError(f"{record.name}: {column} is {value!r}; allowed: {allowed}")
+            raise InputError(f"{record.name}: {column} is {shortened(value)}; allowed: {allowed}")
     return labels if isinstance(value, list) else labels[0]
 
 
@@ -494,11 +501,3 @@ def _metrics_of(counts: Sequence[float], examples: float, loaded: LoadedModel) -
     if loaded.model.config.problem_type == SINGLE_LABEL:
         return of_classes(of_labels, len(loaded.labels))
     return of_label_sets(of_labels, examples, counts[0])
-
-
-def text_in(record: Record, column: str, may_be_blank: bool = False) -> str:
-    """A text of a row; two second texts of QQP are blank."""
-    value = record.values.get(column)
-    if not isinstance(value, str) or not (value.strip() or may_be_blank):
-        raise InputError(f"{record.name}: {column} is {value!r}; allowed: a text that is not blank")
-    return value

@@ -21,9 +21,9 @@ from bart.modeling.modeling_bart import BartModel
 from bert.modeling.modeling_bert import UnpooledBert
 from utils.app.cli import option
 from utils.data.batches import Inputs
-from utils.data.columns import Record, column_of
+from utils.data.columns import Record, column_of, text_in
 from utils.models.loading import LoadedModel
-from utils.tasks.classification import TEXTS, LabelledTexts, TextTask, text_in
+from utils.tasks.classification import TEXTS, LabelledTexts, TextTask
 from utils.tasks.head import MOST_READ, HeadExamples, ReadingOptions
 from utils.tasks.task import Prediction
 
@@ -89,8 +89,8 @@ class Embedding(TextTask):
     # ---- Data
 
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
-        known = self.columns[:1] or TEXTS
-        return (column_of("text_field", self.options.text_field, known, columns, self.place.data_dir),)
+        given, trained = self.options.text_field, self.columns[:1]
+        return (column_of("text_field", given, () if trained else TEXTS, columns, self.place.data_dir, trained),)
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> LabelledTexts:
         texts = [text_in(record, columns[0]) for record in records]

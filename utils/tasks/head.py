@@ -103,12 +103,12 @@ class Labels:
     Attributes:
         names: of the labels, in the order of the head's outputs.
         problem: one of `bart.configuration.configuration.PROBLEMS`, of a head that classifies texts.
-        columns: of the texts in the training data, which the model's config keeps; none where they are usual ones.
+        columns: of the texts in the training data, or the options that named them; the model's config keeps these.
     """
 
     names: list[str]
     problem: str | None = None
-    columns: tuple[str, ...] = ()
+    columns: tuple[str, ...] | Mapping[str, str] = ()
 
 
 @dataclass
@@ -191,7 +191,8 @@ class HeadTask(Task[PretrainedModel]):
         loaded = model_to_train.initial_model(model, self.config(model), self.model_classes, labels, new_head)
         loaded.model.config.extra.pop("columns", None)  # of the run that the weights come from
         if learned is not None and learned.columns:
-            loaded.model.config.columns = list(learned.columns)
+            columns = learned.columns
+            loaded.model.config.columns = columns if isinstance(columns, Mapping) else list(columns)
         return self.checked(loaded, learned)
 
     def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel:

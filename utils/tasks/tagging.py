@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,12 +48,13 @@ from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
 from utils.tasks.task import Prediction, Scores
 from utils.text.conll import Sentence, read_conll
-from utils.text.lines import read_lines
+from utils.text.lines import list_in, read_lines
 from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
 
 logger = logging.getLogger(__name__)
 CONLL = (".conll", ".conllu", ".txt", ".bio", ".iob", ".iob2")
 WORD_A_LINE = (*CONLL, ".tsv")  # whose cells hold no lists
+CONLL_COLUMNS = ("words_column", "tags_column")  # options whose values the model's config keeps
 UNREAD = 0  # the place of `<s>` or `[CLS]`
 NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
 
@@ -123,6 +125,11 @@ class Tagging(HeadTask):
 
     # ---- Data
 
+    @property
+    def table_columns(self) -> Sequence[str]:
+        """The column of words that training read in a table, where it read one."""
+        return () if isinstance(self.columns, Mapping) else self.columns[:1]
+
     def read(self, split: str, for_scoring: bool = False) -> list[Sentence]:
         options, data_dir, (held_in, choice) = self.options, self.place.data_dir, self.place.chosen(split)
         file = _conll_file(data_dir, held_in)
@@ -133,7 +140,8 @@ class Tagging(HeadTask):
         if file is None:
             sentences = self._read_table(held_in, choice)
         else:
-            sentences = read_conll(file, self.is_labelled, options.words_column, options.tags_column)
+            trained = self.columns if isinstance(self.columns, Mapping) else {}
+            sentences = read_conll(file, self.is_labelled, options.words_column, options.tags_column, trained=trained)
             if file == Path(data_dir).expanduser():  # one for all splits
                 sentences = of_split(split, sentences, _text_of)
             sentences = choice.of(sentences, _text_of)
@@ -160,7 +168,8 @@ class Tagging(HeadTask):
             strays = sorted(tag for tag in tags if not scheme.fits(tag))
             rest = f"; outside of all entities: {', '.join(strays)}" if strays else ""
             logger.info("the training tags are in %s: whole entities are counted, as seqeval does%s", name, rest)
-        columns = tuple(filter(None, [self.options.words_field]))
+        given = {name: value for name in CONLL_COLUMNS if (value := getattr(self.options, name)) is not None}
+        columns = given or tuple(filter(None, [train[0].column]))
         return Labels(sorted(tags, key=lambda tag: (not is_outside(tag), tag)), columns=columns)
 
     def labels_in(self, raw: list[Sentence]) -> Iterator[tuple[str, str]]:
@@ -170,21 +179,23 @@ class Tagging(HeadTask):
 
     def _read_table(self, split: str, choice: Choice) -> list[Sentence]:
         options, where = self.options, self.place.data_dir
-        words_column = partial(column_of, "words_field", options.words_field, (*self.columns, *WORDS), where=where)
+        trained = self.table_columns
+        words_column = partial(column_of, "words_field", options.words_field, WORDS, where=where, trained=trained)
         records = read_records(where, split, words_column, choice)
         columns = list(records[0].values)
-        if not self.is_labelled and "text" in columns and not {*WORDS, options.words_field} & {*columns}:
+        if not self.is_labelled and "text" in columns and not {*WORDS, *trained, options.words_field} & {*columns}:
             return self.given(records, ("text",))
         words_in, tags_in, names = words_column(columns), None, None
         if self.is_labelled:
             tags_in, names = column_of("tags_field", options.tags_field, TAGS, columns, where), self._tag_names()
         sentences, blank = [], 0
         for record in records:
-            words, tags = _strings(record.name, words_in, record.values.get(words_in), may_be_blank=True), None
+            words = _strings(record.name, words_in, _listed(record.values.get(words_in)), may_be_blank=True)
+            tags = None
             kept = [number for number, word in enumerate(words) if word.strip()]
             blank += len(words) - len(kept)
             if tags_in is not None:
-                tags = record.values.get(tags_in)
+                tags = _listed(record.values.get(tags_in), str | int)
                 if isinstance(tags, list):
                     if len(words) != len(tags):
                         counts = f"{len(words)} words and {len(tags)} tags"
@@ -192,7 +203,7 @@ class Tagging(HeadTask):
                     tags = [_named(record.name, tags[number], names) for number in kept]
                 _strings(record.name, tags_in, tags, may_be_blank=not kept)
             if kept:
-                sentences.append(Sentence(record.name, [words[number] for number in kept], tags))
+                sentences.append(Sentence(record.name, [words[number] for number in kept], tags, words_in))
         if blank:
             empty = len(records) - len(sentences)
             logger.info("%s, %s: %d blank words and %d sentences of no others left out", where, split, blank, empty)
@@ -221,8 +232,8 @@ class Tagging(HeadTask):
         return (Record(sentence.name, {"words": sentence.words}) for sentence in sentences)
 
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
-        given = self.options.words_field
-        return (column_of("words_field", given, (*self.columns, *WORDS, "text"), columns, self.place.data_dir),)
+        given, known = self.options.words_field, (*WORDS, "text")
+        return (column_of("words_field", given, known, columns, self.place.data_dir, self.table_columns),)
 
     def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
         return "words", "text"
@@ -231,7 +242,7 @@ class Tagging(HeadTask):
         sentences = []
         for record in records:
             column = next((column for column in columns if column in record.values), columns[-1])
-            value = record.values.get(column)
+            value = _listed(record.values.get(column))
             # Words of a text, and marks between them, as CoNLL's sets have them.
             words = re.findall(r"\w+|[^\w\s]", value) if isinstance(value, str) else None
             words = words or _strings(record.name, column, value, may_be_blank=bool(value))
@@ -378,11 +389,17 @@ def _text_of(sentence: Sentence) -> str:
     return " ".join(sentence.words)
 
 
+def _listed(value: Any, kinds: Any = str) -> Any:
+    """A value or, of a cell in which a list of such values is written, that list."""
+    listed = list_in(value.strip()) if isinstance(value, str) else None
+    return value if listed is None or not all(isinstance(each, kinds) for each in listed) else listed
+
+
 def _strings(where: str, column: str, values: Any, may_be_blank: bool = False) -> list[str]:
     """The values of a column, if they are texts; InputError where they are not."""
     is_list = isinstance(values, list) and all(isinstance(text, str) for text in values)
     if not is_list or not (may_be_blank or (values and all(text.strip() for text in values))):
-        raise InputError(f"{where}: {column} is {str(values)[:80]}; allowed: a list of texts that are not blank")
+        raise InputError(f"{where}: {column} is {shortened(values)}; allowed: a list of texts that are not blank")
     return values
 
 

@@ -17,16 +17,17 @@ from torch import Tensor
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from bart.files import PathName
+from bart.files import PathName, read_json
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, Seq2SeqOutput, training_operations
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.cli import card_option, changeable, option, part
 from utils.app.progress import Clock
+from utils.corpora.data_directory import PROVENANCE, SOURCE_COLUMN
 from utils.data.batches import Batch, Inputs, pad
 from utils.data.columns import Record
 from utils.data.pairs import StreamedPairs, TokenPairs, collate_pairs
 from utils.data.parallel_text import Pairs
-from utils.data.places import check_fields, fields_of, is_streamed
+from utils.data.places import FromTraining, check_fields, fields_of, is_streamed
 from utils.data.tables import Row, Table, open_split, read_sources, read_split
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
 from utils.data.tokenized import warn_of_cut
@@ -147,7 +148,12 @@ class TextToText(Task[BartForConditionalGeneration]):
     @property
     def fields(self) -> tuple[str | None, str | None]:
         """The columns of a table that hold sources and targets; None for those of published sets."""
-        return self.options.source_field, self.options.target_field
+        return self.source_field, self.options.target_field
+
+    @property
+    def source_field(self) -> str | None:
+        """The column of sources that the options name, or that training read."""
+        return self.options.source_field or next(map(FromTraining, self.columns), None)
 
     @property
     def pair_fields(self) -> tuple[str | None, str | None] | None:
@@ -156,18 +162,22 @@ class TextToText(Task[BartForConditionalGeneration]):
     def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs | Table:
         data_dir, (held_in, choice) = self.place.data_dir, self.place.chosen(split)
         if not self.evaluation.references:
-            return read_sources(
-                data_dir, held_in, choice, self.options.source_field or next(iter(self.columns), None)
-            ), None
+            return read_sources(data_dir, held_in, choice, self.source_field), None
         if not for_scoring and split == "train" and is_streamed(data_dir):
             return open_split(data_dir, split, self.fields)
         if for_scoring or is_streamed(data_dir):
             return read_split(data_dir, held_in, choice, self.fields)
         return check_pairs(data_dir, held_in, choice, self.place.cache_dir)
 
+    def learn(self, train: PairFiles | Table) -> str | None:
+        """The column of the sources, where they come from a table."""
+        provenance = Path(self.place.data_dir) / PROVENANCE
+        if isinstance(train, Table):
+            return train.fields[0]
+        return read_json(provenance).get(SOURCE_COLUMN) if provenance.is_file() else None
+
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
-        field = self.options.source_field or next(iter(self.columns), None)
-        return fields_of({*columns}, (field,), self.place.data_dir)
+        return fields_of({*columns}, (self.source_field,), self.place.data_dir)
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> Pairs:
         rows = [Row.of(*record, columns) for record in records]
@@ -234,9 +244,13 @@ class TextToText(Task[BartForConditionalGeneration]):
         fitted.training = replace(training, **{name: length or target for name, length in lengths.items()})
         return fitted
 
-    def initial_model(self, model: ModelOptions, learned: None) -> LoadedBart:
+    def initial_model(self, model: ModelOptions, learned: str | None) -> LoadedBart:
         classes = [BartForConditionalGeneration]
-        return self._to_train(model_to_train.initial_model(model, self.config(model), classes))
+        loaded = self._to_train(model_to_train.initial_model(model, self.config(model), classes))
+        loaded.model.config.extra.pop("columns", None)  # of the run that the weights come from
+        if learned is not None:
+            loaded.model.config.columns = [learned]
+        return loaded
 
     def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedBart:
         return self._to_train(
@@ -268,9 +282,6 @@ class TextToText(Task[BartForConditionalGeneration]):
     def _to_train(self, loaded: LoadedBart) -> LoadedBart:
         """Give the model a length of generated texts where it has none, and check what it will be asked to generate."""
         config, generation = loaded.model.config, loaded.model.generation_config
-        config.extra.pop("columns", None)  # of the run that the weights come from
-        if self.options.source_field is not None:
-            config.columns = [self.options.source_field]
         positions = config.max_position_embeddings
         if generation.max_length is None and generation.max_new_tokens is None:
             generation.max_length = self.training.max_target_length or min(TARGET_LENGTH, positions)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from bart.errors import InputError
@@ -28,11 +29,17 @@ PHRASES = {"NP", "VP", "PP"}  # which CoNLL-2000 tags, in a column beside that o
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence as it was read; its tags are None where they are only to be predicted."""
+    """A sentence as it was read.
+
+    Attributes:
+        tags: None where they are only to be predicted.
+        column: of a table, where its words stand.
+    """
 
     name: str
     words: list[str]
     tags: list[str] | None
+    column: str | None = None
 
 
 class _Row(NamedTuple):
@@ -50,6 +57,7 @@ def read_conll(
     words_column: str | None = None,
     tags_column: str | None = None,
     tags_option: str = "tags_column",
+    trained: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Sentence]:
     """Read a CoNLL file, whose columns stand between tabs, or between blanks.
 
@@ -61,6 +69,8 @@ def read_conll(
         labelled: read the tags.
         words_column, tags_column: columns by their number, from 1, or by their name in the header.
         tags_option: names the latter in an error.
+        trained: values of --words_column and --tags_column in training, where a model tells them. They count for what
+            is not given; the only column of a file holds words.
 
     Raises:
         InputError: a line has other columns than most, a column is not there, or nobody can tell the column of tags.
@@ -77,21 +87,24 @@ def read_conll(
     is_numbered = width > (2 if labelled else 1) and _are_numbers(likely)
     names = [] if header is None else header.columns
 
-    def column(option: str, given: str | None, usual: int | None) -> int:
-        if given in names:
-            return names.index(given)
-        if given is not None and given.isdecimal() and 1 <= int(given) <= width:
-            return int(given) - 1
-        if given is None and usual is not None:
+    def column(option: str, given: str | None, usual: int | None, in_training: str | None) -> int:
+        wanted = in_training if given is None else given
+        if wanted in names:
+            return names.index(wanted)
+        if wanted is not None and wanted.isdecimal() and 1 <= int(wanted) <= width:
+            return int(wanted) - 1
+        if given is None and usual is not None and (wanted is None or width == 1):
             return usual
-        value = "not given, and nothing tells the column" if given is None else given
+        value = given if given is not None else "not given, and nothing tells the column"
+        if given is None and wanted is not None:
+            value = f"not given, and column {wanted}, which training read, is not there"
         raise InputError(f"{path}: --{option} is {value}; allowed: {', '.join([f'1 to {width}', *names])}")
 
     usual = next((place for place, name in enumerate(names) if name.lower() in HEADINGS), int(is_numbered))
-    words_in, usual = column("words_column", words_column, usual), width - 1
+    words_in, usual = column("words_column", words_column, usual, trained.get("words_column")), width - 1
     if labelled and is_numbered and width > 3:
         usual = next((place for place in range(words_in + 1, width) if _holds_tags(likely, place)), None)
-    tags_in = column(tags_option, tags_column, usual)
+    tags_in = column(tags_option, tags_column, usual, trained.get("tags_column") if labelled else None)
     known = {row.columns[tags_in] for row in likely}
     scheme = scheme_of(known)
 

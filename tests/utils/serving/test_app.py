@@ -162,6 +162,9 @@ def test_wrong_paths_and_methods_have_the_same_form(client: TestClient) -> None:
     for method, path, status in (("GET", "/summarize", 405), ("POST", "/healthz", 405), ("PUT", "/docs", 404)):
         answer = client.request(method, path)
         assert (answer.status_code, list(answer.json())) == (status, ["error"])
+        allowed = r"allowed: POST (\S+) with JSON such as (.*), or GET"
+        sent = re.match(f"{method} {path}: .*; {allowed}", answer.json()["error"])
+        assert client.post(sent[1], json=json.loads(sent[2])).status_code == 200
 
 
 def test_the_page_and_the_description(client: TestClient) -> None:

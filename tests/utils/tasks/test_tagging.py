@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from bart.errors import InputError
@@ -86,6 +89,39 @@ def test_blank_words_are_left_out_and_counted(tmp_path: Path, caplog: pytest.Log
     )
     assert read(tmp_path) == [(["Ann", "sang"], ["B-PER", "O"])]
     assert "train: 5 blank words and 2 sentences of no others left out" in caplog.text
+
+
+@pytest.mark.parametrize("written", [json.dumps, str, lambda values: str(np.array(values))])
+def test_lists_in_cells(written: Callable[[list[str]], str], tmp_path: Path) -> None:
+    """As JSON, and as Python and numpy print them."""
+    words, tags = ["Ann's", "\u6771, [x]"], ["B-PER", "O"]
+    with (tmp_path / "train.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["tokens", "ner_tags"], [written(words), written(tags)]])
+    assert read(tmp_path) == [(words, tags)]
+    (tmp_path / "train.csv").write_text('words,tags\n"[""a""]","[1]"\n')
+    assert read(tmp_path, tag_names=tuple(NAMES)) == [(["a"], ["B-PER"])]
+    (tmp_path / "train.csv").write_text("words,tags\nAnn sang,O O\n")
+    with pytest.raises(InputError, match="words is 'Ann sang'; allowed: a list of texts"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "options", "columns"),
+    [
+        ("train.jsonl", '{"tokens": ["a", "b"], "tags": ["O", "B-X"], "text": "a"}\n', {}, ("tokens",)),
+        ("train.conll", "O 1 a\nB-X 2 b\n", {}, ()),
+        (
+            *("train.conll", "1 O a x\n2 B-X b x\n", {"words_column": "3", "tags_column": "2"}),
+            {"words_column": "3", "tags_column": "2"},
+        ),
+    ],
+)
+def test_the_columns_that_the_config_keeps(
+    file: str, content: str, options: dict[str, str], columns: Any, tmp_path: Path
+) -> None:
+    (tmp_path / file).write_text(content)
+    task = Tagging(Place(str(tmp_path)), TaggingOptions(**options))
+    assert task.learn(task.read("train")).columns == columns
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "iob2", "conllu", "txt", "conll.gz"])

@@ -103,6 +103,15 @@ def test_the_log_says_what_was_taken(tmp_path: Path, caplog: pytest.LogCaptureFi
     )
 
 
+def test_columns_of_training_are_read_again(tmp_path: Path) -> None:
+    """An option goes before them, and words alone need none."""
+    file, trained = tmp_path / "a.conll", {"words_column": "3", "tags_column": "2"}
+    assert pairs(file, "1 NNP Mary O\n", trained=trained) == [["Mary/NNP"]]
+    assert pairs(file, "1 NNP Mary O\n", trained=trained, words_column="1") == [["1/NNP"]]
+    file.write_text("Mary\nruns\n")
+    assert [sentence.words for sentence in read_conll(file, labelled=False, trained=trained)] == [["Mary", "runs"]]
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
@@ -116,6 +125,10 @@ def test_the_log_says_what_was_taken(tmp_path: Path, caplog: pytest.LogCaptureFi
         ("a\tX\tO\nb\t\tO\nc\tO\n", {}, "line 3: 2 columns; allowed: 3"),
         (CONLLU, {}, "--tags_column is not given, and nothing tells the column; allowed: 1 to 10"),
         ("a O\n", {"tags_column": "3"}, "--tags_column is 3; allowed: 1 to 2$"),
+        (
+            *("a b O\n", {"trained": {"words_column": "4"}}),
+            "--words_column is not given, and column 4, which training read, is not there; allowed: 1 to 3$",
+        ),
         ("word\ttag\na\tB-X\n", {"words_column": "tga"}, "--words_column is tga; allowed: 1 to 2, word, tag"),
     ],
 )
