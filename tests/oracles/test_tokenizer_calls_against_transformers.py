@@ -160,7 +160,7 @@ def test_added_tokens(pair: tuple[Any, Any], tmp_path: Path) -> None:
         (["[E1]", "new word", "東京"], False),
         ([AddedToken("<left>", lstrip=True), AddedToken("<right>", rstrip=True, normalized=True)], False),
         (["<special>"], True),
-        (["a", "[E1]", ours.mask_token], False),  # which are there
+        (["a", "[E1]"], False),  # which are there
         ([], False),
     ):
         assert ours.add_tokens(tokens, special_tokens=special) == fresh.add_tokens(tokens, special_tokens=special)

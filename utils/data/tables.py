@@ -10,6 +10,7 @@ scoring count them in the log.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -52,7 +53,7 @@ class Row:
     source: str = ""
     target: str = ""
     fault: str | None = None
-    column: str | None = None
+    column: str | None = dataclasses.field(default=None, compare=False)
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any], fields: Sequence[str]) -> Row:

@@ -312,7 +312,7 @@ def test_a_dataset_keeps_its_splits_unless_told_otherwise(hub: HubServer, tmp_pa
     provenance = json.loads((tmp_path / "a" / "provenance.json").read_text())
     commit = commit_of("main")
     assert provenance["inputs"] == [f"org/mine@{commit}/{split}" for split in SPLITS]
-    assert provenance["split_ratio"] is None
+    assert (provenance["split_ratio"], provenance["source_column"]) == (None, "article")
     main(["--input", "org/mine", "--output", str(tmp_path / "b"), "--split_ratio", "0.5,0.3,0.2"])
     again = prepared(tmp_path / "b")
     assert sum(map(len, again.values())) == 90 and len(again["train"]) > 30
