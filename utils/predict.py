@@ -94,7 +94,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
     # The model comes first, since it says which options there are.
     first, model_is_first = words[0] if words else "", bool(words) and not words[0].startswith("-")
-    task = find_task(task_of(first, early_option(words, "task")) if model_is_first else TASKS[0])
+    given = early_option(words, "task")
+    task = find_task(task_of(first, given) if model_is_first else given or TASKS[0])
     args = parse_dataclass(
         PredictArguments,
         argv,

@@ -274,13 +274,8 @@ class PretrainedModel(BackendModule):
                 raise InputError(f"{path}: no weights of a {cls.__name__}, whose head is {output}; {stored}")
             state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
         elif output is not None:
-            fit_labels(
-                config,
-                len(state[output]),
-                path,
-                given is not None,
-                bool({"num_labels", "id2label", "label2id"} & fields.keys()),
-            )
+            is_asked = bool({"num_labels", "id2label", "label2id"} & fields.keys())
+            fit_labels(config, len(state[output]), path, given is not None, is_asked)
         elif cls.head and left_out and new_head is False:
             raise InputError(f"{path}: no weights of a {cls.__name__}; its head is {shorten(left_out)}")
         check_depth(config, state, path)

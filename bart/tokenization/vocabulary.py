@@ -15,6 +15,7 @@ from tokenizers.models import BPE
 from bart.errors import InputError
 
 Ids = Sequence[int] | torch.Tensor
+_SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")  # in the order of transformers
 
 
 class Vocabulary:
@@ -115,23 +116,19 @@ class Vocabulary:
         clean_up_tokenization_spaces: bool | None = None,
     ) -> list[str]:
         """The texts of several sequences of ids: lists or 1-D tensors, or one tensor (B, S). Options as in `decode`."""
+        backend = self._backend
         rows = [row if isinstance(row, list) else as_list(row) for row in as_list(sequences)]
         try:
-            texts = self._backend.decode_batch(rows, skip_special_tokens=skip_special_tokens)
+            texts = backend.decode_batch(rows, skip_special_tokens=skip_special_tokens)
         except (TypeError, OverflowError) as error:
             raise InputError(
                 f"cannot decode: expected integer ids from 0, one list or 1-D tensor per sequence ({error})"
             ) from error
         cleans = clean_up_tokenization_spaces
-        cleans = self.clean_up_tokenization_spaces if cleans is None else cleans
-        return texts if not cleans or isinstance(self._backend.model, BPE) else [_cleaned(text) for text in texts]
-
-
-def _cleaned(text: str) -> str:
-    """A text without spaces before English marks and contractions, as transformers replaces them, in its order."""
-    for spaced in (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're"):
-        text = text.replace(spaced, spaced.strip())
-    return text
+        if (self.clean_up_tokenization_spaces if cleans is None else cleans) and not isinstance(backend.model, BPE):
+            for spaced in _SPACED:
+                texts = [text.replace(spaced, spaced.strip()) for text in texts]
+        return texts
 
 
 def as_list(values: Any) -> list[Any]:

@@ -47,11 +47,11 @@ def task_of(model: str, given: str | None = None) -> str:
     folder = resolve(model, ["config.json"])
     places = [folder] if folder.is_dir() else [folder.parent, folder.parent / EXPORT]
     config = next((read_json(place / "config.json") for place in places if (place / "config.json").is_file()), {})
-    classes = ", ".join(map(str, config.get("architectures") or ()))
-    own = next((task for architecture, task in ARCHITECTURES.items() if architecture in classes), None)
+    named = str(config.get("architectures")).strip("[]'")
+    own = next((task for architecture, task in ARCHITECTURES.items() if architecture in named), None)
     allowed = TASKS[:2] if own in TASKS[:2] else (own,)
     if own is not None and given in {*TASKS} - {*allowed, "embedding"}:
-        raise InputError(f"--task is {given}; {model} is a {classes}; allowed: {', '.join(allowed)}")
+        raise InputError(f"--task is {given}; {model} is a {named}; allowed: {', '.join(allowed)}")
     return given or ("translation" if config.get("source_encoder_layers") else own or TASKS[0])
 
 

@@ -125,11 +125,6 @@ class Tagging(HeadTask):
 
     # ---- Data
 
-    @property
-    def table_columns(self) -> Sequence[str]:
-        """The column of words that training read in a table, where it read one."""
-        return () if isinstance(self.columns, Mapping) else self.columns[:1]
-
     def read(self, split: str, for_scoring: bool = False) -> list[Sentence]:
         options, data_dir, (held_in, choice) = self.options, self.place.data_dir, self.place.chosen(split)
         file = _conll_file(data_dir, held_in)
@@ -140,8 +135,8 @@ class Tagging(HeadTask):
         if file is None:
             sentences = self._read_table(held_in, choice)
         else:
-            trained = self.columns if isinstance(self.columns, Mapping) else {}
-            sentences = read_conll(file, self.is_labelled, options.words_column, options.tags_column, trained=trained)
+            given = options.words_column, options.tags_column
+            sentences = read_conll(file, self.is_labelled, *given, trained=self.file_columns)
             if file == Path(data_dir).expanduser():  # one for all splits
                 sentences = of_split(split, sentences, _text_of)
             sentences = choice.of(sentences, _text_of)
@@ -179,7 +174,7 @@ class Tagging(HeadTask):
 
     def _read_table(self, split: str, choice: Choice) -> list[Sentence]:
         options, where = self.options, self.place.data_dir
-        trained = self.table_columns
+        trained = self.columns[:1]
         words_column = partial(column_of, "words_field", options.words_field, WORDS, where=where, trained=trained)
         records = read_records(where, split, words_column, choice)
         columns = list(records[0].values)
@@ -233,7 +228,7 @@ class Tagging(HeadTask):
 
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
         given, known = self.options.words_field, (*WORDS, "text")
-        return (column_of("words_field", given, known, columns, self.place.data_dir, self.table_columns),)
+        return (column_of("words_field", given, known, columns, self.place.data_dir, self.columns[:1]),)
 
     def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
         return "words", "text"

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -258,6 +259,7 @@ class Task(TrainedTask[Model]):
             read nothing but what to predict from.
         prediction_name: the name of a prediction's text in `row`.
         columns: those of the texts in training's tables, where a model tells them.
+        file_columns: options that named columns of training's other files, and their values, where it tells them.
         suffixes: of other files than tables that the task reads.
         separator: stands between the parts of a prediction that is a list, where it is printed.
     """
@@ -265,6 +267,7 @@ class Task(TrainedTask[Model]):
     EvalOptions: ClassVar[type]
     prediction_name: ClassVar[str] = "prediction"
     columns: Sequence[str] = ()
+    file_columns: Mapping[str, str] = MappingProxyType({})
     suffixes: ClassVar[Collection[str]] = ()
     separator: ClassVar[str] = " "
 
@@ -293,9 +296,9 @@ class Task(TrainedTask[Model]):
         """
 
     def as_trained(self, config: ModelConfig) -> Self:
-        """This task, reading the columns of tables that training read, as far as the model's config names them."""
-        trained = copy.copy(self)
-        trained.columns = config.extra.get("columns", ())
+        """This task, reading the columns that training read, as far as the model's config names them."""
+        trained, columns = copy.copy(self), config.extra.get("columns", ())
+        setattr(trained, "file_columns" if isinstance(columns, Mapping) else "columns", columns)
         return trained
 
     def records(self, file: Path) -> Iterable[Record]:

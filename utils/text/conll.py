@@ -95,9 +95,8 @@ def read_conll(
             return int(wanted) - 1
         if given is None and usual is not None and (wanted is None or width == 1):
             return usual
-        value = given if given is not None else "not given, and nothing tells the column"
-        if given is None and wanted is not None:
-            value = f"not given, and column {wanted}, which training read, is not there"
+        missing = "nothing tells the column" if wanted is None else f"column {wanted}, which training read, is missing"
+        value = f"not given, and {missing}" if given is None else given
         raise InputError(f"{path}: --{option} is {value}; allowed: {', '.join([f'1 to {width}', *names])}")
 
     usual = next((place for place, name in enumerate(names) if name.lower() in HEADINGS), int(is_numbered))

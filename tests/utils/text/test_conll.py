@@ -127,7 +127,7 @@ def test_columns_of_training_are_read_again(tmp_path: Path) -> None:
         ("a O\n", {"tags_column": "3"}, "--tags_column is 3; allowed: 1 to 2$"),
         (
             *("a b O\n", {"trained": {"words_column": "4"}}),
-            "--words_column is not given, and column 4, which training read, is not there; allowed: 1 to 3$",
+            "--words_column is not given, and column 4, which training read, is missing; allowed: 1 to 3$",
         ),
         ("word\ttag\na\tB-X\n", {"words_column": "tga"}, "--words_column is tga; allowed: 1 to 2, word, tag"),
     ],
