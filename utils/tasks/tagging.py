@@ -190,7 +190,7 @@ class Tagging(HeadTask):
             kept = [number for number, word in enumerate(words) if word.strip()]
             blank += len(words) - len(kept)
             if tags_in is not None:
-                tags = _listed(record.values.get(tags_in), str | int)
+                tags = _listed(record.values.get(tags_in), may_be_numbers=True)
                 if isinstance(tags, list):
                     if len(words) != len(tags):
                         counts = f"{len(words)} words and {len(tags)} tags"
@@ -384,10 +384,12 @@ def _text_of(sentence: Sentence) -> str:
     return " ".join(sentence.words)
 
 
-def _listed(value: Any, kinds: Any = str) -> Any:
-    """A value or, of a cell in which a list of such values is written, that list."""
-    listed = list_in(value.strip()) if isinstance(value, str) else None
-    return value if listed is None or not all(isinstance(each, kinds) for each in listed) else listed
+def _listed(value: Any, may_be_numbers: bool = False) -> Any:
+    """A value or, of a cell in which a list of texts is written, or of numbers from 0, that list."""
+    if may_be_numbers and isinstance(value, str) and re.fullmatch(r"\[[\d\s,]+]", value.strip()):
+        return [int(number) for number in re.findall(r"\d+", value)]
+    listed = list_in(value) if isinstance(value, str) else None
+    return value if listed is None or not all(isinstance(each, str) for each in listed) else listed
 
 
 def _strings(where: str, column: str, values: Any, may_be_blank: bool = False) -> list[str]:

@@ -98,8 +98,10 @@ def test_lists_in_cells(written: Callable[[list[str]], str], tmp_path: Path) -> 
     with (tmp_path / "train.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["tokens", "ner_tags"], [written(words), written(tags)]])
     assert read(tmp_path) == [(words, tags)]
-    (tmp_path / "train.csv").write_text('words,tags\n"[""a""]","[1]"\n')
-    assert read(tmp_path, tag_names=tuple(NAMES)) == [(["a"], ["B-PER"])]
+    (tmp_path / "train.csv").write_text(
+        f'words,tags\n"[""a"", ""b""]","{[1, 0]}"\n"[\'a\' \'b\']",{np.array([1, 0])}\n'
+    )
+    assert read(tmp_path, tag_names=tuple(NAMES)) == [(["a", "b"], ["B-PER", "O"])] * 2
     (tmp_path / "train.csv").write_text("words,tags\nAnn sang,O O\n")
     with pytest.raises(InputError, match="words is 'Ann sang'; allowed: a list of texts"):
         read(tmp_path)
