@@ -55,9 +55,13 @@ class CudaRows(Unpadded):
         return CudaSpans((self.starts, source.starts), (self.longest, source.longest))
 
     def pack(self, states: Tensor) -> Tensor:
-        """States that a decoder gets from the encoder, which unpacked them, are the rows that were unpacked."""
+        """States that a decoder gets from the encoder, which unpacked them, are the rows that were unpacked.
+
+        Gradients pass these states by then, unless somebody waits for them there.
+        """
         source, rows, version = getattr(states, "unpacked", (None, None, 0))
-        return rows if source is self and version == states._version else super().pack(states)
+        is_watched = states.retains_grad or states._backward_hooks
+        return rows if source is self and version == states._version and not is_watched else super().pack(states)
 
     def unpack(self, rows: Tensor) -> Tensor:
         states = super().unpack(rows)

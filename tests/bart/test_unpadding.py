@@ -83,6 +83,13 @@ def of_labels(model: PretrainedModel) -> Tensor:
     return model(**inputs(), labels=LABELS, summed_loss=True, label_smoothing=0.1).loss
 
 
+def of_hooked(model: PretrainedModel) -> Tensor:
+    """Somebody changes the gradient of what the encoder gives."""
+    states = model.model.encoder(*inputs().values())
+    states.register_hook(lambda gradient: 3 * gradient)
+    return model(**inputs(), encoder_outputs=states, labels=LABELS, summed_loss=True).loss
+
+
 def of_tokens(model: PretrainedModel) -> Tensor:
     labels = torch.arange(4).repeat(4, 3).where(MASK.bool(), -100)
     return model(**inputs(), labels=labels).loss
@@ -99,6 +106,7 @@ def of_answers(model: PretrainedModel) -> Tensor:
 
 CASES = {
     "post-LN": (bart, of_labels),
+    "a hook": (bart, of_hooked),
     "Pre-LN": (lambda: bart(pre_ln=True), of_labels),
     "an encoder before the encoder": (lambda: bart(source_encoder_layers=1, source_vocab_size=50), of_labels),
     "classes": (lambda: bart(BartForSequenceClassification), of_texts),

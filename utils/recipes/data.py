@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from bart.errors import InputError
@@ -28,15 +29,20 @@ def with_table_prepared(task: AnyTask) -> AnyTask:
     return task.at(replace(place, data_dir=prepared(place.data_dir, task.pair_fields, place.cache_dir)))
 
 
-def check_val_ratio(task: TrainedTask, data_dir: str) -> None:
-    """Raise InputError where --val_ratio is given for data that have a validation split, as one file has of its own."""
+def check_val_ratio(task: TrainedTask) -> None:
+    """Raise InputError where --val_ratio is given for data that are one file, or have a validation split."""
     place = task.place
-    if place.val_ratio is not None:
+    if place.val_ratio is None:
+        return
+    fault = "is one file, which is split by itself" if Path(place.data_dir).expanduser().is_file() else None
+    if fault is None:
         with suppress(MissingSplit):
-            task.at(replace(place, val_ratio=None)).read("val")
-            raise InputError(
-                f"--val_ratio is {place.val_ratio}, and {data_dir} has a validation split; allowed: data without one"
-            )
+            with_table_prepared(task.at(replace(place, val_ratio=None))).read("val")
+            fault = "has a validation split"
+    if fault is not None:
+        raise InputError(
+            f"--val_ratio is {place.val_ratio}; {place.data_dir} {fault}; allowed: data without a validation split"
+        )
 
 
 def read_to_train(task: TrainedTask, data_dir: str) -> dict[str, Any]:

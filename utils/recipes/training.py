@@ -72,8 +72,8 @@ def run(args: TrainingArguments) -> None:
     if isinstance(args, FinetuneArguments):
         args = replace(args, places=replace(args.places, data_dir=task.place.data_dir))
     data_dir = task.place.data_dir
+    check_val_ratio(task)
     task = with_table_prepared(task)
-    check_val_ratio(task, data_dir)
     # All examples are looked at first: better refused now than after a download, or after hours of training.
     examples = read_to_train(task, data_dir) if args.do_train else {}
     learned = task.learn(examples["train"]) if args.do_train else None
