@@ -57,6 +57,7 @@ def test_a_signal_reaches_the_child_once_and_nothing_follows_it(
     slurm = {"SLURM_JOB_ID": "1", "SLURM_JOB_NODELIST": "n", "SLURM_JOB_NUM_NODES": "1", "SLURM_GPUS_ON_NODE": "1"}
     environment = {**os.environ, "RECORD": str(record), "PATH": f"{tmp_path}/programs:{os.environ['PATH']}"}
     environment |= slurm if "slurm" in script else {}
+    environment.pop("VENV", None)
     running = subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
