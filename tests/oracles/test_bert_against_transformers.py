@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ OUTPUTS = {
     "PreTraining": ("prediction_logits", "seq_relationship_logits"),
     "QuestionAnswering": ("start_logits", "end_logits"),
 }
+WEIGHTS = os.environ.get("BERT_WEIGHTS", "")  # a folder of a pretrained BERT
 SIZES = {
     **{"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4},
     **{"intermediate_size": 48, "max_position_embeddings": 40, "initializer_range": 0.3},

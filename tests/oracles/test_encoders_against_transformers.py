@@ -19,7 +19,7 @@ from bart.modeling.pretrained import PretrainedModel
 from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForSequenceClassification, BertModel, UnpooledBert
 from bert.tokenization.tokenization_bert import BertTokenizer
-from tests.oracles.test_bert_against_transformers import SIZES
+from tests.oracles.test_bert_against_transformers import SIZES, WEIGHTS
 from tests.oracles.test_model_against_transformers import EXACT, TINY
 
 ASKED = {"output_hidden_states": True, "output_attentions": True}
@@ -208,9 +208,9 @@ def test_wrong_inputs() -> None:
             model(**given)
 
 
-@pytest.mark.skipif("BERT_WEIGHTS" not in os.environ, reason="BERT_WEIGHTS names no folder of BERT's weights")
+@pytest.mark.skipif(not os.path.isdir(WEIGHTS), reason="BERT_WEIGHTS names no folder of BERT's weights")
 def test_real_weights() -> None:
-    folder = os.environ["BERT_WEIGHTS"]
+    folder = WEIGHTS
     theirs = transformers.BertModel.from_pretrained(folder, attn_implementation="eager").eval()
     texts = ["The quick brown fox jumps over the lazy dog.", "Grüße aus 東京 🗼", "a " * 200]
     given = dict(BertTokenizer.from_pretrained(folder)(texts, padding=True, truncation=True, return_tensors="pt"))

@@ -21,7 +21,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForMaskedLM, BertModel
 from bert.tokenization.tokenization_bert import BertTokenizer
-from tests.oracles.test_bert_against_transformers import SIZES
+from tests.oracles.test_bert_against_transformers import SIZES, WEIGHTS
 from tests.oracles.test_model_against_transformers import TINY
 from tests.oracles.test_tokenizer_against_transformers import HOSTILE, PUBLISHED, over_plain_files
 
@@ -37,8 +37,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """Ours and theirs."""
     folder = tmp_path_factory.mktemp("files")
     if request.param == "bert":
-        if "BERT_WEIGHTS" in os.environ:
-            folder = Path(os.environ["BERT_WEIGHTS"])
+        if os.path.isdir(WEIGHTS):
+            folder = Path(WEIGHTS)
         else:
             BertTokenizer.train([text[:400] for text in HOSTILE], 900).save_pretrained(folder)
         return BertTokenizer.from_pretrained(folder), transformers.BertTokenizer.from_pretrained(folder)

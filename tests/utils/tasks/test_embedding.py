@@ -19,7 +19,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForMaskedLM, BertModel
 from bert.tokenization.tokenization_bert import BertTokenizer
-from tests.oracles.test_bert_against_transformers import SIZES
+from tests.oracles.test_bert_against_transformers import SIZES, WEIGHTS
 from tests.oracles.test_model_against_transformers import TINY
 from utils.predict import main
 from utils.tasks import task_of
@@ -119,9 +119,9 @@ def test_tables_and_wrong_calls(tmp_path: Path) -> None:
         embedded(model, tmp_path, "--max_source_length", "41")
 
 
-@pytest.mark.skipif("BERT_WEIGHTS" not in os.environ, reason="BERT_WEIGHTS names no folder of BERT's weights")
+@pytest.mark.skipif(not os.path.isdir(WEIGHTS), reason="BERT_WEIGHTS names no folder of BERT's weights")
 def test_real_weights(tmp_path: Path) -> None:
-    folder = os.environ["BERT_WEIGHTS"]
+    folder = WEIGHTS
     assert task_of(folder) == "embedding"
     rows = embedded(folder, tmp_path)
     np.testing.assert_allclose([row["prediction"] for row in rows], by_recipe(folder, 256), rtol=0, atol=1e-6)
