@@ -105,6 +105,7 @@ def test_training_and_scoring_show_one_line(tiny: list[str], tmp_path: Path) -> 
     assert log.count("/12  ") == 12 and "rougeLsum_forced" in log and "\x1b" not in log
 
 
+@pytest.mark.slow
 def test_a_pipe_gets_the_same_figures_as_lines(tiny: list[str], tmp_path: Path) -> None:
     forked.run([*tiny, "--do_predict"], tmp_path / "run")
     log = forked.log_of(tmp_path / "run").read_text()

@@ -69,11 +69,11 @@ def theirs(head: str, folder: Path) -> transformers.PreTrainedModel:
     ("head", "outputs"),
     [
         ("BertForSequenceClassification", ["logits"]),
-        ("BertForTokenClassification", ["logits"]),
-        ("BertForQuestionAnswering", ["start_logits", "end_logits"]),
+        pytest.param("BertForTokenClassification", ["logits"], marks=pytest.mark.slow),
+        pytest.param("BertForQuestionAnswering", ["start_logits", "end_logits"], marks=pytest.mark.slow),
         ("BartForSequenceClassification", ["logits"]),
-        ("BertModel", ["last_hidden_state"]),
-        ("BartModel", ["last_hidden_state"]),
+        pytest.param("BertModel", ["last_hidden_state"], marks=pytest.mark.slow),
+        pytest.param("BartModel", ["last_hidden_state"], marks=pytest.mark.slow),
     ],
 )
 def test_onnx_runtime_gives_the_logits_of_transformers(
@@ -110,6 +110,7 @@ def test_onnx_runtime_gives_the_logits_of_transformers(
         assert np.isnan(session.run(None, {"input_ids": ids, "attention_mask": np.ones_like(ids)})[0]).all()
 
 
+@pytest.mark.slow
 def test_greedy_decoding_gives_the_ids_of_transformers(onnxruntime: Any, tmp_path: Path) -> None:
     model = theirs("BartForConditionalGeneration", tmp_path / "model")
     export.main([str(tmp_path / "model"), "--output", str(tmp_path / "out")])

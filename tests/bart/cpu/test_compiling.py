@@ -43,6 +43,7 @@ def test_arguments_are_read_from_the_source() -> None:
     assert len(actual) == 10 and len(actual["attend"]) == 23 and actual["cross_entropy"][4] == ctypes.c_float
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiler")
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the processors named are those of x86-64")
 @pytest.mark.parametrize(

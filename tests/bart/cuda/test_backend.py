@@ -28,6 +28,7 @@ attend.register_fake(lambda query, *_: torch.empty_like(query, memory_format=tor
 attend.register_autograd(lambda _, gradient: (gradient, None, None, [None, None], None, None))
 
 
+@pytest.mark.slow
 def test_compiled_layers_know_all_lengths_after_the_first_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "has_flash", lambda *_: True)
     monkeypatch.setattr(

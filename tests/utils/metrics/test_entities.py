@@ -161,6 +161,7 @@ PUBLISHED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", PUBLISHED)
 def test_published_scores_of_wnut17(system: str, shared: Path) -> None:
     folder = shared / "data" / "wnut17"

@@ -78,7 +78,8 @@ def test_mode_rouge_score_is_the_packages_own_to_the_last_digit() -> None:
     assert rouge(predictions, references) == {name: values.mean() for name, values in scores.items()}
 
 
-@pytest.mark.parametrize("system", ["lead", pytest.param("convs2s", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("system", ["lead", "convs2s"])
 def test_mode_rouge_155_gives_the_published_figures(shared: Path, system: str) -> None:
     """The paper's table, by the Perl script, whose averages are bootstrap means."""
     folder = shared / "data" / "xsum_predictions"

@@ -219,6 +219,7 @@ def test_a_header_must_arrive_in_time(export: Path) -> None:
         assert httpx2.get(f"{address}/healthz").status_code == 200
 
 
+@pytest.mark.slow
 def test_the_oldest_idle_connection_makes_room(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("utils.serving.__main__.most_connections", lambda: 4)
     with server_thread(export) as (_, address):
@@ -236,6 +237,7 @@ def test_the_oldest_idle_connection_makes_room(export: Path, decoder: Decoder, m
         assert [answer(connection)[0] for connection in work] == [200] * 4
 
 
+@pytest.mark.slow
 def test_no_connection_is_reset_at_the_end(export: Path) -> None:
     """Clients that open a connection for each request, until they are refused."""
     outcomes: Counter[str] = Counter()

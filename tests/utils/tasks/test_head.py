@@ -76,8 +76,9 @@ def train(corpus: Path, tmp_path: Path) -> Run:
     return run
 
 
+@pytest.mark.slow
 @needs_compiler
-@pytest.mark.parametrize("network", ["bart", pytest.param("bert", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("network", ["bart", "bert"])
 @pytest.mark.parametrize("task", TASKS)
 def test_a_step_waits_for_no_gpu(task: str, network: str, corpus: Path, tmp_path: Path) -> None:
     options = [*options_of(task, corpus, network), *WEIGHTED.get(task, ()), "--output_dir", tmp_path / "run"]
@@ -121,7 +122,7 @@ def check_groups(task: str, scores: dict[str, Any], articles: list[dict[str, Any
     assert surest["confident_error"] == confidences[0]
 
 
-@pytest.mark.parametrize("network", ["bart", "bert"])
+@pytest.mark.parametrize("network", [pytest.param("bart", marks=pytest.mark.slow), "bert"])
 @pytest.mark.parametrize("task", TASKS)
 def test_a_run_goes_on_where_it_was_ended_and_is_scored(
     task: str, network: str, train: Run, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -178,9 +179,8 @@ def test_more_options(task: str, network: str, train: Run) -> None:
     assert checkpoint_of(smaller)["config"]["encoder_layers" if network == "bart" else "num_hidden_layers"] == 1
 
 
-@pytest.mark.parametrize(
-    "task", [pytest.param(task, marks=[pytest.mark.slow] * (task == "classification")) for task in TASKS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
 @pytest.mark.usefixtures("double")
 def test_two_processes_train_and_score_as_one(task: str, train: Run, corpus: Path, tmp_path: Path) -> None:
     options = ["--dropout", 0, "--attention_dropout", 0, "--n_val", 5, "--eval_batch_size", 1, "--do_predict"]

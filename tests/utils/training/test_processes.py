@@ -185,6 +185,7 @@ def see_another_folder(folder: Path) -> None:
         training.find_checkpoint = lambda named, output: find(named, folder)
 
 
+@pytest.mark.slow
 def test_processes_that_find_different_checkpoints_are_refused(options: list[str], tmp_path: Path) -> None:
     run, copy = tmp_path / "run", tmp_path / "other"
     forked.run([*options, "--max_steps", "8"], run, ranks=2)
@@ -233,6 +234,7 @@ def watch_steps(notes: Path) -> None:
     TrainingModule.training_step, recipe.predict = watched, score
 
 
+@pytest.mark.slow
 def test_fsdp_exchanges_the_same_after_a_validation_as_before(options: list[str], tmp_path: Path) -> None:
     """Layers compute in bf16 and give their weights back after use; the root keeps its own, as FSDP decides.
 

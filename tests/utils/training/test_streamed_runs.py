@@ -48,6 +48,7 @@ def tiny(tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> li
     ]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_as_the_uninterrupted_one(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

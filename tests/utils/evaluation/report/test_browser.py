@@ -281,6 +281,7 @@ def test_nothing_is_wider_than_the_window(
     assert abs(brightness[0] - brightness[1]) > 300
 
 
+@pytest.mark.slow
 def test_long_names_of_runs_neither_widen_the_page_nor_stand_letter_under_letter(
     open_page: Any, tmp_path: Path
 ) -> None:

@@ -263,6 +263,7 @@ def test_the_split_is_chosen_among_those_scored(run: Path) -> None:
         build_report([run], split="train")
 
 
+@pytest.mark.slow
 def test_each_comparison_has_a_page_of_its_own(run: Path) -> None:
     others = [run.parent / name for name in ("x/run", "y/run", "y/" + "r" * 150, "z" * 150)]
     for other in others:
