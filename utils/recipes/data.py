@@ -18,31 +18,26 @@ AnyTask = TypeVar("AnyTask", bound=TrainedTask)
 
 
 def with_table_prepared(task: AnyTask) -> AnyTask:
-    """A task that reads pairs of lines, on the data directory that is made of its table once.
+    """A task on the data directory that is made of its table once, if it reads pairs of lines.
 
     Raises:
-        InputError: as `prepared` does.
+        InputError: as `prepared` does; or --val_ratio is given for data that are one file, or have a validation split.
     """
-    if task.pair_fields is None:
-        return task
-    place = task.place
-    return task.at(replace(place, data_dir=prepared(place.data_dir, task.pair_fields, place.cache_dir)))
+    place, ready = task.place, task
 
+    def refused(fault: str) -> InputError:
+        given = f"--val_ratio is {place.val_ratio}; {place.data_dir} {fault}"
+        return InputError(f"{given}; allowed: data without a validation split")
 
-def check_val_ratio(task: TrainedTask) -> None:
-    """Raise InputError where --val_ratio is given for data that are one file, or have a validation split."""
-    place = task.place
-    if place.val_ratio is None:
-        return
-    fault = "is one file, which is split by itself" if Path(place.data_dir).expanduser().is_file() else None
-    if fault is None:
+    if place.val_ratio is not None and Path(place.data_dir).expanduser().is_file():
+        raise refused("is one file, which is split by itself")
+    if task.pair_fields is not None:
+        ready = task.at(replace(place, data_dir=prepared(place.data_dir, task.pair_fields, place.cache_dir)))
+    if place.val_ratio is not None:
         with suppress(MissingSplit):
-            with_table_prepared(task.at(replace(place, val_ratio=None))).read("val")
-            fault = "has a validation split"
-    if fault is not None:
-        raise InputError(
-            f"--val_ratio is {place.val_ratio}; {place.data_dir} {fault}; allowed: data without a validation split"
-        )
+            ready.at(replace(ready.place, val_ratio=None)).read("val")
+            raise refused("has a validation split")
+    return ready
 
 
 def read_to_train(task: TrainedTask, data_dir: str) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun, format_scores, score_split
 from utils.models.loading import LoadedModel, for_inference
 from utils.recipes.card_options import card_options
-from utils.recipes.data import check_val_ratio, read_to_score, with_table_prepared
+from utils.recipes.data import read_to_score, with_table_prepared
 from utils.recipes.evaluation_arguments import EvalArguments
 from utils.runs.distributed import connected
 from utils.runs.outputs import check_output, writable_folder, write_whole
@@ -47,7 +47,6 @@ def run(args: EvalArguments) -> None:
     task_of(places.model, args.task)
     config, _ = stored_configs(places.model, task.config_classes)
     task = task if config is None else task.as_trained(config)
-    check_val_ratio(task)
     task = with_table_prepared(task)
     split, raw = read_to_score(task, scoring.type_path)
     save_dir = writable_folder("save_dir", places.save_dir)

@@ -18,7 +18,7 @@ from tests.tiny_run import Train
 from utils.corpora.prepare import main as prepare
 from utils.data.options import Place
 from utils.data.splits import Choice
-from utils.recipes.data import check_val_ratio
+from utils.recipes.data import with_table_prepared
 from utils.tasks import find_task
 from utils.tasks.summarization import Summarization
 from utils.tasks.text_to_text import TextToTextEvalOptions
@@ -153,17 +153,17 @@ def test_tables_of_two_splits_for_summaries(train: Train, tmp_path: Path) -> Non
 def test_a_share_is_held_out_only_where_validation_is_missing(task: str, tmp_path: Path) -> None:
     MAKERS[task](tmp_path)
     made = find_task(task)(Place(str(tmp_path), val_ratio=0.1))
-    check_val_ratio(made)
+    with_table_prepared(made)
     for path in [*tmp_path.glob("test.*")]:
         path.rename(path.with_stem("val"))
     with pytest.raises(InputError, match=r"--val_ratio is 0\.1; .* has a validation split; allowed: data"):
-        check_val_ratio(made)
+        with_table_prepared(made)
 
 
 def test_predicting_alone_holds_a_share_out(tmp_path: Path) -> None:
     write_lines(tmp_path)
     task = Summarization(Place(str(tmp_path), val_ratio=0.1), evaluation=TextToTextEvalOptions(references=False))
-    check_val_ratio(task)
+    with_table_prepared(task)
     assert 2 < len(task.read("val")[0]) < 30
 
 
