@@ -37,6 +37,14 @@ def name_of(label: Any) -> str:
     return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label))
 
 
+def number_of(value: Any) -> float:
+    """The number that a value of a table or of JSON is, or is written as; nan where it is none."""
+    try:
+        return math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
 def of_classes(counts: ArrayLike, classes: int | None = None) -> dict[str, float]:
     """Accuracy, F1 and Matthews' correlation in percent.
 
@@ -127,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = [values_of(path, "prediction_field", files.prediction_field, PREDICTIONS) for path in files.systems]
     for path, of_file in zip(files.systems, rows, strict=True):
         check_counts((path, files.references), len(of_file), len(references))
-    numbers = [np.array([_number(value) for _, value in of_file]) for of_file in (references, *rows)]
+    numbers = [np.array([number_of(value) for _, value in of_file]) for of_file in (references, *rows)]
     are_numbers = [bool(np.isfinite(each).all()) for each in numbers]
     has_fractions = any(are and (each % 1).any() for are, each in zip(are_numbers[:2], numbers, strict=False))
     if are_numbers[0] and has_fractions and args.positive is None and separator is None:
@@ -180,14 +188,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     of_one = f"; F1 is that of {classes[1]}" if is_binary else ""
     title = f"Scores in percent of {len(goal):,} examples with {len(shown)} labels{of_one}"
     print_scores(files, title, counts, scores_of, facts)
-
-
-def _number(value: Any) -> float:
-    """The number that a label is; nan where it is none."""
-    try:
-        return math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
 
 
 def _print_correlations(files: FileOptions, right: np.ndarray, *predicted: np.ndarray) -> None:

@@ -77,7 +77,7 @@ class TextFileOptions(FileOptions):
             if bad := next(((where, value) for where, value in rows if not isinstance(value, str)), None):
                 raise InputError(f"{bad[0]}: the prediction is {str(bad[1])[:80]}; allowed: a text, which may be blank")
             check_counts((path, self.references), len(rows), len(references))
-            texts[path] = [" ".join(text.split("\n")) for _, text in rows]
+            texts[path] = [text.replace("\n", " ") for _, text in rows]
         return references, texts
 
 
@@ -96,8 +96,8 @@ def values_of(
     """
     if suffix_of(Path(path)) in TABLES:
         records, chosen = column_in(path, option_name, field, usual)
-        one = chosen.removesuffix("s")  # rows of scored runs have `references` only where there are several
-        return [(name, values.get(chosen, values.get(one))) for name, values in records]
+        single = chosen.removesuffix("s")  # rows of scored runs have `references` only where there are several
+        return [(name, values.get(chosen, values.get(single))) for name, values in records]
     if field is not None:
         raise InputError(
             f"--{option_name} is {field}, a column of a table, and {path} is none; allowed: {', '.join(TABLES)}"

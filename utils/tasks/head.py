@@ -29,6 +29,7 @@ from bert.configuration.configuration_bert import BertConfig
 from utils.app.cli import card_option, option
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad_ids
+from utils.metrics.classification import number_of
 from utils.models import loading, model_to_train
 from utils.models.loading import LoadedModel, check_lengths
 from utils.models.options import ModelOptions
@@ -381,10 +382,7 @@ def _read_weights(path: str, names: Sequence[str]) -> dict[str, float]:
         given = [(option, label, "\t", value) for label, value in pairs]
     weights: dict[str, float] = {}
     for where, label, tab, value in given:
-        try:
-            weight = math.nan if isinstance(value, bool) else float(value)
-        except (TypeError, ValueError, OverflowError):
-            weight = math.nan
+        weight = number_of(value)
         if label.strip() not in names or label.strip() in weights or not 0 < weight < math.inf:
             again = "again " if label.strip() in weights else ""
             wrong = f"{label!r} {again}has the weight {value!r}" if tab else f"{value[:80]!r} has no tab"

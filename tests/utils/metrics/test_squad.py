@@ -121,7 +121,7 @@ def test_the_command_scores_answers_as_the_official_script(
 def test_tables_are_scored_as_the_files_of_the_script(
     cell: Callable[[object], str], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What utils.predict and run_eval.py write; without ids the order tells the questions."""
+    """Tables of utils.predict and run_eval.py score alike; without ids the order tells the questions."""
     monkeypatch.chdir(tmp_path)
     answers = [{"text": ["a cat's"], "answer_start": [0]}, {"text": [], "answer_start": []}]
     rows = [
