@@ -34,7 +34,9 @@ from utils.runs.machine import ROOT, environment
 
 COLUMNS = {
     "name": "check", "result": "result", "rate": "figure", "unit": "", "peer_rate": "peer", "peer": "",
-    "ratio": "ratio", "peak_memory_gb": "peak GB", "mfu": "MFU", "seconds": "seconds", "why": "why",
+    "ratio": "ratio", "peak_memory_gb": "peak GB", "mfu": "MFU",
+    "kernels": "kernels", "kernel_ms": "kernel ms", "attention": "attention",
+    "seconds": "seconds", "why": "why",
 }  # fmt: skip
 # Options of fine-tuning runs of a tiny model.
 FINE_TUNING = {
@@ -135,7 +137,7 @@ def benchmark_checks(on_gpu: bool) -> list[Check]:
     vocabulary = '--tokenizer "$TOKENIZER"' if on_gpu else "--tokenizer data/sample/tokenizer"
     for shape in ("xsum", "cnn_dm") if on_gpu else ("tiny",):
         for precision in ("bf16", "tf32") if on_gpu else ("fp32",):
-            options = f"--shape {shape} --precision {precision} --steps 10 {vocabulary}"
+            options = f"--shape {shape} --precision {precision} --steps 10 --profile {vocabulary}"
             check = benchmark(f"training {shape} {precision}", "samples/s", "training.py", options)
             compiled = f"{check.command} --modes ours_compiled transformers"
             checks += [check, replace(check, name=f"{check.name} compiled", command=compiled, minutes=7, gpus=1)]
@@ -184,6 +186,7 @@ def fastest(folder: Path, unit: str) -> Result:
     ours = [result for result in results if result["mode"].startswith("ours")][-1]
     peer = [result for result in results if not result["mode"].startswith("ours")][-1]
     row = {"rate": ours["rate"], "unit": f"{unit}, {ours['mode']}", "peak_memory_gb": ours["peak_memory_gb"]}
+    row |= {name: ours[name] for name in ("mfu", "kernels", "kernel_ms", "attention") if name in ours}
     return {**row, "peer_rate": peer["rate"], "peer": peer["mode"]}
 
 

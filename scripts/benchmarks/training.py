@@ -15,6 +15,9 @@ or CNN-DM's, have.
 MFU, model FLOP utilisation (Chowdhery et al., 2022, appendix B), is the rate of the operations of the matrix products
 of an example of mean length, as a share of the rate of one large matrix product on the same device.
 
+With --profile torch's profiler counts the kernels of one more step, and their time; the file of figures names those
+that attend, which tell the backend that was chosen.
+
 Two more measures come by a first word, each with its own --help:
 
     python scripts/benchmarks/training.py growth --output growth.json
@@ -24,13 +27,14 @@ Two more measures come by a first word, each with its own --help:
 from __future__ import annotations
 
 import csv
+import itertools
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -45,7 +49,9 @@ if __name__ == "__main__":
 
 import numpy as np
 import torch
+from torch.autograd import DeviceType
 from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right
@@ -83,7 +89,10 @@ COLUMNS = {
     "speed_up": "speed-up",
     "mfu": "MFU",
     "peak_memory_gb": "peak GB",
+    "kernels": "kernels",
+    "kernel_ms": "kernel ms",
 }
+ATTENTION = re.compile(r"\w*(?:flash|fmha|sdpa|scaled_dot_product)\w*", re.IGNORECASE)  # in names of kernels
 
 
 @dataclass(frozen=True)
@@ -128,11 +137,12 @@ class TrainerArguments(measuring.DeviceOptions):
     modes: tuple[str, ...] = option(
         (OURS, TRANSFORMERS), choices=MODES, help="what is run, in this order; speed-ups are over the last"
     )
+    profile: bool = option(False, help="also count kernels, on CPUs operators, in one more step")
 
     @property
     def all_steps(self) -> int:
-        """The steps with those that warm up."""
-        return with_warm_up(self.steps)
+        """The steps with those that warm up and the one that is profiled."""
+        return with_warm_up(self.steps) + self.profile
 
 
 def recipe(args: TrainerArguments, folder: Path) -> list[str]:
@@ -228,39 +238,76 @@ def product_rate(args: TrainerArguments) -> float:
     for _ in range(6):
         matrix @ matrix
         stamps.append(stamp(device))
-    return 2 * size**3 / min(seconds(*pair) for pair in pairwise(stamps))
+    return 2 * size**3 / min(seconds(*pair) for pair in itertools.pairwise(stamps))
 
 
 def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
     """Train in one of MODES: samples per second, peak memory, and the mean loss of every LOG_EVERY steps."""
     train = partial(train_ours, is_compiled=mode == COMPILED) if mode != TRANSFORMERS else train_transformers
-    with timed_steps(args.device) as figures:
+    with timed_steps(args.device) as figures, profiled_step(args) as profiled:
         losses = train(args, folder)
-    rate, peak = figures(args.all_steps - LOG_EVERY)
-    return {"rate": rate * SHAPES[args.shape].batch_size, "peak_memory_gb": peak, "losses": losses}
+    rate, peak = figures(args.all_steps - LOG_EVERY - args.profile, args.profile)
+    return {"rate": rate * SHAPES[args.shape].batch_size, "peak_memory_gb": peak, "losses": losses, **profiled}
 
 
 @contextmanager
-def timed_steps(device_name: str) -> Iterator[Callable[[int], tuple[float, float]]]:
+def timed_steps(device_name: str) -> Iterator[Callable[..., tuple[float, float]]]:
     """Time the optimizer steps that are taken inside, whoever takes them.
 
     Yields:
-        A function of a number of steps: how many of the last so many end in a second, and the peak of memory in GB.
+        A function of a number of steps, and of the number of those behind them, 0 by default: how many of the former
+        end in a second, and the peak of memory in GB at the last one's end.
     """
     from utils.training.measurements import seconds, stamp
 
     device, ends = torch.device(device_name), []
     hook = register_optimizer_step_post_hook(lambda *_: ends.append((stamp(device), peak_memory_gb(device))))
 
-    def figures(timed: int) -> tuple[float, float]:
+    def figures(timed: int, behind: int = 0) -> tuple[float, float]:
         # Steps that fp16's loss scaler skips are not seen; they come first.
-        (start, _), (end, peak) = ends[-1 - timed], ends[-1]
+        (start, _), (end, peak) = ends[-1 - behind - timed], ends[-1 - behind]
         return timed / seconds(start, end), peak
 
     try:
         yield figures
     finally:
         hook.remove()
+
+
+@contextmanager
+def profiled_step(args: TrainerArguments) -> Iterator[dict[str, Any]]:
+    """Profile the last of the optimizer steps that are taken inside, if --profile asks for it.
+
+    Yields:
+        A dictionary, which then gets the number of kernels, their time in milliseconds, and the names of those that
+        attend; on a CPU of operators that no other operator calls.
+    """
+    figures, on_cuda = {}, args.device == "cuda"
+    if not args.profile:
+        yield figures
+        return
+    profiler = profile(activities=[ProfilerActivity.CUDA if on_cuda else ProfilerActivity.CPU])
+    numbers = itertools.count(1)
+
+    def ended(*_: Any) -> None:
+        if (number := next(numbers)) < args.all_steps - 1:
+            return
+        if on_cuda:
+            torch.cuda.synchronize()
+        profiler.start() if number == args.all_steps - 1 else profiler.stop()
+
+    hook = register_optimizer_step_post_hook(ended)
+    try:
+        yield figures
+    finally:
+        hook.remove()
+    if on_cuda:
+        work = [event for event in profiler.events() if event.device_type == DeviceType.CUDA]
+    else:
+        work = [event for event in profiler.events() if event.cpu_parent is None]
+    names = {match[0] for event in work if (match := ATTENTION.search(event.name))}
+    milliseconds = sum(event.time_range.elapsed_us() for event in work) / 1000
+    figures |= {"kernels": len(work), "kernel_ms": milliseconds, "attention": ", ".join(sorted(names))}
 
 
 def train_ours(args: TrainerArguments, folder: Path, is_compiled: bool) -> list[float]:
@@ -370,7 +417,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for row in results:
         row["tokens_per_second"] = row["rate"] * sample["tokens"]
         row["mfu"] = row["rate"] * sample["operations"] / peak
-        row["losses"] = runs[row["mode"]][0]["losses"]
+        row |= {name: value for name, value in runs[row["mode"]][0].items() if name not in row}
     print(f"{args.shape} in {args.precision} on {machine['devices'][0]}, {sample['tokens']:.0f} tokens a sample")
     measuring.report(args, COLUMNS, results, machine, sample=sample, product_rate=peak)
     print(f"MFU is the share of {peak / 1e12:.3g} TFLOP/s, the rate of a large matrix product")
