@@ -121,8 +121,8 @@ class CudaBackend(UnpaddingBackend):
 
     def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Tensor:
         """In training under autocast by one kernel, whose result carries its rounded copy for the next product."""
-        types = update.dtype in (torch.float16, torch.bfloat16), states.dtype == torch.float32
-        fits = all(types) and type(norm) is nn.LayerNorm and norm.weight.dtype == states.dtype
+        types = update.dtype in (torch.float16, torch.bfloat16), states.dtype in (torch.float32, torch.bfloat16)
+        fits = all(types) and type(norm) is nn.LayerNorm and norm.weight.dtype == torch.float32
         applies = fits and torch.is_grad_enabled() and not torch.compiler.is_compiling()
         kernels = load_kernels(update.device) if applies else None
         if kernels is None:

@@ -110,7 +110,8 @@ def can_attend_few(query: Tensor, keys: Tensor, mask: Tensor) -> bool:
 
 @triton.jit
 def _add_and_norm(
-    update, residual, weight, bias, seed, out, half, added, means, scales, width, rate, eps, COLUMNS: tl.constexpr
+    update, residual, weight, bias, seed, out, half, added, means, scales, width, rate, eps,
+    HAS_OUT: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """A row: dropout, the sum with the residual stream, and the layer norm of it."""
     row, column = tl.program_id(0), tl.arange(0, COLUMNS)
@@ -119,13 +120,14 @@ def _add_and_norm(
     sums = tl.load(update + at, mask=is_column, other=0.0).to(tl.float32)
     if rate > 0.0:
         sums = tl.where(tl.rand(tl.load(seed), at) >= rate, sums / (1.0 - rate), 0.0)
-    sums += tl.load(residual + at, mask=is_column, other=0.0)
+    sums += tl.load(residual + at, mask=is_column, other=0.0).to(tl.float32)
     mean = tl.sum(sums) / width
     centred = tl.where(is_column, sums - mean, 0.0)
     scale = 1.0 / tl.sqrt(tl.sum(centred * centred) / width + eps)
     normed = centred * scale * tl.load(weight + column, mask=is_column, other=0.0)
     normed += tl.load(bias + column, mask=is_column, other=0.0)
-    tl.store(out + at, normed, mask=is_column)
+    if HAS_OUT:
+        tl.store(out + at, normed, mask=is_column)
     tl.store(half + at, normed.to(half.dtype.element_ty), mask=is_column)
     tl.store(added + at, sums, mask=is_column)
     tl.store(means + row, mean)
@@ -146,7 +148,7 @@ def _add_and_norm_backward(
         at = row * width + column
         gradient = tl.zeros([COLUMNS], tl.float32)
         if HAS_OUT:
-            gradient += tl.load(of_out + at, mask=is_column, other=0.0)
+            gradient += tl.load(of_out + at, mask=is_column, other=0.0).to(tl.float32)
         if HAS_HALF:
             gradient += tl.load(of_half + at, mask=is_column, other=0.0).to(tl.float32)
         scale = tl.load(scales + row)
@@ -157,7 +159,7 @@ def _add_and_norm_backward(
         of_normed = gradient * w
         along = tl.sum(of_normed * normed) / width
         of_sums = (of_normed - along * normed - tl.sum(of_normed) / width) * scale
-        tl.store(of_residual + at, of_sums, mask=is_column)
+        tl.store(of_residual + at, of_sums.to(of_residual.dtype.element_ty), mask=is_column)
         if rate > 0.0:
             of_sums = tl.where(tl.rand(tl.load(seed), at) >= rate, of_sums / (1.0 - rate), 0.0)
         tl.store(of_update + at, of_sums.to(of_update.dtype.element_ty), mask=is_column)
@@ -166,30 +168,49 @@ def _add_and_norm_backward(
 
 
 class AddAndNorm(torch.autograd.Function):
-    """`norm(residual + dropout(update))` in fp32, and rounded to the precision of the update."""
+    """`norm(residual + dropout(update))`, computed in fp32.
+
+    The first result is the residual stream: in fp32 beside fp16; rounded, as the update is, to bfloat16, which has the
+    range of fp32. The second is the input of a product, in the update's precision.
+    """
 
     @staticmethod
     def forward(
         ctx: Any, update: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, eps: float, rate: float
     ) -> tuple[Tensor, Tensor]:
-        """update (…, D) in half precision; residual (…, D), weight and bias (D,) in fp32 -> (…, D) twice."""
+        """update (…, D) in half precision; residual (…, D) in fp32 or bfloat16, weight and bias (D,) in fp32."""
         width = update.shape[-1]
         update, residual = update.contiguous(), residual.contiguous()
         rows = update.numel() // width
-        out, added = torch.empty_like(residual), torch.empty_like(residual)
-        half = torch.empty_like(update)
-        means, scales = residual.new_empty(2, rows).unbind()
+        half, added = torch.empty_like(update), torch.empty_like(update, dtype=torch.float32)
+        has_out = update.dtype != torch.bfloat16
+        out = torch.empty_like(added) if has_out else half
+        means, scales = added.new_empty(2, rows).unbind()
         # On the device, so that nobody waits for it. It is drawn from torch's generator, as torch's dropout is.
         seed = torch.randint(2**31, (1,), device=update.device)
         columns = triton.next_power_of_2(width)
         with torch.cuda.device_of(update):
             _add_and_norm[(rows,)](
-                update, residual, weight, bias, seed, out, half, added, means, scales, width, rate, eps, columns
+                update,
+                residual,
+                weight,
+                bias,
+                seed,
+                out,
+                half,
+                added,
+                means,
+                scales,
+                width,
+                rate,
+                eps,
+                has_out,
+                columns,
             )
         ctx.save_for_backward(added, weight, seed, means, scales)
-        ctx.dtype, ctx.rate, ctx.columns = update.dtype, rate, columns
+        ctx.dtypes, ctx.rate, ctx.columns = (update.dtype, residual.dtype), rate, columns
         ctx.set_materialize_grads(False)
-        return out, half
+        return out, half.view_as(half)  # two results, whose gradients come apart
 
     @staticmethod
     @once_differentiable
@@ -197,7 +218,7 @@ class AddAndNorm(torch.autograd.Function):
         added, weight, seed, means, scales = ctx.saved_tensors
         rows, width = len(means), len(weight)
         programs = min(rows, PROGRAMS)
-        of_update, of_residual = torch.empty_like(added, dtype=ctx.dtype), torch.empty_like(added)
+        of_update, of_residual = (torch.empty_like(added, dtype=dtype) for dtype in ctx.dtypes)
         parts = weight.new_empty(2, programs, width)
         given = [None if gradient is None else gradient.contiguous() for gradient in (of_out, of_half)]
         with torch.cuda.device_of(added):

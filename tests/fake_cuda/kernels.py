@@ -15,35 +15,38 @@ def _add_and_norm(update: Tensor, residual: Tensor, weight: Tensor, bias: Tensor
 
 @_add_and_norm.register_fake
 def _(update: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, seed: Tensor) -> list[Tensor]:
-    rows = residual.new_empty(residual.shape[:-1])
-    return [torch.empty_like(residual), torch.empty_like(update), torch.empty_like(residual), rows, rows.clone()]
+    added, half = torch.empty_like(update, dtype=torch.float32), torch.empty_like(update)
+    outs = [torch.empty_like(added)] if update.dtype == torch.float16 else []
+    return [added, added[..., 0].clone(), added[..., 0].clone(), half, *outs]
 
 
 @torch.library.custom_op("fake_cuda::add_and_norm_backward", mutates_args=())
-def _add_and_norm_backward(gradients: list[Tensor], saved: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+def _add_and_norm_backward(
+    gradients: list[Tensor], saved: list[Tensor], update: torch.dtype, residual: torch.dtype
+) -> list[Tensor]:
     raise NotImplementedError
 
 
 @_add_and_norm_backward.register_fake
-def _(gradients: list[Tensor], saved: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+def _(gradients: list[Tensor], saved: list[Tensor], *dtypes: torch.dtype) -> list[Tensor]:
     added, weight = saved[:2]
-    return [torch.empty_like(added, dtype=dtype), torch.empty_like(added), weight.new_empty(2, 1024, len(weight))]
+    return [*(torch.empty_like(added, dtype=dtype) for dtype in dtypes), weight.new_empty(2, 1024, len(weight))]
 
 
 class _AddAndNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, update: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         seed = torch.randint(9, (1,), device=update.device)
-        out, half, added, means, scales = _add_and_norm(update, residual, weight, bias, seed)
+        added, means, scales, half, *outs = _add_and_norm(update, residual, weight, bias, seed)
         ctx.save_for_backward(added, weight, seed, means, scales)
-        ctx.dtype = update.dtype
+        ctx.dtypes = update.dtype, residual.dtype
         ctx.set_materialize_grads(False)
-        return out, half
+        return [*outs, half][0], half.view_as(half)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, ...]:
         given = [gradient for gradient in gradients if gradient is not None]
-        of_update, of_residual, parts = _add_and_norm_backward(given, list(ctx.saved_tensors), ctx.dtype)
+        of_update, of_residual, parts = _add_and_norm_backward(given, list(ctx.saved_tensors), *ctx.dtypes)
         return of_update, of_residual, *parts.sum(dim=1)
 
 

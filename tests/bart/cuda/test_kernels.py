@@ -34,34 +34,41 @@ def test_attention_of_few_queries(articles: int, queries: int, length: int, widt
 
 
 @pytest.mark.parametrize("width", [48, 1024])
-def test_sum_and_norm(width: int) -> None:
+@pytest.mark.parametrize(
+    ("half", "stream"),
+    [(torch.float16, torch.float32), (torch.bfloat16, torch.float32), (torch.bfloat16, torch.bfloat16)],
+)
+def test_sum_and_norm(half: torch.dtype, stream: torch.dtype, width: int) -> None:
     from bart.cuda.kernels import add_and_norm
 
     torch.manual_seed(0)
     norm = nn.LayerNorm(width).cuda()
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
-    update = torch.randn(3, 700, width, device="cuda").bfloat16().requires_grad_()
-    residual = torch.randn(3, 700, width, device="cuda", requires_grad=True)
+    update, residual = (
+        torch.randn(3, 700, width, device="cuda").to(dtype).requires_grad_() for dtype in (half, stream)
+    )
     leaves = update, residual, norm.weight, norm.bias
-    out, half = add_and_norm(update, residual, norm, 0.0)
-    assert half.equal(out.bfloat16())
-    one, other = torch.randn_like(out), torch.randn_like(half)
+    out, in_half = add_and_norm(update, residual, norm, 0.0)
+    assert out.dtype == (half if half == torch.bfloat16 else stream)
+    assert in_half.dtype == half and in_half.equal(out.to(half))
+    one, other = torch.randn_like(out), torch.randn_like(in_half)
 
     def results(norm: nn.Module, *leaves: torch.Tensor) -> list[torch.Tensor]:
         out = norm(leaves[1] + leaves[0])
-        return [out, *torch.autograd.grad(out, (*leaves, *norm.parameters()), one + other)]
+        return [out, *torch.autograd.grad(out, (*leaves, *norm.parameters()), (one.float() + other).to(out.dtype))]
 
     exact = results(copy.deepcopy(norm).double(), *(leaf.double() for leaf in leaves[:2]))
-    theirs = results(norm, *leaves[:2])
-    ours = [out, *torch.autograd.grad((out, half), leaves, (one, other))]
+    theirs = results(norm, *(leaf.float() for leaf in leaves[:2]))
+    ours = [out, *torch.autograd.grad((out, in_half), leaves, (one, other))]
     for actual, torchs, expected in zip(ours, theirs, exact, strict=True):
-        assert (actual - expected).norm() < 2 * (torchs - expected).norm()
+        assert (actual - expected).norm() <= 2 * (torchs.to(actual.dtype) - expected).norm()
     # Of each of the results alone, too.
     for number, gradient in enumerate((one, other)):
         alone = torch.autograd.grad(add_and_norm(update, residual, norm, 0.0)[number], residual, gradient)[0]
-        both = torch.autograd.grad(norm(residual + update), residual, gradient.float())[0]
-        torch.testing.assert_close(alone, both)
+        states = residual.detach().float().requires_grad_()
+        both = torch.autograd.grad(norm(states + update), states, gradient.float())[0]
+        torch.testing.assert_close(alone, both.to(stream))
 
 
 def test_dropout_before_the_sum() -> None:
@@ -78,7 +85,7 @@ def test_dropout_before_the_sum() -> None:
         of_update, of_residual = torch.autograd.grad(out, (update, residual), torch.randn_like(out))
         kept = of_update != 0
         assert abs(float(kept.float().mean()) - (1 - rate)) < 0.002  # nine standard errors
-        torch.testing.assert_close(out, norm(kept / (1 - rate)))
+        torch.testing.assert_close(out, norm(kept / (1 - rate)).bfloat16())
         torch.testing.assert_close(of_update, (of_residual / (1 - rate)).where(kept, 0).bfloat16())
         results.append(kept)
     assert results[0].equal(results[1]) and not results[0].equal(results[2])
