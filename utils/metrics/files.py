@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +103,10 @@ def values_of(
         raise InputError(
             f"--{option_name} is {field}, a column of a table, and {path} is none; allowed: {', '.join(TABLES)}"
         )
-    return [(f"{path}, line {number}", line) for number, line in enumerate(read_lines(path, blank), 1)]
+    lines = read_lines(path, blank)
+    if re.match(r'\{"[^"]*" ?:', lines[0]):
+        raise InputError(f"{path}, line 1: {lines[0][:60]} is an object of JSON; allowed: texts, or a file .jsonl")
+    return [(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
 
 
 def print_scores(

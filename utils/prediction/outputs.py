@@ -80,7 +80,7 @@ class Format:
         if value is None or isinstance(value, str):
             text = value or ""
         else:
-            text = _json(value) if isinstance(value, (list, dict, bool)) else str(value)
+            text = _json(value) if isinstance(value, (list, dict)) else str(value)
         is_run = self.for_spreadsheets and text.startswith(FORMULA) and not isinstance(value, (int, float))
         return f"'{text}" if is_run else text
 
