@@ -25,9 +25,9 @@ from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
 from utils.data.places import LABELS
 from utils.metrics.by_class import scores_by_class
-from utils.metrics.files import FileOptions, print_scores, values_of
+from utils.metrics.files import FileOptions, check_rows, print_scores, values_of
 from utils.metrics.significance import pearson_of
-from utils.text.lines import check_counts, list_in
+from utils.text.lines import list_in
 
 PREDICTIONS, REFERENCES = ("prediction", *LABELS), (*LABELS, "reference")
 JOINT = ", "  # stands between labels that a model predicts, in a line or a cell
@@ -164,26 +164,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     references = values_of(files.references, "label_field", args.label_field, REFERENCES)
     rows = [values_of(path, "prediction_field", files.prediction_field, PREDICTIONS) for path in files.systems]
     for path, of_file in zip(files.systems, rows, strict=True):
-        check_counts((path, files.references), len(of_file), len(references))
-    numbers = [np.array([number_of(value) for _, value in of_file]) for of_file in (references, *rows)]
+        check_rows((path, files.references), of_file, references)
+    numbers = [np.array([number_of(row.value) for row in of_file]) for of_file in (references, *rows)]
     are_numbers = [bool(np.isfinite(each).all()) for each in numbers]
     has_fractions = any(are and (each % 1).any() for are, each in zip(are_numbers[:2], numbers, strict=False))
     if are_numbers[0] and has_fractions and args.positive is None and separator is None:
         for of_file, each in zip(rows, numbers[1:], strict=True):
             if not np.isfinite(each).all():
-                where, value = of_file[int(np.isfinite(each).argmin())]
+                where, value, _ = of_file[int(np.isfinite(each).argmin())]
                 raise InputError(f"{where}: the prediction is {value!r}; allowed: a number, as in {files.references}")
         _print_correlations(files, *numbers)
         return
-    labels = [label_of(f"{where}: the label", value, separator) for where, value in references]
+    labels = [label_of(f"{where}: the label", value, separator) for where, value, _ in references]
     has_sets = separator is not None or any(isinstance(label, list) for label in labels)
-    right = [_labels_of(where, label, has_sets) for (where, _), label in zip(references, labels, strict=True)]
+    right = [_labels_of(where, label, has_sets) for (where, *_), label in zip(references, labels, strict=True)]
     known, predicted = {*chain.from_iterable(right)}, []
     for of_file in rows:
         parted = [
             [
                 _labels_of(where, label_of(f"{where}: the label", value, each, known), has_sets)
-                for where, value in of_file
+                for where, value, _ in of_file
             ]
             for each in (dict.fromkeys([separator or JOINT, JOINT]) if has_sets else [None])
         ]
