@@ -20,10 +20,12 @@ from bart.errors import InputError
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG
+from utils.data.options import Place
 from utils.metrics.classification import main as classification
 from utils.metrics.entities import main as entities
 from utils.predict import main
 from utils.prediction.predictor import Predictor
+from utils.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions, WindowOptions
 
 TEXTS = ["a text", 'he "said" so, who', '"quoted"', "=1+1", "one\nof two\r\nlines", "tab\tand \r", "-", "@" * 40]
 ROWS = [{"id": str(number), "text": text, "note": text[::-1]} for number, text in enumerate(TEXTS * 3)]
@@ -202,6 +204,29 @@ def test_the_metrics_read_what_is_written(
     predict(models["tags"], words, "--output", output)
     entities([str(output), str(output), "--tags_field", "prediction", "--json"])
     assert json.loads(capsys.readouterr().out)["words"] == 3
+
+
+def test_numbers_that_parquet_cannot_hold_beside_others(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("utils.prediction.inputs.AT_ONCE", 1)
+    (tmp_path / "in.jsonl").write_text('{"text": "a", "n": 9007199254740993}\n{"text": "a", "n": 1.5}\n')
+    with pytest.raises(InputError, match=r"in.jsonl: cannot become a Parquet file \(Integer value"):
+        predict(models["class"], tmp_path / "in.jsonl", "--output", tmp_path / "out.parquet")
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_questions_without_an_answer_are_counted(
+    flag: bool, models: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"id": str(number), "question": "Who?", "context": "He"} for number in range(2)]
+    answers = [{"text": ["He"], "answer_start": [0]}, {"text": [], "answer_start": []}]
+    lines = (json.dumps({**row, "answers": each}) for row, each in zip(rows, answers, strict=True))
+    (tmp_path / "val.jsonl").write_text("\n".join(lines))
+    options = QuestionAnsweringOptions(windows=WindowOptions(max_query_length=8, version_2_with_negative=flag))
+    task = QuestionAnswering(Place(str(tmp_path)), options)
+    task.encode(task.read("val"), "val", task.trained_model(models["answers"]))
+    assert ("1 of 2 questions of the val split have no answer, and get one without --version" in caplog.text) != flag
 
 
 @pytest.mark.parametrize("change", ["text\nb\n", "text\na\nb\n"])
