@@ -180,13 +180,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     right = [_labels_of(where, label, has_sets) for (where, *_), label in zip(references, labels, strict=True)]
     known, predicted = {*chain.from_iterable(right)}, []
     for of_file in rows:
-        parted = [
-            [
-                _labels_of(where, label_of(f"{where}: the label", value, each, known), has_sets)
-                for where, value, _ in of_file
-            ]
-            for each in (dict.fromkeys([separator or JOINT, JOINT]) if has_sets else [None])
-        ]
+        parted = []
+        for each in dict.fromkeys([separator or JOINT, JOINT]) if has_sets else [None]:
+            names = [name for name in known if each is not None and each in name]
+            labels = ((where, label_of(f"{where}: the label", value, each, names)) for where, value, _ in of_file)
+            parted.append([_labels_of(*label, has_sets) for label in labels])
         predicted.append(min(parted, key=lambda labels: len({*chain.from_iterable(labels)} - known)))
 
     def names_in(*systems: Sequence[Sequence[str]]) -> list[str]:
