@@ -122,7 +122,9 @@ def values_of(path: str, option_name: str, field: str | None, usual: Sequence[st
         )
     lines = read_lines(path, blank)
     if re.match(r'\{"[^"]*" ?:', lines[0]):
-        raise InputError(f"{path}, line 1: {lines[0][:60]} is an object of JSON; allowed: texts, or a file .jsonl")
+        raise InputError(
+            f"{path}, line 1: {lines[0][:60]} is a row of JSON; allowed: texts, or a file whose name ends in .jsonl"
+        )
     return [Value(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
 
 

@@ -221,7 +221,7 @@ def test_the_command_scores_numbers(whole: bool, tmp_path: Path, capsys: pytest.
         (
             {"p": '{"label": "a"}\n', "r": "a\n"},
             (),
-            '^p, line 1: {"label": "a"} is an object of JSON; allowed: .*jsonl',
+            '^p, line 1: {"label": "a"} is a row of JSON; allowed: .*jsonl',
         ),
     ],
 )
