@@ -33,6 +33,7 @@ from utils.prediction.predictor import Predictor
 from utils.runs.outputs import check_output, held
 from utils.tasks import TASKS, find_task, task_of
 from utils.tasks.task import Prediction
+from utils.text.lines import list_in
 
 logger = logging.getLogger(__name__)
 BATCHES_AT_ONCE = 16  # whose rows are sorted by length, and after which what is predicted is noted on disk
@@ -129,6 +130,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             logger.warning("%s of %s rows were predicted before", f"{noted.rows:,}", f"{source.rows:,}")
         for part in run.predicted(noted.rows):
             noted.add([cells for _, cells in part])
+        if source.digest != noted.identity["input"]:
+            raise InputError(f"{source.name}: it changed while it was predicted; remove {partial} and begin anew")
         write_file(output, form, source, noted)
 
 
@@ -186,7 +189,9 @@ class _Run:
         if row.get("is_cut") and self.args.suffix in (".json", ".jsonl"):  # whose rows need not have equal columns
             cells["is_cut"] = True
         others = {*self.source.columns} - {*self.source.chosen}
-        if clash := [name for name in cells if name in others or values.get(name, cells[name]) != cells[name]]:
+        own = {name: values[name] for name in cells if name in values}  # cells of CSV hold lists as texts
+        own = {name: list_in(value) or value if isinstance(value, str) else value for name, value in own.items()}
+        if clash := [name for name in cells if name in others or own.get(name, cells[name]) != cells[name]]:
             raise InputError(
                 f"{self.source.name}: it has a column {clash[0]} already, which predictions would overwrite; rename it"
             )

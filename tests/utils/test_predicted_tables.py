@@ -20,8 +20,12 @@ from bart.errors import InputError
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG
+from utils.data.options import Place
+from utils.metrics.classification import main as classification
+from utils.metrics.entities import main as entities
 from utils.predict import main
 from utils.prediction.predictor import Predictor
+from utils.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions, WindowOptions
 
 TEXTS = ["a text", 'he "said" so, who', '"quoted"', "=1+1", "one\nof two\r\nlines", "tab\tand \r", "-", "@" * 40]
 ROWS = [{"id": str(number), "text": text, "note": text[::-1]} for number, text in enumerate(TEXTS * 3)]
@@ -184,6 +188,56 @@ def test_each_kind_of_prediction(models: dict[str, str], tmp_path: Path) -> None
     for name, file in (("number", texts), ("tags", texts)):
         with pytest.raises(InputError, match="--scores is all; this model predicts no classes or labels"):
             predict(models[name], file, "--output", tmp_path / "out.csv", "--scores", "all")
+
+
+@pytest.mark.parametrize("form", [".csv", ".tsv", ".parquet"])
+def test_the_metrics_read_what_is_written(
+    form: str, models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """True and false are the names that a model has of them, also in a cell; a TSV of tags is a table."""
+    output = tmp_path / f"out{form}"
+    (tmp_path / "bool.jsonl").write_text('{"text": "a", "label": true}\n{"text": "of", "label": false}\n')
+    predict(models["class"], tmp_path / "bool.jsonl", "--output", output)
+    classification([str(output), str(tmp_path / "bool.jsonl"), "--prediction_field", "label", "--json"])
+    assert json.loads(capsys.readouterr().out)["accuracy"] == 100
+    words = write(tmp_path / "words.csv", [{"words": "['a', 'text']"}, {"words": '["of"]'}])
+    predict(models["tags"], words, "--output", output)
+    entities([str(output), str(output), "--tags_field", "prediction", "--json"])
+    assert json.loads(capsys.readouterr().out)["words"] == 3
+
+
+def test_numbers_that_parquet_cannot_hold_beside_others(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("utils.prediction.inputs.AT_ONCE", 1)
+    (tmp_path / "in.jsonl").write_text('{"text": "a", "n": 9007199254740993}\n{"text": "a", "n": 1.5}\n')
+    with pytest.raises(InputError, match=r"in.jsonl: cannot become a Parquet file \(Integer value"):
+        predict(models["class"], tmp_path / "in.jsonl", "--output", tmp_path / "out.parquet")
+
+
+@pytest.mark.parametrize("flag", [False, True])
+def test_questions_without_an_answer_are_counted(
+    flag: bool, models: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [{"id": str(number), "question": "Who?", "context": "He"} for number in range(2)]
+    answers = [{"text": ["He"], "answer_start": [0]}, {"text": [], "answer_start": []}]
+    lines = (json.dumps({**row, "answers": each}) for row, each in zip(rows, answers, strict=True))
+    (tmp_path / "val.jsonl").write_text("\n".join(lines))
+    options = QuestionAnsweringOptions(windows=WindowOptions(max_query_length=8, version_2_with_negative=flag))
+    task = QuestionAnswering(Place(str(tmp_path)), options)
+    task.encode(task.read("val"), "val", task.trained_model(models["answers"]))
+    assert ("1 of 2 questions of the val split have no answer, and get one without --version" in caplog.text) != flag
+
+
+@pytest.mark.parametrize("change", ["text\nb\n", "text\na\nb\n"])
+def test_an_input_that_changes_in_between(
+    change: str, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, call = write(tmp_path / "in.csv", [{"text": "a"}]), Predictor.__call__
+    monkeypatch.setattr(Predictor, "__call__", lambda *args: file.write_text(change) and call(*args))
+    with pytest.raises(InputError, match=r"in.csv: it changed while it was predicted; remove .*out.csv.partial"):
+        predict(models["class"], file, "--output", tmp_path / "out.csv")
+    assert not (tmp_path / "out.csv").exists()
 
 
 def test_a_killed_run_goes_on(models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

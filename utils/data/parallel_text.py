@@ -44,7 +44,8 @@ def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
         raise InputError(f"data directory {folder}: no such directory")
     source, target = (folder / f"{split}.{side}" for side in SIDES)
     if missing := [file for file in (source, target) if not file.is_file()]:
-        text = f"{missing[0]}: no such file; a data directory holds {{{','.join(SPLITS)}}}.{{source,target}}"
+        holds = f"a data directory holds {{{','.join(SPLITS)}}}.{{source,target}}, or a table of each split"
+        text = f"{missing[0]}: no such file; {holds}"
         raise (MissingSplit if len(missing) == 2 else InputError)(text)
     return source, target
 

@@ -112,6 +112,11 @@ def _csv_rows(path: Path) -> NumberedRows:
         raise InputError(f"{path}, the record after line {reader.line_num}: not CSV ({error})") from None
 
 
+def has_quoted_names(path: PathName) -> bool:
+    """Return true if the first line of a TSV has all in quotes, as the header of what utils.predict writes has."""
+    return all(re.fullmatch('".*"', name) for name in next(iter_lines(path, blank=True)).split("\t"))
+
+
 def _has_quoted_fields(path: Path) -> bool:
     """Return true if quotes around the fields of a TSV are those of CSV; elsewhere they are text, as GLUE has them.
 
@@ -120,7 +125,7 @@ def _has_quoted_fields(path: Path) -> bool:
     """
     lines = iter_lines(path, blank=True)
     names = next(lines).split("\t")
-    in_header = all(re.fullmatch('".*"', name) for name in names)
+    in_header = has_quoted_names(path)
     begun, is_ragged = 0, len(names) == 1
     for line in lines:
         begun += _QUOTE_BEGINS.search(line) is not None

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from reprlib import repr as shortened
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,9 @@ from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
 from utils.data.places import LABELS
 from utils.metrics.by_class import scores_by_class
-from utils.metrics.files import FileOptions, print_scores, values_of
+from utils.metrics.files import FileOptions, check_rows, print_scores, values_of
 from utils.metrics.significance import pearson_of
-from utils.text.lines import check_counts
+from utils.text.lines import list_in
 
 PREDICTIONS, REFERENCES = ("prediction", *LABELS), (*LABELS, "reference")
 JOINT = ", "  # stands between labels that a model predicts, in a line or a cell
@@ -35,6 +36,35 @@ JOINT = ", "  # stands between labels that a model predicts, in a line or a cell
 def name_of(label: Any) -> str:
     """The name of a label; 1.0, as pandas writes 1 in a column that lacks values, is 1."""
     return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label))
+
+
+def label_of(where: str, value: Any, separator: str | None = None, names: Iterable[str] = ()) -> Any:
+    """A label, or the list of labels that a value is, or a text in JSON or as Python prints it.
+
+    Names have no white space at their ends.
+
+    Args:
+        where: begins an error.
+        separator: stands between the labels of any other text, of which a blank one is a list of none; None where such
+            a text is one label.
+        names: labels that may hold the separator.
+
+    Raises:
+        InputError: a label is missing, blank, or neither a text nor a finite number.
+    """
+    labels, is_text = value, isinstance(value, str)
+    if is_text and (listed := list_in(value, of_numbers=True)) is not None:
+        labels = listed
+    elif separator is not None and not isinstance(value, list):
+        labels = _parts(value, separator, names) if is_text else [value]
+    every = labels if isinstance(labels, list) else [labels]
+    every = [name_of(each.strip()) if isinstance(each, str) else each for each in every]
+    for each in every:
+        is_finite = not isinstance(each, float) or math.isfinite(each)
+        if each is None or each == "" or isinstance(each, (list, dict)) or not is_finite:
+            allowed = "a label that is not blank, a finite number, or a list of these"
+            raise InputError(f"{where} is {shortened(value)}; allowed: {allowed}")
+    return every if isinstance(labels, list) else every[0]
 
 
 def number_of(value: Any) -> float:
@@ -134,25 +164,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     references = values_of(files.references, "label_field", args.label_field, REFERENCES)
     rows = [values_of(path, "prediction_field", files.prediction_field, PREDICTIONS) for path in files.systems]
     for path, of_file in zip(files.systems, rows, strict=True):
-        check_counts((path, files.references), len(of_file), len(references))
-    numbers = [np.array([number_of(value) for _, value in of_file]) for of_file in (references, *rows)]
+        check_rows((path, files.references), of_file, references)
+    numbers = [np.array([number_of(row.value) for row in of_file]) for of_file in (references, *rows)]
     are_numbers = [bool(np.isfinite(each).all()) for each in numbers]
     has_fractions = any(are and (each % 1).any() for are, each in zip(are_numbers[:2], numbers, strict=False))
     if are_numbers[0] and has_fractions and args.positive is None and separator is None:
         for of_file, each in zip(rows, numbers[1:], strict=True):
             if not np.isfinite(each).all():
-                where, value = of_file[int(np.isfinite(each).argmin())]
+                where, value, _ = of_file[int(np.isfinite(each).argmin())]
                 raise InputError(f"{where}: the prediction is {value!r}; allowed: a number, as in {files.references}")
         _print_correlations(files, *numbers)
         return
-    has_sets = separator is not None or any(isinstance(label, list) for _, label in references)
-    right = [_labels_of(*row, separator, has_sets) for row in references]
-    known = {*chain.from_iterable(right)}
-    predicted = []
+    labels = [label_of(f"{where}: the label", value, separator) for where, value, _ in references]
+    has_sets = separator is not None or any(isinstance(label, list) for label in labels)
+    right = [_labels_of(where, label, has_sets) for (where, *_), label in zip(references, labels, strict=True)]
+    known, predicted = {*chain.from_iterable(right)}, []
     for of_file in rows:
-        parted = [
-            [_labels_of(*row, each, has_sets) for row in of_file] for each in dict.fromkeys([separator or JOINT, JOINT])
-        ]
+        parted = []
+        for each in dict.fromkeys([separator or JOINT, JOINT]) if has_sets else [None]:
+            names = [name for name in known if each is not None and each in name]
+            labels = ((where, label_of(f"{where}: the label", value, each, names)) for where, value, _ in of_file)
+            parted.append([_labels_of(*label, has_sets) for label in labels])
         predicted.append(min(parted, key=lambda labels: len({*chain.from_iterable(labels)} - known)))
 
     def names_in(*systems: Sequence[Sequence[str]]) -> list[str]:
@@ -200,17 +232,15 @@ def _print_correlations(files: FileOptions, right: np.ndarray, *predicted: np.nd
     print_scores(files, title, counts, lambda sums: {"pearson": pearson_of(sums)}, facts)
 
 
-def _labels_of(where: str, value: Any, separator: str | None, has_sets: bool) -> list[str]:
-    """The labels of an example, of which there must be one, or a list if others have one; a blank text is one of none.
-
-    Args:
-        separator: stands between the labels of a text; None where a text is one.
-    """
-    if has_sets and separator is not None and isinstance(value, str):
-        value = value.split(separator) if value.strip() else []
-    labels = value if isinstance(value, list) else [value]
-    labels = [name_of(label.strip()) if isinstance(label, str) else name_of(label) for label in labels]
-    if isinstance(value, list) != has_sets or not {"", "None"}.isdisjoint(labels):
+def _labels_of(where: str, label: Any, has_sets: bool) -> list[str]:
+    """The names of the labels of an example, of which there must be one, or a list if others have one."""
+    if isinstance(label, list) != has_sets:
         allowed = "a list of labels" if has_sets else "one label"
-        raise InputError(f"{where}: the label is {value!r}; allowed: {allowed} that is not blank")
-    return labels
+        raise InputError(f"{where}: the label is {label!r}; allowed: {allowed}")
+    return [*map(name_of, label if has_sets else [label])]
+
+
+def _parts(text: str, separator: str, names: Iterable[str]) -> list[str]:
+    """The labels of a text; a separator that one of these names holds, such as "Arts, Crafts", parts none."""
+    end, whole = re.escape(separator), "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
+    return re.findall(rf"(?:^|(?<={end}))(?:{whole}|.*?)(?={end}|$)", text, re.S) if text.strip() else []

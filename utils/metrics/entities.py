@@ -26,6 +26,7 @@ from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
 from utils.data.columns import column_in
 from utils.data.places import TABLES, TAGS, suffix_of
+from utils.data.rows import has_quoted_names
 from utils.metrics.by_class import ByClass, scores_by_class
 from utils.metrics.files import FileOptions, print_scores
 from utils.text.conll import Sentence, read_conll
@@ -148,7 +149,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _read(path: str, field: str | None, option_name: str, usual: Sequence[str]) -> list[Sentence]:
     """Sentences with their tags, of a CoNLL file or a table; a table's may lack words, and hold tags between blanks."""
-    if suffix_of(Path(path)) not in TABLES or suffix_of(Path(path)) == ".tsv":
+    suffix = suffix_of(Path(path))
+    if suffix not in TABLES or (suffix == ".tsv" and not has_quoted_names(path)):
         return read_conll(Path(path), tags_column=field, tags_option=option_name)
     (records, chosen), sentences = column_in(path, option_name, field, usual), []
     for record in records:

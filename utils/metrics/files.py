@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -66,7 +67,8 @@ class TextFileOptions(FileOptions):
                 not as many examples.
         """
         references, texts = [], {}
-        for where, value in values_of(self.references, "target_field", self.target_field, TARGETS, False):
+        given = values_of(self.references, "target_field", self.target_field, TARGETS, False)
+        for where, value, _ in given:
             line = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
             if not isinstance(line, str) or not one_line(line):
                 raise InputError(f"{where}: the reference is {str(value)[:80]!r}; allowed: a text or a list of texts")
@@ -74,17 +76,33 @@ class TextFileOptions(FileOptions):
             references.append(one_line(line))
         for path in self.systems:
             rows = values_of(path, "prediction_field", self.prediction_field, TEXTS)
-            if bad := next(((where, value) for where, value in rows if not isinstance(value, str)), None):
-                raise InputError(f"{bad[0]}: the prediction is {str(bad[1])[:80]}; allowed: a text, which may be blank")
-            check_counts((path, self.references), len(rows), len(references))
-            texts[path] = [text.replace("\n", " ") for _, text in rows]
+            if bad := next((row for row in rows if not isinstance(row.value, str)), None):
+                raise InputError(
+                    f"{bad.place}: the prediction is {str(bad.value)[:80]}; allowed: a text, which may be blank"
+                )
+            check_rows((path, self.references), rows, given)
+            texts[path] = [row.value.replace("\n", " ") for row in rows]
         return references, texts
 
 
-def values_of(
-    path: str, option_name: str, field: str | None, usual: Sequence[str], blank: bool = True
-) -> list[tuple[str, Any]]:
-    """The lines of a file, or the values in a column of a table, each with the place where it stands.
+class Value(NamedTuple):
+    """A line, or a value in a column of a table; the place where it stands, and the id of its row, if it has one."""
+
+    place: str
+    value: Any
+    id: Any = None
+
+
+def check_rows(paths: tuple[str, str], rows: Sequence[Value], references: Sequence[Value]) -> None:
+    """Raise InputError where two files differ in their number of rows, or have the same ids in another order."""
+    check_counts(paths, len(rows), len(references))
+    ids, others = ([str(row.id) for row in of_file] for of_file in (rows, references))
+    if ids != others and sorted(ids) == sorted(others):
+        raise InputError(f"{paths[0]} has the ids of {paths[1]} in another order; allowed: the same order")
+
+
+def values_of(path: str, option_name: str, field: str | None, usual: Sequence[str], blank: bool = True) -> list[Value]:
+    """The lines of a file, or the values in a column of a table.
 
     Args:
         field: the value of the option that names the column.
@@ -97,12 +115,17 @@ def values_of(
     if suffix_of(Path(path)) in TABLES:
         records, chosen = column_in(path, option_name, field, usual)
         single = chosen.removesuffix("s")  # rows of scored runs have `references` only where there are several
-        return [(name, values.get(chosen, values.get(single))) for name, values in records]
+        return [Value(name, row.get(chosen, row.get(single)), row.get("id")) for name, row in records]
     if field is not None:
         raise InputError(
             f"--{option_name} is {field}, a column of a table, and {path} is none; allowed: {', '.join(TABLES)}"
         )
-    return [(f"{path}, line {number}", line) for number, line in enumerate(read_lines(path, blank), 1)]
+    lines = read_lines(path, blank)
+    if re.match(r'\{"[^"]*" ?:', lines[0]):
+        raise InputError(
+            f"{path}, line 1: {lines[0][:60]} is a row of JSON; allowed: texts, or a file whose name ends in .jsonl"
+        )
+    return [Value(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
 
 
 def print_scores(

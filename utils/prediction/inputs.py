@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -128,13 +129,22 @@ def schema_of(parts: Sequence[pa.Schema | Sequence[dict[str, Any]]], name: str) 
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    try:
+    with becoming_parquet(name):
         schemas = [part if isinstance(part, pa.Schema) else table_of(part).schema for part in parts]
         schema = pa.unify_schemas(schemas, promote_options="permissive")
         ParquetWriter(pa.BufferOutputStream(), schema).close()
+    return schema
+
+
+@contextmanager
+def becoming_parquet(name: str) -> Iterator[None]:
+    """Raise InputError, which calls the rows `name`, where Parquet has no type for their values."""
+    import pyarrow as pa
+
+    try:
+        yield
     except (pa.ArrowException, OverflowError) as error:
         raise InputError(f"{name}: cannot become a Parquet file ({error}); --output may name a .jsonl file") from None
-    return schema
 
 
 def table_of(rows: Sequence[dict[str, Any]], schema: pa.Schema | None = None) -> pa.Table:

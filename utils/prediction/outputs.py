@@ -17,7 +17,7 @@ from bart.errors import InputError
 from bart.files import replacing
 from utils.app.errors import unwritable
 from utils.data.columns import Record
-from utils.prediction.inputs import AT_ONCE, PARQUET, Source, batches, schema_of, table_of
+from utils.prediction.inputs import AT_ONCE, PARQUET, Source, batches, becoming_parquet, schema_of, table_of
 from utils.runs.outputs import difference
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -80,7 +80,7 @@ class Format:
         if value is None or isinstance(value, str):
             text = value or ""
         else:
-            text = _json(value) if isinstance(value, (list, dict, bool)) else str(value)
+            text = _json(value) if isinstance(value, (list, dict)) else str(value)
         is_run = self.for_spreadsheets and text.startswith(FORMULA) and not isinstance(value, (int, float))
         return f"'{text}" if is_run else text
 
@@ -171,7 +171,7 @@ def _write_parquet(path: Path, source: Source, partial: Partial) -> None:
     for part in batches(partial.cells(), AT_ONCE):
         added = schema_of([added, part], source.name)
     schema = pa.unify_schemas([source.schema, added], promote_options="permissive")
-    with ParquetWriter(path, schema) as writer:
+    with becoming_parquet(source.name), ParquetWriter(path, schema) as writer:
         if source.is_parquet:
             for table in source.parquet():
                 columns = table_of(list(islice(cells, len(table))), added)

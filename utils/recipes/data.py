@@ -46,11 +46,14 @@ def read_to_train(task: TrainedTask, data_dir: str) -> dict[str, Any]:
     Raises:
         InputError: one is missing or malformed.
     """
+    examples: dict[str, Any] = {}
     try:
-        examples = {split: task.read(split) for split in ("train", "val")}
+        for split in ("train", "val"):
+            examples[split] = task.read(split)
     except MissingSplit as error:
         text = str(error).replace(task.place.data_dir, data_dir)
-        raise InputError(f"{text}; --val_ratio 0.1 holds a tenth of the training examples out as val") from None
+        hint = "; --val_ratio 0.1 holds a tenth of the training examples out as val" if examples else ""
+        raise InputError(f"{text}{hint}") from None
     if task.place.val_ratio is not None:
         logger.info(
             "%s of the training examples are held out for validation, by a hash of their texts",

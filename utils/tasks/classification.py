@@ -9,7 +9,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, count
-from reprlib import repr as shortened
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,7 +29,16 @@ from utils.data.options import PlaceOptions
 from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed
 from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
-from utils.metrics.classification import each_count, in_order, name_of, of_classes, of_label_sets, of_numbers, sets_of
+from utils.metrics.classification import (
+    each_count,
+    in_order,
+    label_of,
+    name_of,
+    of_classes,
+    of_label_sets,
+    of_numbers,
+    sets_of,
+)
 from utils.metrics.significance import pearson_of
 from utils.models.loading import LoadedModel
 from utils.models.model_to_train import renamed
@@ -204,7 +212,8 @@ class Classification(TextTask):
         if is_secret and all(name_of(record.values.get(label)) in ("-1", "None", "") for record in records):
             logger.info("%s: test examples have no labels, or -1 for none, and are only predicted", data_dir)
             return texts
-        labels = [_label(record, label, options.label_separator) for record in records]
+        separator = options.label_separator
+        labels = [label_of(f"{name}: {label}", values.get(label), separator) for name, values in records]
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
             numbered = {str(number): name for number, name in enumerate(self.glue.labels)}
             labels = [numbered.get(name_of(label), label) for label in labels]
@@ -452,30 +461,6 @@ def _target(where: str, label: Any, problem: str, names: list[str]) -> int | flo
 def _names_of(labels: Iterable[Any]) -> list[str]:
     """The names of all labels of a split in the order of a head."""
     return in_order(name_of(each) for label in labels for each in (label if isinstance(label, list) else [label]))
-
-
-def _label(record: Record, column: str, separator: str | None = None) -> Any:
-    """The label of a row, or its list of labels; names have no white space at their ends.
-
-    Args:
-        separator: stands between the labels of a text; a blank text is a list of none.
-
-    Raises:
-        InputError: it is missing or blank, or no text where there is a separator.
-    """
-    value = record.values.get(column)
-    if separator is not None:
-        if not isinstance(value, str):
-            raise InputError(f"{record.name}: {column} is {shortened(value)}; allowed with --label_separator: a text")
-        value = value.split(separator) if value.strip() else []
-    labels = value if isinstance(value, list) else [value]
-    labels = [name_of(each.strip()) if isinstance(each, str) else each for each in labels]
-    for each in labels:
-        is_finite = not isinstance(each, float) or math.isfinite(each)
-        if each is None or each == "" or isinstance(each, (list, dict)) or not is_finite:
-            allowed = "a label that is not blank, a finite number, or a list of these"
-            raise InputError(f"{record.name}: {column} is {shortened(value)}; allowed: {allowed}")
-    return labels if isinstance(value, list) else labels[0]
 
 
 def _is_target(labels: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from utils.app.cli import all_settings, option, part
 from utils.data.batches import Inputs
 from utils.data.columns import Record
 from utils.data.squad import COLUMNS, Question, is_squad, question_of, read_questions, squad_rows
-from utils.data.tokenized import encode_cut, warn_of_cut
+from utils.data.tokenized import encode_cut, warn_of, warn_of_cut
 from utils.metrics.by_class import surest_errors
 from utils.metrics.squad import best, by_question, exact_match, f1
 from utils.models.loading import LoadedModel
@@ -134,9 +134,9 @@ class QuestionAnswering(HeadTask):
         room, stride = options.room(length, tokenizer), options.stride(length, tokenizer)
         if stride >= room or room < SHORTEST_CONTEXT:
             raise InputError(
-                f"--doc_stride is {stride}; windows of --max_source_length {length} have room for "
-                f"{room} tokens of a context beside a question of --max_query_length {options.max_query_length}; "
-                "allowed: less than that"
+                f"--max_source_length is {length}; beside a question of --max_query_length {options.max_query_length} "
+                f"it has room for {room} tokens of a context; allowed: {SHORTEST_CONTEXT} or more, and more than "
+                f"--doc_stride {stride}"
             )
         contexts = list(dict.fromkeys(question.context for question in raw))
         read = tokenizer(contexts, add_special_tokens=False, return_offsets_mapping=True)
@@ -145,6 +145,9 @@ class QuestionAnswering(HeadTask):
         asked, is_cut = encode_cut(tokenizer, [question.question.strip() for question in raw], most)
         questions = f"questions{self.of_split(split)}"
         warn_of_cut(int(is_cut.sum()), len(raw), questions, options.max_query_length, "--max_query_length")
+        if not options.version_2_with_negative:
+            without = sum(question.answers == () for question in raw)
+            warn_of(without, len(raw), f"{questions} have no answer, and get one without --version_2_with_negative")
         several = [
             list(self._windows(question, ids, *encoded[question.context], length, stride, tokenizer))
             for question, ids in zip(raw, asked, strict=True)

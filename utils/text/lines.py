@@ -110,10 +110,15 @@ def iter_references(path: PathName) -> Iterator[str]:
         yield line
 
 
-def list_in(text: str) -> list[object] | None:
-    """The list that a text is, in JSON or as Python or numpy prints it; None of other texts, and lists of numbers."""
+def list_in(text: str, of_numbers: bool = False) -> list[object] | None:
+    """The list that a text is, in JSON or as Python or numpy prints it; None of other texts.
+
+    Args:
+        of_numbers: take a list of numbers for a list too, and not for a text.
+    """
     values = _parsed(text.strip())
-    return None if values and all(isinstance(value, (int, float)) for value in values) else values
+    are_numbers = bool(values) and all(isinstance(value, (int, float)) for value in values)
+    return None if are_numbers and not of_numbers else values
 
 
 def _parsed(line: str) -> list[object] | None:

@@ -133,6 +133,12 @@ def test_data_without_validation_and_test(train: Train, tmp_path: Path, caplog: 
     assert [row["summary"] for row in again] == [row["summary"] for row in rows]
     with pytest.raises(InputError, match=r"test\.source: no such file"):
         run_eval.main([*places, "--device", "cpu", "--type_path", "test"])
+    for path in (tmp_path / "data").glob("train.*"):
+        path.unlink()
+    with pytest.raises(
+        InputError, match=r"train\.source: no such file; .*\.\{source,target\}, or a table of each split$"
+    ):
+        train("other")
 
 
 def test_tables_of_two_splits_for_summaries(train: Train, tmp_path: Path) -> None:

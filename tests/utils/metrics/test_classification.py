@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,17 @@ def test_labels_of_a_cell_are_parted(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (report["accuracy"], list(report["groups"]["label"])) == (75, ["c", "d"])
 
 
+@pytest.mark.parametrize("write", [json.dumps, str])
+def test_lists_in_cells(write: Callable[[list[str]], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As utils.predict and pandas write them; labels may hold what utils.predict puts between labels."""
+    lists = [["Arts, Crafts", "Toys"], [], ["Toys"]]
+    with (tmp_path / "p.csv").open("w", newline="") as file:
+        rows = [[write(labels), ", ".join(labels)] for labels in lists]
+        csv.writer(file).writerows([["labels", "prediction"], *rows])
+    report = printed_by(capsys, tmp_path / "p.csv", tmp_path / "p.csv")
+    assert (report["accuracy"], list(report["groups"]["label"])) == (100, ["Arts, Crafts", "Toys"])
+
+
 @pytest.mark.parametrize("whole", [False, True])
 def test_the_command_scores_numbers(whole: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(4)
@@ -197,13 +209,20 @@ def test_the_command_scores_numbers(whole: bool, tmp_path: Path, capsys: pytest.
         ({"p": "0.5\nx\n", "r": "0.5\n1\n"}, (), "^p, line 2: the prediction is 'x'; allowed: a number, as .* r"),
         ({"p": "a\n", "r": "a\n"}, ("--label_separator", ""), "--label_separator is ''; allowed: a text such as |"),
         ({"p": "a\nb\n", "r": "a\n"}, (), "p has 2 lines, r has 1; they must be equally many"),
-        ({"p": "a\n\n", "r": "a\nb\n"}, (), "^p, line 2: the label is ''; allowed: one label that is not blank"),
+        ({"p": "a\n\n", "r": "a\nb\n"}, (), "^p, line 2: the label is ''; allowed: a label that is not blank"),
         ({"p": "a\n"}, (), "^r: no such file"),
         ({"p": "a\n", "r": "a\n"}, ("--label_field", "x"), "--label_field is x, a column of a table, and r is none"),
         ({"p": "a\n", "r": "a\n"}, ("--positive", "b"), "--positive is b; allowed: one of two classes; there are a"),
         ({"p.csv": "x\na\n", "r": "a\n"}, (), "^p.csv: no prediction column; name one with --prediction_field"),
         ({"p.jsonl": '{"label": ["a"]}\n', "r": "a\n"}, (), r"^p.jsonl:1: the label is \['a'\]; allowed: one label"),
-        ({"p.jsonl": '{"label": null}\n', "r": "a\n"}, (), "^p.jsonl:1: the label is None; allowed: one label"),
+        ({"p.jsonl": '{"label": null}\n', "r": "a\n"}, (), "^p.jsonl:1: the label is None; allowed: a label"),
+        ({"p.jsonl": '{"label": {"a": 1}}\n', "r": "a\n"}, (), r"^p.jsonl:1: the label is {'a': 1}; allowed: a label"),
+        ({"p.jsonl": '{"label": NaN}\n', "r": "a\n"}, (), "^p.jsonl:1: the label is nan; allowed: .*a finite number"),
+        (
+            {"p": '{"label": "a"}\n', "r": "a\n"},
+            (),
+            '^p, line 1: {"label": "a"} is a row of JSON; allowed: .*jsonl',
+        ),
     ],
 )
 def test_bad_files(

@@ -514,7 +514,11 @@ def test_the_commands_score_tables(
     main(["predicted.csv", "scored.jsonl", "--json"])
     assert json.loads(capsys.readouterr().out)["rouge1"] == pytest.approx(100 * np.mean(expected))
     Path("bad.jsonl").write_text('{"prediction": null, "target": " "}\n')
+    for name, order in (("ids", "xyz"), ("sorted", "zyx")):
+        rows = [{"id": key, "prediction": key, "target": key} for key in order]
+        Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for words, message in (
+        (["sorted.jsonl", "ids.jsonl"], "^sorted.jsonl has the ids of ids.jsonl in another order; allowed: the same"),
         (["bad.jsonl", "r"], "^bad.jsonl:1: the prediction is None; allowed: a text, which may be blank$"),
         (["p", "bad.jsonl"], "^bad.jsonl:1: the reference is ' '; allowed: a text or a list of texts$"),
         (["p", "predicted.csv", "--target_field", "x"], "^predicted.csv: --target_field is 'x'; allowed: "),

@@ -392,7 +392,7 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
         ),
         (
             *("question_answering", {"both__jsonl": ASKED}, ("--max_source_length", 100, "--doc_stride", 32)),
-            "--doc_stride is 32; windows of --max_source_length 100 have room for 32 tokens of a context beside",
+            "--max_source_length is 100; beside a question of --max_query_length 64 it has room for 32 tokens",
         ),
         ("question_answering", {"both__json": '{"data": [{}]}'}, (), "train.json: not SQuAD's JSON .KeyError"),
         ("question_answering", {"both__jsonl": ASKED * 2}, (), "its id '1' is that of"),
