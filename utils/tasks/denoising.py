@@ -6,16 +6,12 @@ import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
 from bart.configuration.configuration_bart import BartConfig
-from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.modeling.modeling_bart import BartForConditionalGeneration, Seq2SeqOutput
 from utils.app.cli import option
 from utils.data.batches import Batch, Inputs
 from utils.data.corruption import Corruption, CorruptionOptions
 from utils.data.shard_format import DENOISING
-from utils.models.loading import LoadedBart
 from utils.models.options import NewModelOptions
 from utils.tasks.pretraining import Pretraining, PretrainingOptions
 from utils.tasks.text_to_text import operations_of, summed_loss
@@ -64,10 +60,5 @@ class Denoising(Pretraining[BartForConditionalGeneration]):
     def operations(self, model: BartForConditionalGeneration, batch: Batch) -> float:
         return operations_of(model, batch)
 
-    def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
-        return summed_loss(model, batch).loss
-
-    def validate(self, loaded: LoadedBart, batch: Inputs) -> Tensor:
-        """Sums (3,): loss, targets, and targets that are the likeliest token after the original's own prefix."""
-        output = summed_loss(loaded.model, batch)
-        return torch.stack([output.loss.double(), self.count(batch).double(), output.correct.double()])
+    def output_of(self, model: BartForConditionalGeneration, batch: Inputs) -> Seq2SeqOutput:
+        return summed_loss(model, batch)

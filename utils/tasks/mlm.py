@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-import torch
-from torch import Tensor
-
 from bart.modeling.loss import IGNORE_INDEX
 from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForMaskedLM, BertForPreTraining
@@ -15,7 +12,6 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.data.batches import Inputs
 from utils.data.masking import Masking, MaskingOptions
 from utils.data.shard_format import MLM, MLM_NSP
-from utils.models.loading import LoadedModel
 from utils.tasks.pretraining import Pretraining
 
 SHARE = 0.15625  # of a length, that is predicted at most: 20 of 128 tokens, and 80 of 512
@@ -50,13 +46,4 @@ class Mlm(Pretraining[BertForMaskedLM | BertForPreTraining]):
     # ---- Training and validation
 
     def output_of(self, model: BertForMaskedLM | BertForPreTraining, batch: Inputs) -> Any:
-        """The output of the network, with the loss summed over the masked tokens."""
         return model(**{name: batch[name] for name in self.inputs})
-
-    def loss(self, model: BertForMaskedLM, batch: Inputs) -> Tensor:
-        return self.output_of(model, batch).loss
-
-    def validate(self, loaded: LoadedModel[BertForMaskedLM], batch: Inputs) -> Tensor:
-        """Sums (3,): loss, masked tokens, and how many of them are right."""
-        output = self.output_of(loaded.model, batch)
-        return torch.stack([output.loss.double(), self.count(batch).double(), output.correct.double()])

@@ -9,6 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import torch
+from torch import Tensor
+
 from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
 from bart.modeling.pretrained import PretrainedModel
@@ -122,7 +125,19 @@ class Pretraining(TrainedTask[Model]):
         fit_vocabulary(loaded.model, self.tokenizer)
         return loaded
 
-    # ---- Validation
+    # ---- Training and validation
+
+    @abstractmethod
+    def output_of(self, model: Model, batch: Inputs) -> Any:
+        """The output of the network: `loss` is the sum over the targets, and `correct` how many of them are right."""
+
+    def loss(self, model: Model, batch: Inputs) -> Tensor:
+        return self.output_of(model, batch).loss
+
+    def validate(self, loaded: LoadedModel[Model], batch: Inputs) -> Tensor:
+        """Sums (3,): loss, targets, and targets that are the likeliest token where they stand."""
+        output = self.output_of(loaded.model, batch)
+        return torch.stack([output.loss.double(), self.count(batch).double(), output.correct.double()])
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[Model]) -> dict[str, float]:
         loss, targets, correct = sums
