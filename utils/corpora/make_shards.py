@@ -178,14 +178,14 @@ def _make(
     by_hash = {f"{part:06d}": (part, parts) for part in range(parts)}
     run_stage(client, "looking for repeats", find_repeats, work, "repeats", by_hash)
     firsts = np.cumsum([0, *counts])[:-1].tolist()
-    lowest = min((record["lowest"] for record in read if record.get("lowest")), default=0.0)
+    lowest = min((record["lowest"] for record in read if record["lowest"]), default=0.0)
     # At least one document is held out, by its hash too.
     ratio = max(options.val_ratio, math.nextafter(lowest, 1)) if options.val_ratio else 0.0
     again = {name: (*numbered[name], first, ratio) for name, first in zip(names, firsts, strict=True)}
     made = run_stage(client, "tokenising", make_examples, work, "examples", again)
     dropped = sum((Counter(record["dropped"]) for record in made), dropped)
     kept = sum(record["kept"] for record in made)
-    undivided = sum(record.get("undivided", 0) for record in made)
+    undivided = sum(record["undivided"] for record in made)
     if 10 * undivided > sum(counts):
         logger.warning(
             "%d of %d documents are one sentence of %d characters or more, as no mark ends a sentence in them, like in "

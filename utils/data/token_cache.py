@@ -59,10 +59,6 @@ class TextFile:
         kept = {} if self.kept is None else {"kept": xxhash.xxh3_128_hexdigest(repr(self.kept).encode())}
         return {"digest": self.digest, "lines": len(self), **kept}
 
-    def read(self) -> list[str]:
-        """The lines that are used."""
-        return list(self.texts())
-
     def texts(self) -> Iterator[str]:
         """The lines that are used, as they are read."""
         kept = range(self.lines) if self.kept is None else frozenset(self.kept)

@@ -88,7 +88,7 @@ MAKERS = {
 def content(raw: Any) -> list[str]:
     """The texts of a task's raw examples, or their questions and contexts."""
     if isinstance(raw, tuple):  # the files of sources and targets
-        return list(zip(*(file.read() for file in raw), strict=True))
+        return list(zip(*(file.texts() for file in raw), strict=True))
     if hasattr(raw, "texts"):
         return raw.texts
     return [str(getattr(row, "words", None) or (row.question, row.context)) for row in raw]
@@ -124,8 +124,8 @@ def test_data_without_validation_and_test(train: Train, tmp_path: Path, caplog: 
     assert "40.0% of the training examples are held out" in caplog.text
     assert "the data have no test split: the validation split is scored" in caplog.text
     rows = [json.loads(line) for line in (run / "val_articles.jsonl").open()]
-    held_out = Summarization(Place(str(tmp_path / "data"), val_ratio=0.4)).read("val")[0].read()
-    assert [row["source"] for row in rows] == held_out
+    held_out = Summarization(Place(str(tmp_path / "data"), val_ratio=0.4)).read("val")[0].texts()
+    assert [row["source"] for row in rows] == list(held_out)
     config, data = str(tmp_path / "config.json"), str(tmp_path / "data")
     places = [str(run / "export"), config, data, str(tmp_path / "scores"), "--max_source_length", "40"]
     run_eval.main([*places, "--device", "cpu", "--val_ratio", "0.4"])
