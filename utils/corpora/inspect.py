@@ -36,7 +36,8 @@ from utils.data.shard_format import MANIFEST
 from utils.data.splits import SPLITS
 from utils.data.tokenized import tokenise
 from utils.metrics.baselines import leads, oracle
-from utils.metrics.rouge import ROUGE_MODES, ROUGE_TOKENIZERS, TOKENIZER_HELP, rouge, rouge_table, warn_of_scripts
+from utils.metrics.rouge import TOKENIZER_HELP, RougeOptions, rouge, rouge_table
+from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TOKENIZERS
 from utils.runs.outputs import check_output
 from utils.text.lines import iter_lines, references_of
 
@@ -112,8 +113,9 @@ def baselines(pairs: Sequence[tuple[str, str]], tokenizer: str) -> dict[str, dic
     shown = progress("oracle", len(pairs), "examples", pairs)
     summaries_of["oracle: best sentences, greedily"] = [oracle(*pair, tokenizer) for pair in shown]
     targets = [target for _, target in pairs]
-    warn_of_scripts(targets, tokenizer=tokenizer)
-    return {name: rouge(summaries, targets, tokenizer=tokenizer) for name, summaries in summaries_of.items()}
+    options = RougeOptions(rouge_tokenizer=tokenizer)
+    options.warn_of_scripts(targets)
+    return {name: rouge(summaries, targets, options.rule()) for name, summaries in summaries_of.items()}
 
 
 def inspect(

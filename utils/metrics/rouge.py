@@ -13,7 +13,7 @@ if __name__ == "__main__":
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from utils.app.cli import changeable, option, parse_dataclass, part
 from utils.app.progress import progress
 from utils.app.tables import plain_table
 from utils.metrics.files import TextFileOptions, label_of, print_scores
-from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TOKENIZERS, ROUGE_TYPES, score_pairs
+from utils.metrics.rouge_pairs import DEFAULT_RULE, ROUGE_MODES, ROUGE_TOKENIZERS, ROUGE_TYPES, RougeRule, score_pairs
 from utils.metrics.significance import means_of
 from utils.runs.outputs import check_output, write_whole
 from utils.text.lines import read_lines, reference_texts, references_of
@@ -114,32 +114,28 @@ class RougeOptions:
         if tokenizer != ROUGE_TOKENIZERS[0] and mode != "rouge-score":
             raise InputError(f"--rouge_tokenizer {tokenizer} is of --rouge_mode rouge-score; --rouge_mode is {mode}")
 
-    def exceptions(self) -> dict[str, str]:
-        """The `wordnet_exceptions` that the mode looks words up in."""
-        return wordnet_exceptions(self.wordnet_exceptions) if self.rouge_mode == "rouge-1.5.5" else {}
+    def rule(self) -> RougeRule:
+        """The same, with the lists of irregular forms read, if the mode needs them."""
+        exceptions = wordnet_exceptions(self.wordnet_exceptions) if self.rouge_mode == "rouge-1.5.5" else None
+        return RougeRule(self.rouge_mode, self.rouge_tokenizer, exceptions)
 
-
-def warn_of_scripts(references: Sequence[str], mode: str = "rouge-score", tokenizer: str = "rouge-score") -> None:
-    """Warn where the references are in a script whose words are not counted."""
-    texts = list(reference_texts(references))
-    if tokenizer == "words":
-        warn_of_unspaced(texts, "--rouge_tokenizer words", "characters counts their characters")
-    if tokenizer == "rouge-score" and (counted := share_of("a-z0-9", texts)) < _MOST_COUNTED:
-        logger.warning(
-            "ROUGE counts words of a to z and 0 to 9 alone, and %.0f %% of the references' letters are others: %s"
-            "--rouge_tokenizer words counts those of any script, characters is for scripts without blanks",
-            *(100 * (1 - counted), "" if mode == "rouge-score" else "in mode rouge-score, "),
-        )
+    def warn_of_scripts(self, references: Sequence[str]) -> None:
+        """Warn where the references are in a script whose words are not counted."""
+        texts = list(reference_texts(references))
+        if self.rouge_tokenizer == "words":
+            warn_of_unspaced(texts, "--rouge_tokenizer words", "characters counts their characters")
+        if self.rouge_tokenizer == "rouge-score" and (counted := share_of("a-z0-9", texts)) < _MOST_COUNTED:
+            logger.warning(
+                "ROUGE counts words of a to z and 0 to 9 alone, and %.0f %% of the references' letters are others: %s"
+                "--rouge_tokenizer words counts those of any script, characters is for scripts without blanks",
+                *(100 * (1 - counted), "" if self.rouge_mode == "rouge-score" else "in mode rouge-score, "),
+            )
 
 
 def rouge_per_example(
-    predictions: Sequence[str],
-    references: Sequence[str],
-    mode: str = "rouge-score",
-    exceptions: Mapping[str, str] | None = None,
-    tokenizer: str = "rouge-score",
+    predictions: Sequence[str], references: Sequence[str], rule: RougeRule = DEFAULT_RULE
 ) -> dict[str, np.ndarray]:
-    """F measures in percent of each example, an array (N,) for each of `ROUGE_TYPES[mode]`.
+    """F measures in percent of each example, an array (N,) for each of `ROUGE_TYPES[rule.mode]`.
 
     Of several references (see `references_of`) the best counts: for each type, as rouge-score's `score_multi` has it;
     in mode rouge-1.5.5 the one with the highest ROUGE-1 (SciTLDR's script, Cachola et al., 2020). The means over them,
@@ -149,16 +145,9 @@ def rouge_per_example(
     `split_sentences` finds.
 
     Small inputs are scored in this process, others in as many as there are cores.
-
-    Args:
-        mode: one of ROUGE_MODES.
-        exceptions: the result of `wordnet_exceptions`, for mode rouge-1.5.5; None calls it.
-        tokenizer: one of ROUGE_TOKENIZERS, for mode rouge-score.
     """
-    if mode == "rouge-score":
-        exceptions = {}
-    elif exceptions is None:
-        exceptions = wordnet_exceptions()
+    if rule.mode == "rouge-1.5.5" and rule.exceptions is None:
+        rule = replace(rule, exceptions=wordnet_exceptions())
     groups = [references_of(line) for line in references]
     pairs = [(text, each) for text, group in zip(predictions, groups, strict=True) for each in group]
     chunks = [pairs[start : start + _CHUNK] for start in range(0, len(pairs), _CHUNK)]
@@ -170,18 +159,18 @@ def rouge_per_example(
     )
     rows: list[list[float]] = []
     with progress("ROUGE", len(pairs), "pairs") as bar:
-        for part in pool(delayed(score_pairs)(chunk, mode, exceptions, tokenizer) for chunk in chunks):
+        for part in pool(delayed(score_pairs)(chunk, rule) for chunk in chunks):
             rows += part
             bar.update(len(part))
     left = iter(rows)
     of_each = [list(islice(left, len(group))) for group in groups]
-    if mode == "rouge-score":
+    if rule.mode == "rouge-score":
         best = [[*map(max, zip(*scores, strict=True))] for scores in of_each]
     else:
         best = [max(scores, key=lambda row: row[0]) for scores in of_each]
-    names = rouge_names(mode, len(pairs) > len(groups))
+    names = rouge_names(rule.mode, len(pairs) > len(groups))
     means = [np.mean(scores, axis=0) for scores in of_each]
-    columns = np.hstack([np.array(part).reshape(len(groups), len(ROUGE_TYPES[mode])) for part in (best, means)]).T
+    columns = np.hstack([np.array(part).reshape(len(groups), len(ROUGE_TYPES[rule.mode])) for part in (best, means)]).T
     return dict(zip(names, columns, strict=False))
 
 
@@ -190,19 +179,9 @@ def rouge_names(mode: str, has_several: bool) -> list[str]:
     return [f"{kind}{of}" for of in ("", "_mean")[: 1 + has_several] for kind in ROUGE_TYPES[mode]]
 
 
-def rouge(
-    predictions: Sequence[str],
-    references: Sequence[str],
-    mode: str = "rouge-score",
-    exceptions: Mapping[str, str] | None = None,
-    tokenizer: str = "rouge-score",
-) -> dict[str, float]:
-    """Mean F measures in percent over all examples, one for each of `rouge_names`.
-
-    Args:
-        mode, exceptions, tokenizer: as for `rouge_per_example`.
-    """
-    scores = rouge_per_example(predictions, references, mode, exceptions, tokenizer)
+def rouge(predictions: Sequence[str], references: Sequence[str], rule: RougeRule = DEFAULT_RULE) -> dict[str, float]:
+    """Mean F measures in percent over all examples, one for each of `rouge_names`."""
+    scores = rouge_per_example(predictions, references, rule)
     return {name: float(values.mean()) for name, values in scores.items()}
 
 
@@ -241,13 +220,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         facts["references"] = count
     if tokenizer != ROUGE_TOKENIZERS[0]:
         facts["rouge_tokenizer"] = tokenizer
-    warn_of_scripts(references, mode, tokenizer)
-    exceptions = args.rouge.exceptions()
-    if mode == "rouge-1.5.5":
-        facts["wordnet_exceptions"] = len(exceptions)
+    args.rouge.warn_of_scripts(references)
+    rule = args.rouge.rule()
+    if rule.exceptions is not None:
+        facts["wordnet_exceptions"] = len(rule.exceptions)
 
     def counts_of(path: str) -> np.ndarray:
-        scores = rouge_per_example(texts[path], references, mode, exceptions, tokenizer)
+        scores = rouge_per_example(texts[path], references, rule)
         columns = np.stack(list(scores.values()), axis=1)
         if path == args.files.predictions and args.per_article is not None:
             rows = [

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from unicodedata import normalize
 
@@ -32,6 +33,24 @@ ROUGE_MODES = tuple(ROUGE_TYPES)
 # Each with what it counts, apart from the package's own words: letters and digits of any script, with their marks.
 _UNICODE_WORDS = {"words": r"[\p{L}\p{M}\p{N}]+", "characters": r"[\p{L}\p{N}]\p{M}*"}
 ROUGE_TOKENIZERS = ("rouge-score", *_UNICODE_WORDS)
+
+
+@dataclass(frozen=True)
+class RougeRule:
+    """The way in which ROUGE counts.
+
+    Attributes:
+        mode: one of ROUGE_MODES.
+        tokenizer: one of ROUGE_TOKENIZERS, for mode rouge-score.
+        exceptions: irregular forms and their bases, for mode rouge-1.5.5; None for those of nltk's corpus.
+    """
+
+    mode: str = ROUGE_MODES[0]
+    tokenizer: str = ROUGE_TOKENIZERS[0]
+    exceptions: Mapping[str, str] | None = None
+
+
+DEFAULT_RULE = RougeRule()
 
 
 @cache
@@ -68,24 +87,18 @@ def rouge_tokenizer(name: str) -> _Tokenizer | _UnicodeTokenizer:
     return _UnicodeTokenizer(_UNICODE_WORDS[name]) if name in _UNICODE_WORDS else _Tokenizer(porter())
 
 
-def score_pairs(
-    pairs: Sequence[tuple[str, str]], mode: str, exceptions: Mapping[str, str], tokenizer: str = ROUGE_TOKENIZERS[0]
-) -> list[list[float]]:
-    """F in percent of each (prediction, reference), in the order of the mode's types.
-
-    Args:
-        tokenizer: one of ROUGE_TOKENIZERS, for mode rouge-score.
-    """
+def score_pairs(pairs: Sequence[tuple[str, str]], rule: RougeRule) -> list[list[float]]:
+    """F in percent of each (prediction, reference), in the order of the mode's types."""
     from rouge_score.rouge_scorer import RougeScorer
 
-    kinds = ROUGE_TYPES[mode]
-    words = rouge_tokenizer(tokenizer)
-    if mode == "rouge-1.5.5":
+    kinds = ROUGE_TYPES[rule.mode]
+    words = rouge_tokenizer(rule.tokenizer)
+    if rule.mode == "rouge-1.5.5":
         kinds = tuple(kind.replace("rougeL", "rougeLsum") for kind in kinds)
         martins = porter("MARTIN_EXTENSIONS")
 
         def stem(word: str) -> str:
-            return exceptions.get(word) or martins(word)
+            return rule.exceptions.get(word) or martins(word)
 
         words = _Tokenizer(stem)
     scorer = RougeScorer(kinds, tokenizer=words)

@@ -12,7 +12,8 @@ from utils.app.cli import part
 from utils.app.start import is_first
 from utils.data.parallel_text import Pairs
 from utils.metrics.baselines import leads
-from utils.metrics.rouge import RougeOptions, rouge, rouge_per_example, warn_of_scripts
+from utils.metrics.rouge import RougeOptions, rouge, rouge_per_example
+from utils.metrics.rouge_pairs import RougeRule
 from utils.metrics.significance import means_and_intervals
 from utils.models.loading import LoadedBart
 from utils.tasks.task import Prediction, Scores
@@ -34,26 +35,26 @@ class Summarization(TextToText):
 
     def check_options(self) -> None:
         super().check_options()
-        # The process that scores needs them, after hours of decoding.
-        self.exceptions = self.options.rouge.exceptions() if is_first() else {}
+        # The process that scores reads the irregular forms now, not after hours of decoding.
+        self.rule = self.options.rouge.rule() if is_first() else None
 
     def default_metric(self, learned: None) -> str:
         # An arg-max under teacher forcing that merely echoes the reference's previous token has a high ROUGE.
         return "loss" if self.training.eval_beams == 0 else "rouge2"
 
     def look_at(self, references: Sequence[str]) -> None:
-        warn_of_scripts(references, self.options.rouge.rouge_mode, self.options.rouge.rouge_tokenizer)
+        self.options.rouge.warn_of_scripts(references)
 
     def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, np.ndarray]:
-        return rouge_per_example(predictions, references, tokenizer=self.options.rouge.rouge_tokenizer)
+        return rouge_per_example(predictions, references, RougeRule(tokenizer=self.options.rouge.rouge_tokenizer))
 
     def score(self, raw: Pairs, predictions: Sequence[Prediction], loaded: LoadedBart) -> Scores:
-        mode, tokenizer, (sources, references) = self.options.rouge.rouge_mode, self.options.rouge.rouge_tokenizer, raw
+        rule, (sources, references) = self.rule, raw
         texts = [prediction.values["texts"][0] for prediction in predictions]
-        how = (mode, self.exceptions, tokenizer)
-        each = rouge_per_example(texts, references, *how)
-        is_script = mode == "rouge-1.5.5"
-        facts = {"wordnet_exceptions": len(self.exceptions)} if is_script else {"rouge_tokenizer": tokenizer}
+        each = rouge_per_example(texts, references, rule)
+        facts = {"rouge_tokenizer": rule.tokenizer}
+        if rule.exceptions is not None:
+            facts = {"wordnet_exceptions": len(rule.exceptions)}
         # Without training, in the same mode, to tell what the model's scores are worth.
-        baselines = {name: rouge(lead, references, *how) for name, lead in leads(sources).items()}
-        return {"rouge_mode": mode, **facts, **means_and_intervals(each), "baselines": baselines}, each
+        baselines = {name: rouge(lead, references, rule) for name, lead in leads(sources).items()}
+        return {"rouge_mode": rule.mode, **facts, **means_and_intervals(each), "baselines": baselines}, each

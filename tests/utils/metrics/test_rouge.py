@@ -20,7 +20,8 @@ from rouge_score import rouge_scorer
 from bart.errors import InputError
 from utils.metrics import bleu
 from utils.metrics import rouge as module
-from utils.metrics.rouge import ROUGE_TYPES, main, rouge, rouge_per_example, warn_of_scripts, wordnet_exceptions
+from utils.metrics.rouge import ROUGE_TYPES, RougeOptions, main, rouge, rouge_per_example, wordnet_exceptions
+from utils.metrics.rouge_pairs import RougeRule
 from utils.metrics.significance import compare, means_and_intervals
 from utils.text.sentences import split_sentences
 
@@ -87,7 +88,9 @@ def test_mode_rouge_155_gives_the_published_figures(shared: Path, system: str) -
     exceptions = wordnet_exceptions(shared / "data" / "wordnet_exceptions")
     assert len(exceptions) == 5930  # the folder's README
     scores = rouge_per_example(
-        published(shared, f"{system}.txt"), published(shared, "gold.txt"), "rouge-1.5.5", exceptions
+        published(shared, f"{system}.txt"),
+        published(shared, "gold.txt"),
+        RougeRule("rouge-1.5.5", exceptions=exceptions),
     )
     means = [values.mean() for values in scores.values()]
     assert means == pytest.approx([float(printed[index]) for index in (0, 1, 3)], abs=0.02)
@@ -95,7 +98,7 @@ def test_mode_rouge_155_gives_the_published_figures(shared: Path, system: str) -
 
 def test_mode_rouge_155_looks_words_up_before_it_stems(lists: Path) -> None:
     def unigrams(prediction: str, reference: str, exceptions: dict[str, str]) -> float:
-        return rouge([prediction], [reference], "rouge-1.5.5", exceptions)["rouge1"]
+        return rouge([prediction], [reference], RougeRule("rouge-1.5.5", exceptions=exceptions))["rouge1"]
 
     exceptions = wordnet_exceptions(lists)
     assert unigrams("mice", "mouse", {}) == 0
@@ -112,7 +115,7 @@ def test_mode_rouge_155_looks_words_up_before_it_stems(lists: Path) -> None:
 def test_rouge_l_of_mode_155_is_the_union_over_sentences() -> None:
     """The example of Lin (2004), section 3.2: LCS-u of w1 w2 w3 w4 w5 with two sentences is w1 w2 w3 w5, or 4/5."""
     reference, first, second = "One two three four five.", "One two six seven eight.", "One three eight nine five."
-    scores = rouge_per_example([f"{second} {first}"], [reference], "rouge-1.5.5", {})
+    scores = rouge_per_example([f"{second} {first}"], [reference], RougeRule("rouge-1.5.5", exceptions={}))
     recall, precision = 4 / 5, 4 / 10
     assert scores["rougeL"][0] == pytest.approx(100 * 2 * recall * precision / (recall + precision))
     # Without sentences the longest common subsequence has three words.
@@ -134,11 +137,11 @@ def test_exception_lists_of_nltks_corpus_are_found(
             archive.write(lists / f"{name}.exc", f"wordnet/{name}.exc")
     monkeypatch.setattr(nltk.data, "path", [str(tmp_path)])
     assert wordnet_exceptions() == wordnet_exceptions(lists)
-    assert rouge(["we went"], ["we go"], "rouge-1.5.5")["rouge1"] == 100
+    assert rouge(["we went"], ["we go"], RougeRule("rouge-1.5.5"))["rouge1"] == 100
 
 
 def test_without_lists_scores_come_with_a_warning(no_corpora: None, caplog: pytest.LogCaptureFixture) -> None:
-    assert rouge(["we went"], ["we go"], "rouge-1.5.5")["rouge1"] == 50
+    assert rouge(["we went"], ["we go"], RougeRule("rouge-1.5.5"))["rouge1"] == 50
     [record] = caplog.records
     assert record.levelno == logging.WARNING
     assert "without WordNet's irregular forms" in record.message
@@ -164,7 +167,7 @@ def test_processes_give_the_same_scores_in_the_same_order(
     scores = []
     for processes in (1, 2):
         monkeypatch.setattr(module, "cpu_count", lambda count=processes: count)
-        scores.append(rouge_per_example(predictions, references, mode, {"running": "run"}))
+        scores.append(rouge_per_example(predictions, references, RougeRule(mode, exceptions={"running": "run"})))
     alone, shared_out = scores
     for name in ROUGE_TYPES[mode]:
         assert np.array_equal(alone[name], shared_out[name])
@@ -230,8 +233,10 @@ def test_sentences_split_without_downloads() -> None:
 @pytest.mark.parametrize("mode", ROUGE_TYPES)
 def test_empty_input(mode: str, no_corpora: None) -> None:
     for prediction, reference in (("", "a summary"), ("...", "a summary"), ("a summary", "?!")):
-        assert rouge([prediction], [reference], mode) == dict.fromkeys(ROUGE_TYPES[mode], 0)
-    assert [len(values) for values in rouge_per_example([], [], mode).values()] == [0] * len(ROUGE_TYPES[mode])
+        assert rouge([prediction], [reference], RougeRule(mode)) == dict.fromkeys(ROUGE_TYPES[mode], 0)
+    assert [len(values) for values in rouge_per_example([], [], RougeRule(mode)).values()] == [0] * len(
+        ROUGE_TYPES[mode]
+    )
 
 
 @pytest.fixture
@@ -391,9 +396,11 @@ def test_scitldrs_references(shared: Path) -> None:
             for row, text in zip(rows, predictions, strict=True)
         ]
         assert scores[f"{name}_mean"] == pytest.approx(100 * np.mean(means))
-    of_script = rouge_per_example(predictions, references, "rouge-1.5.5", {})
+    of_script = rouge_per_example(predictions, references, RougeRule("rouge-1.5.5", exceptions={}))
     for number, row in enumerate(rows):
-        each = rouge_per_example([predictions[number]] * len(row["target"]), row["target"], "rouge-1.5.5", {})
+        each = rouge_per_example(
+            [predictions[number]] * len(row["target"]), row["target"], RougeRule("rouge-1.5.5", exceptions={})
+        )
         best = each["rouge1"].argmax()
         expected = [values[best] for values in each.values()] + [values.mean() for values in each.values()]
         assert [values[number] for values in of_script.values()] == pytest.approx(expected)
@@ -421,18 +428,18 @@ def test_other_scripts_are_counted_by_other_tokenizers(
     tokenizer: str, pattern: str, predictions: list[str], references: list[str]
 ) -> None:
     scorer = rouge_scorer.RougeScorer(["rouge1", "rouge2", "rougeL"], tokenizer=_Tokens(pattern))
-    scores = rouge_per_example(predictions, references, tokenizer=tokenizer)
+    scores = rouge_per_example(predictions, references, RougeRule(tokenizer=tokenizer))
     for name in ("rouge1", "rouge2", "rougeL"):
         pairs = zip(references, predictions, strict=True)
         assert scores[name].tolist() == [100 * scorer.score(*pair)[name].fmeasure for pair in pairs]
         assert all(scores["rouge1"] > 0)
-    assert rouge(references, references, tokenizer=tokenizer)["rougeLsum"] == 100
+    assert rouge(references, references, RougeRule(tokenizer=tokenizer))["rougeLsum"] == 100
 
 
 def test_marks_belong_to_their_letters() -> None:
     """`\\w` of Python ends a word at each vowel sign of Hindi; and é is one character, however it is written."""
-    assert rouge(["हिन्दी में"], ["हिन्दु में"], tokenizer="words")["rouge1"] == 50
-    assert rouge(["caf\u00e9 z"], ["CAFE\u0301 y"], tokenizer="words")["rouge1"] == 50
+    assert rouge(["हिन्दी में"], ["हिन्दु में"], RougeRule(tokenizer="words"))["rouge1"] == 50
+    assert rouge(["caf\u00e9 z"], ["CAFE\u0301 y"], RougeRule(tokenizer="words"))["rouge1"] == 50
 
 
 @pytest.mark.parametrize(
@@ -456,7 +463,7 @@ def test_marks_belong_to_their_letters() -> None:
 def test_scripts_that_do_not_count_are_named(
     references: list[str], mode: str, tokenizer: str, warning: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    warn_of_scripts(references, mode, tokenizer)
+    RougeOptions(mode, tokenizer).warn_of_scripts(references)
     assert [warning in message for message in caplog.messages] == [True] if warning else caplog.messages == []
 
 

@@ -31,6 +31,7 @@ from utils.app.cli import run_main
 from utils.evaluation.show import ShowArguments, describe
 from utils.metrics.baselines import leads
 from utils.metrics.rouge import rouge, rouge_per_example
+from utils.metrics.rouge_pairs import RougeRule
 
 ROOT = Path(__file__).parents[3]
 DETERMINISTIC = ("generations.txt", "articles.jsonl", "scores.json")
@@ -441,10 +442,13 @@ def test_rouge_as_the_perl_script_has_it(trained: Path) -> None:
     generations = lines(trained / "perl" / "test_generations.txt")
     sources, references = (lines(trained / "data" / f"test.{side}") for side in ("source", "target"))
     assert scores["rouge_mode"] == "rouge-1.5.5" and scores["wordnet_exceptions"] == 3
-    expected = rouge_per_example(generations, references, "rouge-1.5.5", FORMS)
+    expected = rouge_per_example(generations, references, RougeRule("rouge-1.5.5", exceptions=FORMS))
     assert {name: scores[name] for name in expected} == {name: values.mean() for name, values in expected.items()}
     assert "rougeLsum" not in scores
-    baselines = {name: rouge(texts, references, "rouge-1.5.5", FORMS) for name, texts in leads(sources).items()}
+    baselines = {
+        name: rouge(texts, references, RougeRule("rouge-1.5.5", exceptions=FORMS))
+        for name, texts in leads(sources).items()
+    }
     assert scores["baselines"] == baselines
 
 
