@@ -92,9 +92,8 @@ class MakeShardsOptions:
     @property
     def lasting(self) -> dict[str, Any]:
         """The options on which the shards depend, for the manifest, besides those that stand there by themselves."""
-        names = ("text_field", "min_tokens", "shards", "val_ratio")
-        if self.task == MLM_NSP:
-            names = ("text_field", "min_tokens", "shards", "short_seq_prob", "duplicate_factor", "val_ratio")
+        of_pairs = ("short_seq_prob", "duplicate_factor") if self.task == MLM_NSP else ()
+        names = ("text_field", "min_tokens", "shards", *of_pairs, "val_ratio")
         return {name: getattr(self, name) for name in names}
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice, tee
 from pathlib import Path
+from reprlib import repr as shortened
 from types import SimpleNamespace
 from typing import Any
 
@@ -80,7 +81,7 @@ def _json_rows(path: Path) -> NumberedRows:
             rows = lists[0]
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
-            raise InputError(f"{path}, row {number}: {str(row)[:40]!r}; allowed: an object with the fields of the row")
+            raise InputError(f"{path}, row {number}: {shortened(row)}; allowed: an object with the fields of the row")
         yield number, row
 
 

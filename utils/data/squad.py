@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any
 
 from bart.errors import InputError
@@ -98,7 +99,7 @@ def read_answers(path: str) -> dict[str, Question]:
         texts = answers.get("text") if isinstance(answers, Mapping) else None
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise InputError(
-                f"{name}: answers are {str(answers)[:80]}; allowed: an object whose text is a list of texts"
+                f"{name}: answers are {shortened(answers)}; allowed: an object whose text is a list of texts"
             )
         questions.append(replace(question, answers=tuple(texts)))
     if not questions:
@@ -189,7 +190,7 @@ def question_of(
         places = [(str(text), int(start)) for text, start in zip(*columns, strict=True)]
     except (TypeError, KeyError, ValueError):
         raise InputError(
-            f"{name}: answers are {str(answers)[:80]}; allowed: lists of text and answer_start, of one length, "
+            f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, "
             "or --predict, which reads none"
         ) from None
     good = []

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from reprlib import repr as shortened
 
 import numpy as np
 from seqeval.metrics.sequence_labeling import get_entities
@@ -158,7 +159,9 @@ def _read(path: str, field: str | None, option_name: str, usual: Sequence[str]) 
         if isinstance(tags, str):
             tags = list_in(tags) or tags.split()
         if not isinstance(tags, list) or not all(isinstance(tag, str) and tag.strip() for tag in tags):
-            raise InputError(f"{record.name}: {chosen} is {str(tags)[:80]}; allowed: a list of tags that are not blank")
+            raise InputError(
+                f"{record.name}: {chosen} is {shortened(tags)}; allowed: a list of tags that are not blank"
+            )
         sentences.append(Sentence(record.name, words if isinstance(words, list) else [], tags))
     return sentences
 

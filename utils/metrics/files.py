@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,14 +72,14 @@ class TextFileOptions(FileOptions):
         for where, value, _ in given:
             line = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
             if not isinstance(line, str) or not one_line(line):
-                raise InputError(f"{where}: the reference is {str(value)[:80]!r}; allowed: a text or a list of texts")
+                raise InputError(f"{where}: the reference is {shortened(value)}; allowed: a text or a list of texts")
             references_of(line, f"{where}: ")
             references.append(one_line(line))
         for path in self.systems:
             rows = values_of(path, "prediction_field", self.prediction_field, TEXTS)
             if bad := next((row for row in rows if not isinstance(row.value, str)), None):
                 raise InputError(
-                    f"{bad.place}: the prediction is {str(bad.value)[:80]}; allowed: a text, which may be blank"
+                    f"{bad.place}: the prediction is {shortened(bad.value)}; allowed: a text, which may be blank"
                 )
             check_rows((path, self.references), rows, given)
             texts[path] = [row.value.replace("\n", " ") for row in rows]
