@@ -147,32 +147,30 @@ def own_vocabulary(
     return tokenizer
 
 
-def source_vocabulary(path_or_name: PathName) -> BartTokenizer:
+def source_vocabulary(path_or_name: PathName, config: BartConfig) -> BartTokenizer:
     """The vocabulary of sources: one for itself, or that which lies with a model that has one for them.
 
     Raises:
-        InputError: there is none.
+        InputError: there is none, or it does not fit the model with this config.
     """
     path = Path(path_or_name)
     if path.is_file() and path.suffix == ".ckpt":
         text = read_file(path).get(SOURCE_TOKENIZER_JSON)
         if not isinstance(text, str):
             raise InputError(f"{path}: no vocabulary of the sources in it")
-        return BartTokenizer.from_json(text, source=str(path))
-    files = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json")
-    folder = resolve(path_or_name, [*(f"{SOURCE_TOKENIZER}/{name}" for name in files), *files])
-    beside_model = folder / SOURCE_TOKENIZER
-    return BartTokenizer.from_pretrained(beside_model if beside_model.is_dir() else folder)
-
-
-def check_source_vocabulary(config: BartConfig, tokenizer: BartTokenizer) -> None:
-    """Raise InputError where a vocabulary of sources does not fit the model that is to read them."""
+        tokenizer = BartTokenizer.from_json(text, source=str(path))
+    else:
+        files = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json")
+        folder = resolve(path_or_name, [*(f"{SOURCE_TOKENIZER}/{name}" for name in files), *files])
+        beside_model = folder / SOURCE_TOKENIZER
+        tokenizer = BartTokenizer.from_pretrained(beside_model if beside_model.is_dir() else folder)
     if (len(tokenizer), tokenizer.pad_token_id) != (config.source_vocab_size, config.pad_token_id):
         raise InputError(
             f"the vocabulary of the sources does not fit the model: it has {len(tokenizer)} ids and pads with "
             f"{tokenizer.pad_token_id}; the model's source_vocab_size is {config.source_vocab_size}, its pad_token_id "
             f"{config.pad_token_id}"
         )
+    return tokenizer
 
 
 def for_inference(model: Model, precision: str) -> Model:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from torch import nn
@@ -43,6 +43,7 @@ def initial_model(
     model_classes: Sequence[type[Model]],
     labels: Sequence[str] | None = None,
     new_head: bool = False,
+    columns: Sequence[str] | Mapping[str, str] = (),
 ) -> LoadedModel[Model]:
     """Initial weights and their vocabulary for a fine-tuning run.
 
@@ -52,6 +53,7 @@ def initial_model(
         model_classes: one for each architecture.
         labels: of a head; by default those of the weights. A head of the same labels keeps their order.
         new_head: true if a new head begins where the weights have one.
+        columns: of the texts in the training data, or the options that named them, which the config then has.
 
     Raises:
         InputError: no tokenizer can be found, or vocabulary, weights, labels and config do not fit together.
@@ -95,6 +97,9 @@ def initial_model(
             model.resize_token_embeddings(len(tokenizer), keep=False)
             logger.info("--new_vocabulary: random embeddings for %d tokens", len(tokenizer))
     fit_vocabulary(model, tokenizer)
+    model.config.extra.pop("columns", None)  # of the run that the weights come from
+    if columns:
+        model.config.columns = columns if isinstance(columns, Mapping) else list(columns)
     if options.adaptation.distill is not None:
         shrink(model, options.adaptation.kept_layers, options.adaptation.shrunk_stacks)
     adapt(model, options.adaptation)

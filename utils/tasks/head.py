@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any, ClassVar
 
 import numpy as np
@@ -187,13 +188,9 @@ class HeadTask(Task[PretrainedModel]):
         return config
 
     def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel:
-        labels = None if learned is None else learned.names
-        new_head = self.training.new_head
-        loaded = model_to_train.initial_model(model, self.config(model), self.model_classes, labels, new_head)
-        loaded.model.config.extra.pop("columns", None)  # of the run that the weights come from
-        if learned is not None and learned.columns:
-            columns = learned.columns
-            loaded.model.config.columns = columns if isinstance(columns, Mapping) else list(columns)
+        config, new_head = self.config(model), self.training.new_head
+        labels, columns = (None, ()) if learned is None else (learned.names, learned.columns)
+        loaded = model_to_train.initial_model(model, config, self.model_classes, labels, new_head, columns)
         return self.checked(loaded, learned)
 
     def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel:
@@ -385,7 +382,7 @@ def _read_weights(path: str, names: Sequence[str]) -> dict[str, float]:
         weight = number_of(value)
         if label.strip() not in names or label.strip() in weights or not 0 < weight < math.inf:
             again = "again " if label.strip() in weights else ""
-            wrong = f"{label!r} {again}has the weight {value!r}" if tab else f"{value[:80]!r} has no tab"
+            wrong = f"{label!r} {again}has the weight {value!r}" if tab else f"{shortened(value)} has no tab"
             raise InputError(f"{where}: {wrong}; allowed: {form}")
         weights[label.strip()] = weight
     if missing := [name for name in names if name not in weights]:

@@ -197,7 +197,7 @@ class TextToText(Task[BartForConditionalGeneration]):
             sides = zip(raw, tokenizers, lengths, strict=True)
             tokens = (file.tokenized(tokenizer, longest) for file, tokenizer, longest in sides)
             identity = {"source": source.identity, "target": target.identity}
-            pairs = TokenPairs(*tokens, target.read() if split == "val" else None, identity)
+            pairs = TokenPairs(*tokens, list(target.texts()) if split == "val" else None, identity)
             lists = target.lists
         else:
             sources = [self.evaluation.prefix + text for text in source]
@@ -245,12 +245,9 @@ class TextToText(Task[BartForConditionalGeneration]):
         return fitted
 
     def initial_model(self, model: ModelOptions, learned: str | None) -> LoadedBart:
-        classes = [BartForConditionalGeneration]
-        loaded = self._to_train(model_to_train.initial_model(model, self.config(model), classes))
-        loaded.model.config.extra.pop("columns", None)  # of the run that the weights come from
-        if learned is not None:
-            loaded.model.config.columns = [learned]
-        return loaded
+        config, classes = self.config(model), [BartForConditionalGeneration]
+        columns = () if learned is None else (learned,)
+        return self._to_train(model_to_train.initial_model(model, config, classes, columns=columns))
 
     def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedBart:
         return self._to_train(

@@ -119,9 +119,7 @@ class Translation(TextToText):
                 parameter.requires_grad_(name.startswith(STAGE_1))
         if not loaded.model.config.source_encoder_layers:
             return loaded
-        source_tokenizer = loading.source_vocabulary(place)
-        loading.check_source_vocabulary(loaded.model.config, source_tokenizer)
-        return replace(loaded, source_tokenizer=source_tokenizer)
+        return replace(loaded, source_tokenizer=loading.source_vocabulary(place, loaded.model.config))
 
     # ---- Prediction
 
