@@ -31,7 +31,7 @@ from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.app.tables import plain_table
 from utils.corpora.inspect_shards import describe_shards, inspect_shards
-from utils.data.parallel_text import SIDES, iter_pairs
+from utils.data.parallel_text import SIDES, pair_paths, paired
 from utils.data.shard_format import MANIFEST
 from utils.data.splits import SPLITS
 from utils.data.tokenized import tokenise
@@ -103,7 +103,7 @@ def repeats_in(hashes: np.ndarray, earlier: np.ndarray) -> dict[str, int]:
 def drawn(folder: Path, split: str, size: int, count: int) -> list[tuple[int, str, str]]:
     """Draw at most `count` of the `size` examples of a split, as (line from 1, source, target), in order."""
     chosen = set(random.Random(SEED).sample(range(size), min(count, size)))
-    pairs = islice(iter_pairs(folder, split), max(chosen) + 1)
+    pairs = islice(paired(*pair_paths(folder, split)), max(chosen) + 1)
     return [(index + 1, *pair) for index, pair in enumerate(pairs) if index in chosen]
 
 
@@ -141,7 +141,7 @@ def inspect(
     hashes: dict[str, np.ndarray] = {}  # split -> (N, 3), a column for each name of _REPEATED
     lengths: Lengths = {}
     for split in splits:
-        pairs = progress(f"reading {split}", None, "examples", iter_pairs(folder, split))
+        pairs = progress(f"reading {split}", None, "examples", paired(*pair_paths(folder, split)))
         hashes[split] = np.array([(hash(pair[0]), hash(pair[1]), hash(pair)) for pair in pairs])
         lengths[split] = {}
         for side in SIDES:

@@ -50,22 +50,13 @@ def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
     return source, target
 
 
-def iter_pairs(data_dir: PathName, split: str) -> Iterator[tuple[str, str]]:
-    """Read a split pair by pair, as (source, target).
-
-    Raises:
-        InputError: the directory or a file is missing or malformed, or the counts differ.
-    """
-    return paired(*pair_paths(data_dir, split))
-
-
 def read_pairs(data_dir: PathName, split: str, choice: Choice = EVERY) -> Pairs:
     """Read a split's sources and targets, of the examples that are chosen.
 
     Raises:
-        InputError: as `iter_pairs` does, for lines that are not chosen as well.
+        InputError: as `pair_paths` and `paired` do, for lines that are not chosen as well.
     """
-    sources, targets = zip(*choice.of(iter_pairs(data_dir, split), itemgetter(0)), strict=True)
+    sources, targets = zip(*choice.of(paired(*pair_paths(data_dir, split)), itemgetter(0)), strict=True)
     return list(sources), list(targets)
 
 
