@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -20,12 +21,26 @@ os.environ.setdefault("PET_LOG_DIR", os.devnull)
 # A shell lets what it starts in the background ignore Ctrl-C, and all that those start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# While thousands of tests are collected nearly nothing becomes garbage, and looking for it takes a third of the time.
+gc.disable()
+
 OPTIONAL = {"slow": "long or many gigabytes", "network": "needs the Hub or package registries"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     for name, why in OPTIONAL.items():
         parser.addoption(f"--{name}", action="store_true", help=f"run tests marked {name} too: {why}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One process more than cores, since tests wait a fifth of their time, for clocks and other processes."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
