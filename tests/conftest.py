@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,6 @@ os.environ.setdefault("PET_LOG_DIR", os.devnull)
 
 # A shell lets what it starts in the background ignore Ctrl-C, and all that those start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# While thousands of tests are collected nearly nothing becomes garbage, and looking for it takes a third of the time.
-gc.disable()
 
 OPTIONAL = {"slow": "long or many gigabytes", "network": "needs the Hub or package registries"}
 
@@ -38,9 +35,15 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
-def pytest_collection_finish() -> None:
-    gc.freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """While thousands of tests are collected nearly nothing becomes garbage; looking for it takes a third of the time."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
