@@ -37,7 +37,7 @@ def pytest_xdist_auto_num_workers() -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """While thousands of tests are collected nearly nothing becomes garbage; looking for it takes a third of the time."""
+    """While thousands of tests are collected little becomes garbage, and looking for it takes a third of the time."""
     gc.disable()
     try:
         return (yield)
