@@ -155,7 +155,7 @@ def random_options(seed: int) -> dict[str, Any]:
     return options
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", [*range(75), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(75, 150))])
 def test_all_options_at_random(pairs: list[Pair], seed: int):
     assert_same(pairs[seed % 3], *batch(seed, articles=1 + seed % 5), random_options(seed), seed)
 

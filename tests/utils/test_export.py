@@ -71,7 +71,7 @@ def theirs(head: str, folder: Path) -> transformers.PreTrainedModel:
         ("BertForSequenceClassification", ["logits"]),
         pytest.param("BertForTokenClassification", ["logits"], marks=pytest.mark.slow),
         pytest.param("BertForQuestionAnswering", ["start_logits", "end_logits"], marks=pytest.mark.slow),
-        ("BartForSequenceClassification", ["logits"]),
+        pytest.param("BartForSequenceClassification", ["logits"], marks=pytest.mark.slow),
         pytest.param("BertModel", ["last_hidden_state"], marks=pytest.mark.slow),
         pytest.param("BartModel", ["last_hidden_state"], marks=pytest.mark.slow),
     ],

@@ -6,10 +6,12 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
+from jinja2 import Template
 
 from utils.data.places import HUB, HUB_NAME
 from utils.data.shard_format import SPECIAL
@@ -77,9 +79,8 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
             for split, record in run.scores.items()
             for name, value in scores_of(record).items()
         ]
-    return ModelCard.from_template(
-        metadata,
-        str(Path(__file__).with_suffix(".md")),
+    content = _template().render(
+        card_data=metadata.to_yaml(),
         ours=OURS,
         run=run,
         task=task,
@@ -95,6 +96,12 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
         length=arguments["max_source_length"] or config["max_position_embeddings"],
         options={name: arguments[name] for name in options if arguments.get(name) not in (None, False)},
     )
+    return ModelCard(content)
+
+
+@cache
+def _template() -> Template:
+    return Template(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
 
 
 def tables_of(run: Run, split: str) -> list[ScoreTable]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +40,22 @@ def model() -> BartForConditionalGeneration:
     model = tiny_bart(seed=3, vocab_size=VOCAB, init_std=0.6, **sizes).double().eval()
     model.final_logits_bias[0, EOS] = 6.0
     return model
+
+
+@pytest.fixture(scope="module")
+def alone(model: BartForConditionalGeneration) -> Callable[..., list[list[list[int]]]]:
+    """A function that gives the sequences of each source alone, computed once for all sizes of batches."""
+    known: dict[str, list[list[list[int]]]] = {}
+
+    def sequences(sources: list[list[int]], options: dict[str, Any]) -> list[list[list[int]]]:
+        key = repr((sources, options))
+        if key not in known:
+            known[key] = [
+                model.generate(torch.tensor([source]), max_length=20, **options).tolist() for source in sources
+            ]
+        return known[key]
+
+    return sequences
 
 
 @pytest.fixture(scope="module")
@@ -94,20 +111,18 @@ def test_an_article_gives_the_same_alone_and_in_a_batch(model, source: Tensor, o
 
 @every_method
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 100])
-def test_articles_that_join_and_leave_get_what_they_get_alone(model, batch_size: int, options: dict[str, Any]):
+def test_articles_that_join_and_leave_get_what_they_get_alone(model, alone, batch_size: int, options: dict[str, Any]):
     sources = random_sources(23, seed=8)
     actual = {a.index: a.sequences for a in model.generate_many(sources, batch_size, max_length=20, **options)}
-    assert sorted(actual) == list(range(23))
-    for index, source in enumerate(sources):
-        alone = model.generate(torch.tensor([source]), max_length=20, **options)
-        assert actual[index].tolist() == alone.tolist()
+    assert [actual[index].tolist() for index in range(23)] == alone(sources, options)
+    assert len(actual) == 23
     assert len({sequences.shape[1] for sequences in actual.values()}) > 2, "all of like length: shows nothing"
 
 
 @every_method
 @pytest.mark.parametrize("batch_size", [1, 3, 8])
 def test_articles_that_arrive_while_others_are_in_work_get_what_they_get_alone(
-    model, batch_size: int, options: dict[str, Any]
+    model, alone, batch_size: int, options: dict[str, Any]
 ):
     sources = random_sources(19, seed=9)
     # How many have arrived by each question; the first is alone, and some come when nobody else is left.
@@ -130,8 +145,7 @@ def test_articles_that_arrive_while_others_are_in_work_get_what_they_get_alone(
             assert article.index not in actual
             actual[article.index] = article.sequences.tolist()
     assert max(sizes) == batch_size
-    for index, source in enumerate(sources):
-        assert actual[index] == model.generate(torch.tensor([source]), max_length=20, **options).tolist()
+    assert [actual[index] for index in range(len(sources))] == alone(sources, options)
 
 
 def test_an_article_is_given_out_when_it_is_done_though_others_go_on(model):

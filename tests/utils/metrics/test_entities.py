@@ -64,7 +64,7 @@ def expected_of(predicted: Rows, right: Rows, scheme: type | None) -> dict[str, 
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_seqeval_agrees(name: str) -> None:
-    for seed in range(50):
+    for seed in range(20):
         predicted, right = random_tags(name.replace("O", ""), seed)
         expected = expected_of(predicted, right, SCHEMES[name])
         assert scored(predicted, right) == pytest.approx(expected)

@@ -160,8 +160,18 @@ def test_a_run_goes_on_where_it_was_ended_and_is_scored(
     check_groups(task, scores, articles)
 
 
-@pytest.mark.parametrize("network", ["bart", "bert"])
-@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize(
+    ("task", "network"),
+    [
+        ("classification", "bart"),
+        ("tagging", "bert"),
+        ("question_answering", "bart"),
+        # Heads and networks are those above.
+        pytest.param("classification", "bert", marks=pytest.mark.slow),
+        pytest.param("tagging", "bart", marks=pytest.mark.slow),
+        pytest.param("question_answering", "bert", marks=pytest.mark.slow),
+    ],
+)
 def test_more_options(task: str, network: str, train: Run) -> None:
     """bf16, adapters, early stopping and fewer layers."""
     train = partial(train, network=network)

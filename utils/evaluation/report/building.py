@@ -9,9 +9,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from xxhash import xxh3_64_hexdigest
 
 from bart.errors import InputError
@@ -67,13 +68,9 @@ def build_report(folders: Sequence[PathName], output: PathName | None = None, sp
 
     compared = articles.same_articles(runs)
     scores = [tables.score_table(runs, name, compared) for name in (splits if len(runs) == 1 else [split])]
-    templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    templates.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
     try:
         pictures.mkdir(parents=True, exist_ok=True)
-        page = templates.get_template("page.html").render(
+        page = _template().render(
             runs=runs,
             split=split,
             compared=compared,
@@ -91,6 +88,15 @@ def build_report(folders: Sequence[PathName], output: PathName | None = None, sp
     except OSError as error:
         raise unwritable(f"{output}", error) from None
     return output
+
+
+@cache
+def _template() -> Template:
+    templates = Environment(
+        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    templates.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
+    return templates.get_template("page.html")
 
 
 def _comparison(folders: Sequence[Path]) -> Path:
