@@ -11,7 +11,7 @@ from bart.errors import InputError
 
 SPECIAL_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"  # of transformers' slow tokenizers
 FLAGS = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")
-_ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
+ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
 def add_tokens(
@@ -36,7 +36,7 @@ def add_tokens(
         value = named.get(role) or token
         if token != (value.get("content") if isinstance(value, dict) else value):
             raise InputError(f"its {role} is {value!r}; allowed: {token!r}")
-    keys = [*_ROLES, *(key for key in named if key.endswith("_token") and key not in _ROLES)]
+    keys = [*ROLES, *(key for key in named if key.endswith("_token") and key not in ROLES)]
     roles = [named[key] for key in keys if isinstance(named.get(key), (str, dict)) and named[key]]
     roles = [token for token in roles if token not in fixed]
     additional = settings.get("additional_special_tokens") or []

@@ -71,13 +71,6 @@ class BartTokenizer(PretrainedTokenizer):
             "add_prefix_space": self.add_prefix_space,
             "trim_offsets": True,
             "clean_up_tokenization_spaces": False,
-            "bos_token": "<s>",
-            "cls_token": "<s>",
-            "eos_token": "</s>",
-            "sep_token": "</s>",
-            "pad_token": "<pad>",
-            "unk_token": "<unk>",
-            "mask_token": "<mask>",
         }
 
     @classmethod

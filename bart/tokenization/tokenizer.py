@@ -18,7 +18,7 @@ from bart.errors import InputError, naming
 from bart.files import PathName, read_json, write_json
 from bart.hub import push, resolve
 from bart.tensor_files import read_file
-from bart.tokenization.added_tokens import ADDED_FILE, FLAGS, SPECIAL_FILE, add_tokens
+from bart.tokenization.added_tokens import ADDED_FILE, FLAGS, ROLES, SPECIAL_FILE, add_tokens
 from bart.tokenization.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -207,7 +207,7 @@ class PretrainedTokenizer(Vocabulary):
         return self._backend.to_str()
 
     def settings(self) -> dict[str, Any]:
-        """The content of tokenizer_config.json that `transformers` wants, apart from model_max_length."""
+        """What `transformers` wants in tokenizer_config.json, apart from tokens and model_max_length."""
         raise NotImplementedError
 
     def save_pretrained(self, directory: PathName) -> None:
@@ -226,7 +226,8 @@ class PretrainedTokenizer(Vocabulary):
                 str(number): {flag: getattr(token, flag) for flag in FLAGS}
                 for number, token in self._backend.get_added_tokens_decoder().items()
             }
-            settings = {**self.settings(), "added_tokens_decoder": added, "model_max_length": self.model_max_length}
+            settings = {**self.settings(), **{role: token for role in ROLES if (token := getattr(self, role))}}
+            settings |= {"added_tokens_decoder": added, "model_max_length": self.model_max_length}
             write_json(folder / SETTINGS_FILE, settings, sort_keys=True)
         except OSError as error:
             raise InputError(f"{folder}: cannot write the tokenizer here: {error.strerror}") from error

@@ -67,14 +67,12 @@ class BertTokenizer(PretrainedTokenizer):
 
     def settings(self) -> dict[str, Any]:
         normalizer = self._backend.normalizer
-        names = ("cls_token", "pad_token", "sep_token", "unk_token", "mask_token")
         return {
             "tokenizer_class": "BertTokenizer",
             "do_lower_case": normalizer.lowercase,
             "strip_accents": normalizer.strip_accents,
             "tokenize_chinese_chars": normalizer.handle_chinese_chars,
             "clean_up_tokenization_spaces": self.clean_up_tokenization_spaces,
-            **dict(zip(names, self.special_tokens, strict=True)),
         }
 
     @classmethod
