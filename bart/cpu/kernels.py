@@ -16,7 +16,6 @@ import os
 import subprocess
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -140,8 +139,9 @@ class Kernels:
         MemoryError: a kernel found no memory.
     """
 
-    def __init__(self, library: Path) -> None:
-        self._library = ctypes.CDLL(str(library))
+    def __init__(self, *options: str) -> None:
+        """Compile them, with further options of the compiler; raises what `compile_library` does."""
+        self._library = ctypes.CDLL(str(compile_library(*options)))
         is_avx512, self.panel, self.greatest_code = (
             ctypes.c_int.in_dll(self._library, name).value for name in ("is_avx512", "panel_outputs", "greatest_code")
         )
@@ -466,11 +466,6 @@ def _mask(mask: Tensor | None, articles: int, queries: int, length: int) -> tupl
     return mask.data_ptr(), KINDS[mask.dtype], mask.stride(0) if mask_articles > 1 else 0, mask.stride(2), rows
 
 
-def compile_kernels(*options: str) -> Kernels:
-    """The kernels, compiled with further options of the compiler; raises what `compile_library` does."""
-    return Kernels(compile_library(*options))
-
-
 @functools.cache
 def load() -> Kernels | None:
     """The kernels, compiled if need be; None where they cannot be had, which is logged once with the reason."""
@@ -478,7 +473,7 @@ def load() -> Kernels | None:
         reason = "BART_KERNELS is 0"
     else:
         try:
-            return compile_kernels()
+            return Kernels()
         except subprocess.CalledProcessError as error:
             lines = error.stderr.decode(errors="replace").strip().split("\n")
             reason = f"the compiler fails: {next((line for line in lines if 'error' in line), lines[-1])}"

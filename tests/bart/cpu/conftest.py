@@ -34,17 +34,17 @@ def compiler() -> None:
 @pytest.fixture(scope="module", params=OPTIONS)
 def compiled(compiler: None, request: pytest.FixtureRequest) -> Kernels:
     """The kernels as this processor gets them, as one gets them that has AVX2 alone, and without code for some only."""
-    if request.param == "AVX2" and not kernels.compile_kernels().is_avx512:
+    if request.param == "AVX2" and not kernels.Kernels().is_avx512:
         pytest.skip("this processor has no more than that")
-    return kernels.compile_kernels(*OPTIONS[request.param])
+    return kernels.Kernels(*OPTIONS[request.param])
 
 
 @pytest.fixture
 def emulated(compiler: None) -> Kernels:
     """The kernels as a processor gets them that multiplies bf16."""
-    if not kernels.compile_kernels().is_avx512:
+    if not kernels.Kernels().is_avx512:
         pytest.skip("needs AVX-512")
-    return kernels.compile_kernels("-O1", "-include", str(Path(__file__).with_name("emulated_bf16.h")))
+    return kernels.Kernels("-O1", "-include", str(Path(__file__).with_name("emulated_bf16.h")))
 
 
 @pytest.fixture(autouse=True)

@@ -62,25 +62,25 @@ def test_compiled_for_other_processors(processor: str) -> None:
 @pytest.mark.usefixtures("compiler")
 def test_compiled_once_by_processes_that_race(cache: Path) -> None:
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda _: kernels.compile_kernels("-O0"), range(2)))
+        list(pool.map(lambda _: kernels.Kernels("-O0"), range(2)))
     (library,) = cache.iterdir()
     written = library.stat().st_mtime_ns
-    kernels.compile_kernels("-O0")
+    kernels.Kernels("-O0")
     assert [library.stat().st_mtime_ns] == [file.stat().st_mtime_ns for file in cache.iterdir()] == [written]
-    kernels.compile_kernels("-O0", "-DBART_PLAIN")
+    kernels.Kernels("-O0", "-DBART_PLAIN")
     assert len(list(cache.iterdir())) == 2
 
 
 @pytest.mark.usefixtures("compiler")
 def test_a_library_that_others_may_change_is_compiled_anew(cache: Path) -> None:
-    kernels.compile_kernels("-O0")
+    kernels.Kernels("-O0")
     (library,) = cache.iterdir()
     assert cache.stat().st_mode & 0o777 == library.stat().st_mode & 0o777 == 0o700
     library.unlink()
     library.write_bytes(b"planted")
     library.chmod(0o722)
     states = torch.ones(1, 1, 1, 64)
-    assert torch.equal(kernels.compile_kernels("-O0").attend(states, states, states), states[0])
+    assert torch.equal(kernels.Kernels("-O0").attend(states, states, states), states[0])
     assert library.stat().st_mode & 0o777 == 0o700
 
 
@@ -89,11 +89,11 @@ def test_a_folder_that_others_may_change_is_not_used(cache: Path, monkeypatch: p
     cache.mkdir(parents=True)
     cache.chmod(0o770)
     with pytest.raises(OSError, match="others may write"):
-        kernels.compile_kernels("-O0")
+        kernels.Kernels("-O0")
     cache.chmod(0o700)
     monkeypatch.setattr(os, "geteuid", lambda: cache.stat().st_uid + 1)
     with pytest.raises(OSError, match="is not owned by this user"):
-        kernels.compile_kernels("-O0")
+        kernels.Kernels("-O0")
     assert list(cache.iterdir()) == []
 
 
@@ -106,9 +106,9 @@ def test_a_folder_in_one_that_others_may_change_is_not_used(cache: Path) -> None
         cache.parent.chmod(mode)
         if refused:
             with pytest.raises(OSError, match=f"lies in {cache.parent}, to which others may write"):
-                kernels.compile_kernels("-O0")
+                kernels.Kernels("-O0")
         else:
-            kernels.compile_kernels("-O0")
+            kernels.Kernels("-O0")
 
 
 @pytest.mark.usefixtures("compiler")
@@ -116,7 +116,7 @@ def test_a_folder_in_one_that_others_may_change_is_not_used(cache: Path) -> None
 def test_its_folder_is_the_users_whatever_the_umask(umask: int, cache: Path) -> None:
     before = os.umask(umask)
     try:
-        kernels.compile_kernels("-O0")
+        kernels.Kernels("-O0")
     finally:
         os.umask(before)
     assert cache.stat().st_mode & 0o777 == cache.parent.stat().st_mode & 0o777 == 0o700
@@ -126,13 +126,13 @@ def test_its_folder_is_the_users_whatever_the_umask(umask: int, cache: Path) -> 
 def test_a_damaged_library_is_compiled_anew(cache: Path) -> None:
     """To load it would end the process with SIGBUS."""
     states = torch.ones(1, 1, 1, 64)
-    kernels.compile_kernels("-O0")
+    kernels.Kernels("-O0")
     (library,) = cache.iterdir()
     whole = library.read_bytes()
     library.unlink()  # a mapped file must not change
     library.write_bytes(whole[: len(whole) // 2])
     library.chmod(0o700)
-    assert torch.equal(kernels.compile_kernels("-O0").attend(states, states, states), states[0])
+    assert torch.equal(kernels.Kernels("-O0").attend(states, states, states), states[0])
     assert [file.read_bytes() for file in cache.iterdir()] == [whole]
 
 

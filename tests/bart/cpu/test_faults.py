@@ -96,7 +96,7 @@ def test_a_kernel_that_finds_no_memory_says_so(tmp_path: Path, cache: Path) -> N
         "static void *no_memory(size_t line, size_t bytes) { return line + bytes ? NULL : &no_memory; }\n"
         "#define aligned_alloc no_memory\n"
     )
-    failing = kernels.compile_kernels("-O0", "-include", str(header))
+    failing = kernels.Kernels("-O0", "-include", str(header))
     states = torch.ones(1, 1, 4, 64)
     with pytest.raises(MemoryError, match="attend"):
         failing.attend(states, states, states)
@@ -115,8 +115,8 @@ def test_a_kernel_that_finds_no_memory_says_so(tmp_path: Path, cache: Path) -> N
 
 UNDEFINED = """
 import torch
-from bart.cpu.kernels import PackedCodes, compile_kernels
-kernels = compile_kernels("-O0", "-fsanitize=float-cast-overflow", "-fsanitize-undefined-trap-on-error")
+from bart.cpu.kernels import Kernels, PackedCodes
+kernels = Kernels("-O0", "-fsanitize=float-cast-overflow", "-fsanitize-undefined-trap-on-error")
 for bad in (torch.nan, torch.inf, -torch.inf):
     states = torch.randn(2, 8, 2, 64)
     states[0, 1, 1, 3] = bad

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bart.cpu.kernels import Kernels, compile_kernels
+from bart.cpu.kernels import Kernels
 from bart.errors import InputError
 from bart.modeling import packed
 from bart.modeling.modeling_bart import BartForConditionalGeneration
@@ -74,7 +74,7 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ker
     if request.param == "oneDNN":
         if packed.load() is None:
             pytest.skip("the kernels cannot be compiled")
-        plain = compile_kernels("-DBART_PLAIN")
+        plain = Kernels("-DBART_PLAIN")
         monkeypatch.setattr(packed, "load", lambda: plain)
     elif request.param == "torch":
         monkeypatch.setattr(packed, "load", lambda: None)
