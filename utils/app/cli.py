@@ -258,7 +258,7 @@ def parse_dataclass(
     argv = with_underscores(sys.argv[1:] if argv is None else argv)
     options: dict[str, _Option] = {}
     sections: dict[str, list[_Option]] = {}
-    for fields in _groups(cls, parts or {}):
+    for fields in option_groups(cls, parts or {}):
         section = "options"
         for field, annotation in fields:
             if field.name in options:
@@ -298,13 +298,13 @@ def parse_dataclass(
     return _build(cls, parts or {}, values)
 
 
-def _groups(cls: type, parts: Mapping[str, type]) -> Iterator[list[tuple[dataclasses.Field[Any], Any]]]:
+def option_groups(cls: type, parts: Mapping[str, type]) -> Iterator[list[tuple[dataclasses.Field[Any], Any]]]:
     """The options of each part and, behind its parts, of a class: lists of fields with their annotations."""
     hints, direct = typing.get_type_hints(cls), []
     for field in dataclasses.fields(cls):
         kind = parts.get(field.name, hints[field.name])
         if dataclasses.is_dataclass(kind):
-            yield from _groups(kind, {})
+            yield from option_groups(kind, {})
         else:
             direct.append((field, kind))
     yield direct
