@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,23 +57,24 @@ class Adafactor(optimization.Adafactor):
         gradients = [p.grad.to(dtype) for p, dtype in zip(parameters, dtypes, strict=True)]
         weights = [p.to(dtype) for p, dtype in zip(parameters, dtypes, strict=True)]
         if found_inf is None:
-            kept: Any = 1 - step ** group["decay_rate"]
+            average = partial(_decay, kept=1 - step ** group["decay_rate"])
         else:
             gradients = [gradient.masked_fill(found_inf > 0, 0) for gradient in gradients]
             steps = [self.state[parameter]["step"] for parameter in parameters]
-            kept = list(foreach.mul(foreach.pow(foreach.add(steps, 1), group["decay_rate"]), 1 - found_inf))
+            new = foreach.mul(foreach.pow(foreach.add(steps, 1), group["decay_rate"]), 1 - found_inf)
+            average = partial(foreach.lerp_, weights=new)
             foreach.add_(steps, [1 - found_inf] * len(steps))
         squares = foreach.mul(gradients, gradients)
         foreach.add_(squares, group["eps"][0])
         if is_matrix:
-            rows = self._averages("exp_avg_sq_row", parameters, [square.mean(-1) for square in squares], kept)
-            columns = self._averages("exp_avg_sq_col", parameters, [square.mean(-2) for square in squares], kept)
+            rows = self._averages("exp_avg_sq_row", parameters, [square.mean(-1) for square in squares], average)
+            columns = self._averages("exp_avg_sq_col", parameters, [square.mean(-2) for square in squares], average)
             rows = foreach.rsqrt([row / row.mean(-1, keepdim=True) for row in rows])
             factors = zip(rows, foreach.rsqrt(columns), strict=True)
             del squares  # as large as the gradients, as the updates are
             updates = [row[..., None] * column[..., None, :] for row, column in factors]
         else:
-            updates = foreach.rsqrt(self._averages("exp_avg_sq", parameters, squares, kept))
+            updates = foreach.rsqrt(self._averages("exp_avg_sq", parameters, squares, average))
         foreach.mul_(updates, gradients)
         sizes = foreach.norm(updates)
         foreach.div_(sizes, [parameter.numel() ** 0.5 for parameter in parameters])
@@ -90,18 +92,20 @@ class Adafactor(optimization.Adafactor):
             foreach.copy_(parameters, weights)
 
     def _averages(
-        self, name: str, parameters: Sequence[nn.Parameter], values: Sequence[Tensor], kept: Any
+        self, name: str, parameters: Sequence[nn.Parameter], values: list[Tensor], average: Callable[..., Any]
     ) -> list[Tensor]:
-        """The running averages of that name, after a step; kept is their weight, or a list of those of the values."""
+        """The running averages of that name, which `average` has moved towards the values."""
         for parameter, value in zip(parameters, values, strict=True):
             self.state[parameter].setdefault(name, torch.zeros_like(value))
         averages = [self.state[parameter][name] for parameter in parameters]
-        if isinstance(kept, list):
-            foreach.lerp_(averages, values, kept)
-        else:
-            foreach.mul_(averages, kept)
-            foreach.add_(averages, values, alpha=1 - kept)
+        average(averages, values)
         return averages
+
+
+def _decay(averages: Sequence[Tensor], values: Sequence[Tensor], kept: float) -> None:
+    """Move averages towards the values; they keep this share, as transformers rounds it."""
+    foreach.mul_(averages, kept)
+    foreach.add_(averages, values, alpha=1 - kept)
 
 
 def _parts(parameters: Sequence[nn.Parameter]) -> list[list[nn.Parameter]]:

@@ -53,10 +53,7 @@ class Lamb(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = None if closure is None else torch.enable_grad()(closure)()
         self.trust_ratios, found_inf = [], getattr(self, "found_inf", None)
         for group in self.param_groups:
             group["step"] = group["step"] + (1 if found_inf is None else 1 - found_inf)
