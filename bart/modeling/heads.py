@@ -199,13 +199,7 @@ class BartForTokenClassification(_HeadedBart):
     def forward(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, labels: Tensor | None = None
     ) -> ClassifierOutput:
-        """Label tokens.
-
-        Args:
-            input_ids: (B, S).
-            attention_mask: (B, S), 1 for tokens and 0 for padding; None means no padding.
-            labels: (B, S), -100 where a token has none; the loss is their mean cross entropy.
-        """
+        """Logits (B, S, N); labels (B, S) are -100 where a token has none. Inputs are those of the class above."""
         if self.stack == "encoder":
             check_forward(input_ids)
             hidden = encoder_states = self.model.encoder(input_ids, attention_mask)

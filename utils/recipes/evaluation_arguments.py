@@ -67,8 +67,7 @@ class PrecisionOptions:
 
     @property
     def _chosen(self) -> list[str]:
-        flags = {"fp16": self.fp16, "bf16": self.bf16, "tf32": self.tf32, "int8": self.int8}
-        return [name for name in PRECISIONS if flags.get(name)]
+        return [name for name in PRECISIONS if getattr(self, name, False)]
 
     @property
     def precision(self) -> str:

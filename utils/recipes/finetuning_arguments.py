@@ -67,32 +67,24 @@ class FinetuneArguments(TrainingArguments):
 
     def _check_stream(self) -> None:
         """Refuse what needs the length of an epoch, the lengths of all examples, or files."""
-        optimisation, data_dir = self.optimisation, self.places.data_dir
-        stream = f"--data_dir {data_dir} is streamed, and nobody knows the length of its epochs"
-        if optimisation.max_steps < 0 or self.epochs.max_epochs is not None:
-            raise InputError(f"{stream}: give --max_steps, and not --max_epochs")
-        if self.run.val_check_interval <= 1:
-            raise InputError(
-                f"{stream}: --val_check_interval is {self.run.val_check_interval:g}, a part of an epoch; allowed: "
-                "training samples, above 1"
-            )
-        if self.epochs.min_epochs > 1:
-            raise InputError(f"{stream}: --min_epochs is {self.epochs.min_epochs}; allowed: 0 or 1, which mean none")
-        if self.places.cache_dir is not None:
-            raise InputError(
-                f"--cache_dir is {self.places.cache_dir}, for token ids of line files; --data_dir {data_dir} is "
-                "streamed"
-            )
-        if self.places.val_ratio is not None:
-            raise InputError(
-                f"--val_ratio is {self.places.val_ratio}; --data_dir {data_dir} is streamed; allowed: what "
-                "utils.corpora.prepare makes of it"
-            )
+        places, epochs, interval = self.places, self.epochs, self.run.val_check_interval
+        streamed = f"--data_dir {places.data_dir} is streamed"
+        unknown = f"{streamed}, and nobody knows the length of its epochs"
+        if self.optimisation.max_steps < 0 or epochs.max_epochs is not None:
+            raise InputError(f"{unknown}: give --max_steps, and not --max_epochs")
+        if interval <= 1:
+            part = f"--val_check_interval is {interval:g}, a part of an epoch"
+            raise InputError(f"{unknown}: {part}; allowed: training samples, above 1")
+        if epochs.min_epochs > 1:
+            raise InputError(f"{unknown}: --min_epochs is {epochs.min_epochs}; allowed: 0 or 1, which mean none")
+        if places.cache_dir is not None:
+            raise InputError(f"--cache_dir is {places.cache_dir}, for token ids of line files; {streamed}")
+        if places.val_ratio is not None:
+            allowed = "what utils.corpora.prepare makes of it"
+            raise InputError(f"--val_ratio is {places.val_ratio}; {streamed}; allowed: {allowed}")
         if self.lengths.max_tokens_per_batch is not None:
-            raise InputError(
-                f"--max_tokens_per_batch needs the lengths of all examples; --data_dir {data_dir} is streamed and "
-                "takes --train_batch_size"
-            )
+            needs = "--max_tokens_per_batch needs the lengths of all examples"
+            raise InputError(f"{needs}; {streamed} and takes --train_batch_size")
 
     @property
     def task_class(self) -> type[Task]:

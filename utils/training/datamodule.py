@@ -31,7 +31,7 @@ class TrainingData(pl.LightningDataModule):
         collate: makes a batch of some examples.
         max_steps, max_epochs: the length of the run, whichever ends it first; -1 and None for neither, which is one
             epoch.
-        lengths: how the lengths of examples decide which ones share a batch; by default they do not.
+        lengths: how the lengths of examples decide which ones share a batch.
 
     Attributes:
         steps_per_epoch: None for a stream whose length nobody knows.
@@ -48,12 +48,12 @@ class TrainingData(pl.LightningDataModule):
         max_steps: int,
         hardware: HardwareOptions,
         seed: int,
-        lengths: LengthBatchOptions | None = None,
-        max_epochs: int | None = None,
+        lengths: LengthBatchOptions,
+        max_epochs: int | None,
     ) -> None:
         super().__init__()
         self.train, self.val, self.collate = train, val, collate
-        self.options, self.seed, self.lengths = options, seed, lengths or LengthBatchOptions()
+        self.options, self.seed, self.lengths = options, seed, lengths
         self.loader: StreamLoader | None = None
         self.cursor: dict[str, Any] | None = None  # of the checkpoint that a stream goes on from
         self.loader_options = {

@@ -205,10 +205,8 @@ def build_callbacks(plan: Plan, task: TrainedTask, streams: bool) -> tuple[BestC
     run = plan.run
     metric, mode = task.validation_name(plan.metric), plan.direction
     checkpoints = BestCheckpoints(run.output_dir, metric, mode, run.save_top_k, plan.conditions)
-    measurements, termination = (
-        Measurements(run.log_every_n_steps, gpu_rate(plan.hardware), seconds_of_sessions(Path(run.output_dir))),
-        Termination(),
-    )
+    earlier_seconds, termination = seconds_of_sessions(Path(run.output_dir)), Termination()
+    measurements = Measurements(run.log_every_n_steps, gpu_rate(plan.hardware), earlier_seconds)
     callbacks: list[Callback] = [
         SameStart(plan.checkpoint),
         stop := StopOnNonFinite(),
