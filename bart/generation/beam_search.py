@@ -48,6 +48,16 @@ def _top_sums(scores: Tensor, bases: Tensor, count: int) -> tuple[Tensor, Tensor
     return top, columns.gather(1, places)
 
 
+def column(tensor: Tensor, places: Tensor) -> Tensor:
+    """The numbers (B, N) in an article's place of (B,) in the last dimension of (B, N, T)."""
+    return tensor.gather(2, places[:, None, None].expand(-1, tensor.shape[1], 1))[:, :, 0]
+
+
+def put_column(tensor: Tensor, places: Tensor, numbers: Tensor) -> None:
+    """Put numbers (B, N) where `column` reads them."""
+    tensor.scatter_(2, places[:, None, None].expand(-1, tensor.shape[1], 1), numbers[:, :, None])
+
+
 def is_among(ids: Tensor, chosen: Tensor) -> Tensor:
     """True for each id (…) that is one of the chosen (n,). `torch.isin` may wait for the device if n is large."""
     return (ids[..., None] == chosen).any(dim=-1)
@@ -120,7 +130,7 @@ class BeamSearch:
     @property
     def last_ids(self) -> Tensor:
         """(B, K) the last id of each open hypothesis."""
-        return self.open.tokens.gather(2, self._at(self.lengths - 1))[:, :, 0]
+        return column(self.open.tokens, self.lengths - 1)
 
     @property
     def state(self) -> list[Tensor]:
@@ -131,10 +141,6 @@ class BeamSearch:
     def state(self, tensors: Sequence[Tensor]) -> None:
         self.open, self.finished = Hypotheses(*tensors[:4]), Hypotheses(*tensors[4:8])
         self.lengths, self.active, self.limits = tensors[8:]
-
-    def _at(self, places: Tensor) -> Tensor:
-        """places (B,) as an index (B, K, 1) into the last dimension of what hypotheses hold."""
-        return places[:, None, None].expand(-1, self.width, 1)
 
     def step(self, scores: Tensor) -> Tensor:
         """Choose the next id of every beam.
@@ -152,7 +158,7 @@ class BeamSearch:
         if self.config.early_stopping is True:
             self.active &= ~self.finished.finished.all(dim=1, keepdim=True)
         self.active &= ~self._is_last()
-        parents = self.open.parents.gather(2, self._at(self.lengths - 1))[:, :, 0]
+        parents = column(self.open.parents, self.lengths - 1)
         self.lengths = self.lengths + 1
         return parents
 
@@ -172,9 +178,8 @@ class BeamSearch:
         beams, ids = flat // vocab_size, flat % vocab_size
 
         extended = self.open.take(beams)
-        places = self.lengths[:, None, None].expand(-1, count, 1)
-        extended.tokens.scatter_(2, places, ids[:, :, None])
-        extended.parents.scatter_(2, places - 1, self.beams[beams][:, :, None])
+        put_column(extended.tokens, self.lengths, ids)
+        put_column(extended.parents, self.lengths - 1, self.beams[beams])
         return replace(extended, scores=sums, finished=is_among(ids, self.eos_ids) | self._is_last())
 
     def _is_last(self) -> Tensor:
@@ -233,15 +238,13 @@ class DiverseBeamGroup(BeamSearch):
         # EOS is not among them.
         by_rank = self._ended(candidates).long().argsort(dim=1, stable=True)
         chosen = candidates.take(by_rank[:, : self.width])
-        places = self._at(self.lengths)
-        ids = chosen.tokens.gather(2, places).masked_fill(~self.active[:, :, None], self.pad_token_id)
-        chosen.tokens.scatter_(2, places, ids)
+        ids = column(chosen.tokens, self.lengths).masked_fill(~self.active, self.pad_token_id)
+        put_column(chosen.tokens, self.lengths, ids)
         return chosen
 
     def _ended(self, candidates: Hypotheses) -> Tensor:
         """(B, C) bool: the candidates that took an EOS id, rather than being cut at max_length."""
-        places = self.lengths[:, None, None].expand(-1, candidates.tokens.shape[1], 1)
-        return is_among(candidates.tokens.gather(2, places)[:, :, 0], self.eos_ids)
+        return is_among(column(candidates.tokens, self.lengths), self.eos_ids)
 
     def _attainable(self, candidates: Hypotheses) -> Tensor:
         return candidates.scores[:, :1] / self._penalty(self._assumed_lengths())

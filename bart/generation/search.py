@@ -15,7 +15,15 @@ import torch
 from torch import Tensor
 
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, Hypotheses, best_hypotheses, is_among
+from bart.generation.beam_search import (
+    BeamSearch,
+    DiverseBeamGroup,
+    Hypotheses,
+    best_hypotheses,
+    column,
+    is_among,
+    put_column,
+)
 from bart.generation.rules import Prefixes, Rule, diversity_penalties, draw
 
 
@@ -37,7 +45,7 @@ class TokenSearch:
     @property
     def last_ids(self) -> Tensor:
         """(B, K) the ids that the decoder reads next."""
-        return self.tokens.gather(2, self._at(self.lengths - 1))[:, :, 0]
+        return column(self.tokens, self.lengths - 1)
 
     @property
     def active(self) -> Tensor:
@@ -64,9 +72,8 @@ class TokenSearch:
             kept.append(scores)
         chosen = draw(scores, 1)[:, 0] if self.config.do_sample else scores.argmax(dim=1)
         chosen = chosen.view(-1, count)
-        places = self._at(self.lengths)
-        old = self.tokens.gather(2, places)[:, :, 0]
-        self.tokens.scatter_(2, places, torch.where(self.unfinished, chosen, old)[:, :, None])
+        old = column(self.tokens, self.lengths)
+        put_column(self.tokens, self.lengths, torch.where(self.unfinished, chosen, old))
         self.lengths = self.lengths + 1
         self.ends += self.unfinished
         self.unfinished &= ~is_among(chosen, self.eos_ids) & (self.lengths < self.limits[:, 1])[:, None]
@@ -86,9 +93,6 @@ class TokenSearch:
     @state.setter
     def state(self, tensors: Sequence[Tensor]) -> None:
         self.tokens, self.lengths, self.unfinished, self.ends, self.limits = tensors
-
-    def _at(self, places: Tensor) -> Tensor:
-        return places[:, None, None].expand(-1, self.tokens.shape[1], 1)
 
 
 class BeamGroups:
