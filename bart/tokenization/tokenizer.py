@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -153,7 +153,7 @@ class PretrainedTokenizer(Vocabulary):
             raise InputError(f"{path}: its unk_token is {unknown!r}; allowed: a token, or an object with its content")
         source = path / TOKENIZER_FILE if (path / TOKENIZER_FILE).exists() else files[0]
         if source.name == TOKENIZER_FILE:
-            backend = _parsed(_read_text(source), str(source))
+            backend = _parsed(Tokenizer.from_file, str(source), str(source))
         elif all(file.exists() for file in files):
             try:
                 backend = cls.pipeline_of(files, unk_token)
@@ -200,7 +200,7 @@ class PretrainedTokenizer(Vocabulary):
     @classmethod
     def from_json(cls, text: str, *, source: str = "tokenizer JSON") -> Self:
         """Inverse of `to_json`; reads any `tokenizer.json` of this kind. Errors call it `source`."""
-        return cls(_parsed(text, source), source=source)
+        return cls(_parsed(Tokenizer.from_str, text, source), source=source)
 
     def to_json(self) -> str:
         """The whole tokenizer, apart from `model_max_length`, in the format of `tokenizer.json`."""
@@ -521,10 +521,10 @@ def texts_to_learn(texts: Iterable[str]) -> Iterator[str]:
     return itertools.chain([first], texts)
 
 
-def _parsed(text: str, source: str) -> Tokenizer:
+def _parsed(parse: Callable[[str], Tokenizer], given: str, source: str) -> Tokenizer:
     try:
-        return Tokenizer.from_str(text)
-    except Exception as error:  # the library raises bare Exception for every fault of the text
+        return parse(given)
+    except Exception as error:  # the library raises bare Exception for every fault of file and text
         raise InputError(f"{source}: not a tokenizer.json: {one_line(error)}") from error
 
 
@@ -542,15 +542,6 @@ def _without_tensors(values: Any) -> Any:
 def check_integer(name: str, value: object, smallest: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < smallest:
         raise InputError(f"{name}={value!r}: give a whole number from {smallest}")
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 text (byte {error.start})") from error
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def one_line(error: Exception) -> str:

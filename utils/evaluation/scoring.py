@@ -41,11 +41,9 @@ class ScoringRun:
     """A run that scores a split.
 
     Attributes:
-        save_dir: where the results are written.
         task_name: the task, as --task names it.
         data_dir: the data, as --data_dir names it.
         model_name: where the weights come from, by which a run that was broken off is known again.
-        precision: the model's.
         batch_size: examples of a process that are in work at once.
         batch_size_option: the option that sets the batch size, for messages.
         seed: of tokens that are drawn.

@@ -101,15 +101,7 @@ class StopOnNonFinite(Callback):
         self._look(trainer)
         self.unseen = step
 
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._look(trainer)
-
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        self._look(trainer)
-
-    def _look(self, trainer: pl.Trainer) -> None:
+    def _look(self, trainer: pl.Trainer, *_: Any) -> None:
         step = self.unseen
         if step is None:
             return
@@ -138,6 +130,8 @@ class StopOnNonFinite(Callback):
             f"the {what} at step {step.number}, with learning rate {step.lr:.4g}; examples in its batch, counted from "
             f"1 as {order}: {', '.join(map(str, sorted(numbers)))}"
         )
+
+    on_validation_start = on_save_checkpoint = _look
 
 
 class CountSkippedSteps(Callback):
