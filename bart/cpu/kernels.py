@@ -314,11 +314,7 @@ class Kernels:
     ) -> Tensor:
         """bias + rows · weightᵀ for rows (N, I) in fp32 or bf16, which are quantised as by `quantize_rows`.
 
-        It exists where `multiplies` is true.
-
-        Args:
-            with_gelu: apply GELU, the exact one.
-            dtype: of the result (N, O): fp32 or bf16.
+        It exists where `multiplies` is true. The result (N, O), or exact GELU of it, has dtype, fp32 or bf16.
         """
         inputs, count = weight.inputs, len(rows)
         outputs = round_up(weight.outputs, self.panel)
@@ -335,11 +331,7 @@ class Kernels:
         return out
 
     def multiply_fp32(self, rows: Tensor, weight: PackedWeight, with_gelu: bool = False) -> Tensor:
-        """bias + rows · weightᵀ for rows (N, I) in fp32 -> (N, O), where `multiplies_fp32` is true.
-
-        Args:
-            with_gelu: apply GELU, the exact one.
-        """
+        """bias + rows · weightᵀ (N, O), or exact GELU of it, for rows (N, I) in fp32; if `multiplies_fp32` is true."""
         inputs, count = weight.inputs, len(rows)
         outputs = round_up(weight.outputs, self.panel)
         _require(weight.weight.shape[2] == self.panel)
@@ -398,11 +390,9 @@ class Kernels:
     def finish_rows(
         self, products: Tensor, peak: Tensor, bias: Tensor, with_gelu: bool = False, dtype: torch.dtype = torch.float32
     ) -> Tensor:
-        """bias + products · peak, for products (N, O), peak (N, 1) and bias (O,) in fp32.
+        """bias + products · peak, or exact GELU of it, for products (N, O), peak (N, 1) and bias (O,) in fp32.
 
-        Args:
-            with_gelu: apply GELU, the exact one.
-            dtype: of the result: fp32, which overwrites the products, or bf16.
+        dtype is that of the result: fp32, which overwrites the products, or bf16.
         """
         count, width = products.shape
         _require(dtype in FLOATS)

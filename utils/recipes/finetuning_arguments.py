@@ -49,21 +49,16 @@ class FinetuneArguments(TrainingArguments):
         weights, rank = self.model.weights, self.model.adaptation.lora_rank
         if weights.is_scratch and weights.config_path is None:
             config_path = shipped_config(self.task_class.default_config)
-            self._fill_in(model=replace(self.model, weights=replace(weights, config_path=config_path)))
-        super().__post_init__()
+            weights = replace(weights, config_path=config_path)
+            self._fill_in(model=replace(self.model, weights=weights))
+        if weights.is_scratch:
+            self._complete(SCRATCH_RATE, weights.config_path)
+        else:
+            self._complete(FINE_TUNING_RATE, weights.model_name_or_path.removesuffix("/export"))
         if rank is not None and not self.do_train:
             raise InputError(f"--lora_rank is {rank}; it needs --do_train, which is not given")
         if is_streamed(self.places.data_dir) and self.do_train and self.task_class.streams:
             self._check_stream()
-
-    @property
-    def default_rate(self) -> float:
-        return SCRATCH_RATE if self.model.weights.is_scratch else FINE_TUNING_RATE
-
-    @property
-    def start(self) -> str:
-        weights = self.model.weights
-        return weights.config_path if weights.is_scratch else weights.model_name_or_path.removesuffix("/export")
 
     def _check_stream(self) -> None:
         """Refuse what needs the length of an epoch, the lengths of all examples, or files."""

@@ -81,16 +81,10 @@ class PretrainingArguments(TrainingArguments):
         if self.model.config_path is None and self.model.model_name_or_path is None:
             config_path = shipped_config(self.task_class.default_config)
             self._fill_in(model=replace(self.model, config_path=config_path))
-        super().__post_init__()
-
-    @property
-    def default_rate(self) -> float:
-        of_adam = SCRATCH_RATE if self.model.model_name_or_path is None else FINE_TUNING_RATE
-        return LAMB_RATE if self.optimisation.is_lamb else of_adam
-
-    @property
-    def start(self) -> str:
-        return (self.model.model_name_or_path or self.model.config_path).removesuffix("/export")
+        weights = self.model.model_name_or_path
+        of_adam = SCRATCH_RATE if weights is None else FINE_TUNING_RATE
+        rate = LAMB_RATE if optimisation.is_lamb else of_adam
+        self._complete(rate, (weights or self.model.config_path).removesuffix("/export"))
 
     @property
     def resumed(self) -> str | None:

@@ -45,17 +45,22 @@ class TrainingArguments(ABC):
     do_train = True
     lengths, epochs = LengthBatchOptions(), EpochOptions()
 
-    def __post_init__(self) -> None:
+    def _complete(self, rate: float, start: str) -> None:
+        """Fill in learning rate and output directory where they are not given, and check the whole.
+
+        Args:
+            rate: the learning rate by default.
+            start: the config or the weights that training starts from, after which the directory is named.
+        """
         if self.optimisation.learning_rate is None:
-            self._fill_in(optimisation=replace(self.optimisation, learning_rate=self.default_rate))
+            self._fill_in(optimisation=replace(self.optimisation, learning_rate=rate))
         if self.run.output_dir is None:
-            self._fill_in(run=replace(self.run, output_dir=self._new_output_dir()))
+            self._fill_in(run=replace(self.run, output_dir=self._new_output_dir(start)))
         if self.hardware.strategy == "fsdp" and self.optimisation.optimizer in ("adafactor", "lamb", "fused_lamb"):
             raise InputError(
                 f"--strategy fsdp and --optimizer {self.optimisation.optimizer} exclude each other: it needs whole "
                 "matrices, and fsdp gives each process parts; fsdp takes adamw, fused_adam or sgd"
             )
-
         if self.optimisation.optimizer == "fused_lamb" and self.hardware.fp16 and self.hardware.amp_level == "O3":
             raise InputError(
                 "--optimizer fused_lamb and --fp16 --amp_level O3 exclude each other: apex's FusedLAMB keeps "
@@ -65,21 +70,6 @@ class TrainingArguments(ABC):
     def _fill_in(self, **parts: Any) -> None:
         for name, value in parts.items():
             object.__setattr__(self, name, value)
-
-    @property
-    @abstractmethod
-    def default_rate(self) -> float:
-        """The learning rate where none is given."""
-
-    @property
-    @abstractmethod
-    def start(self) -> str:
-        """The config or the weights that training starts from; the default --output_dir is named after it."""
-
-    @property
-    @abstractmethod
-    def task_class(self) -> type[TrainedTask]:
-        """The task."""
 
     @property
     def resumed(self) -> str | None:
@@ -100,13 +90,13 @@ class TrainingArguments(ABC):
             allowed = ", ".join(["loss", *metrics])
             raise InputError(f"--val_metric is {self.run.val_metric!r}; allowed for --task {self.task}: {allowed}")
 
-    def _new_output_dir(self) -> str:
+    def _new_output_dir(self, start: str) -> str:
         """A folder for this run alone. Processes that Lightning starts inherit the stamp of the first one."""
         if "LOCAL_WORLD_SIZE" in os.environ and self.hardware.processes > 1:
             raise InputError("--output_dir is not given; torchrun's processes must write to one folder: name it")
         if is_first() or STAMP not in os.environ:
             os.environ[STAMP] = time.strftime("%y%m%d_%H%M%S")
-        name = re.sub(r"\.(json|ckpt)$", "", Path(self.start).resolve().name)
+        name = re.sub(r"\.(json|ckpt)$", "", Path(start).resolve().name)
         return f"results/{name}_{os.environ[STAMP]}"
 
     def settings(self, on_resume: OnResume | None = None) -> dict[str, Any]:
