@@ -255,7 +255,7 @@ def parse_dataclass(
     Raises:
         InputError: the YAML file, or what the dataclasses themselves check.
     """
-    argv = with_underscores(sys.argv[1:] if argv is None else argv)
+    argv = with_underscores(argv)
     options: dict[str, _Option] = {}
     sections: dict[str, list[_Option]] = {}
     for fields in option_groups(cls, parts or {}):
@@ -337,8 +337,8 @@ def _parse(parser: _Parser, argv: Sequence[str], known: Sequence[str]) -> dict[s
     return {name: tuple(value) if isinstance(value, list) else value for name, value in parsed.items()}
 
 
-def early_option(argv: Sequence[str], name: str, default: str | None = None) -> str | None:
-    """One option's value, from the command line or the YAML file, before all options are known."""
+def early_option(argv: Sequence[str] | None, name: str, default: str | None = None) -> str | None:
+    """One option's value, from the command line (None: sys.argv) or the YAML file, before all options are known."""
     parser = _Parser(add_help=False, allow_abbrev=False)
     for known in {name, "config"}:
         parser.add_argument(f"--{known}")
@@ -348,11 +348,11 @@ def early_option(argv: Sequence[str], name: str, default: str | None = None) -> 
     return default if early[name] is None else str(early[name])
 
 
-def with_underscores(argv: Sequence[str]) -> list[str]:
-    """The words of a command line, with hyphens in the names of options replaced by underscores."""
+def with_underscores(argv: Sequence[str] | None) -> list[str]:
+    """The words of a command line, None: sys.argv, with hyphens in the names of options replaced by underscores."""
     return [
         "--" + "=".join([name.replace("-", "_"), *value]) if word.startswith("--") and word != "--" else word
-        for word in argv
+        for word in (sys.argv[1:] if argv is None else argv)
         for name, *value in [word[2:].split("=", 1)]
     ]
 

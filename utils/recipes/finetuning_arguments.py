@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -94,7 +93,7 @@ class FinetuneArguments(TrainingArguments):
 
 def parse_finetune_arguments(argv: Sequence[str] | None = None) -> FinetuneArguments:
     """Read finetune.py's command line, and the YAML file that it may name."""
-    task = find_task(early_option(sys.argv[1:] if argv is None else argv, "task", TASKS[0]))
+    task = find_task(early_option(argv, "task", TASKS[0]))
     return parse_dataclass(
         FinetuneArguments,
         argv,

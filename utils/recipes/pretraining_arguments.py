@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -123,7 +122,7 @@ class PretrainingArguments(TrainingArguments):
 
 def parse_pretraining_arguments(argv: Sequence[str] | None = None) -> PretrainingArguments:
     """Read run_pretraining.py's command line, and the YAML file that it may name."""
-    name = early_option(sys.argv[1:] if argv is None else argv, "task", Denoising.name)
+    name = early_option(argv, "task", Denoising.name)
     task = TASKS.get(name, Denoising)
     return parse_dataclass(
         PretrainingArguments,
