@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import Any
 
 import pytorch_lightning as pl
@@ -47,13 +48,9 @@ def prepare(trainer: pl.Trainer) -> None:
     try:
         old = trainer.fit_loop.epoch_loop
         loop = EpochLoop(trainer, old.min_steps, old.max_steps)
-        for owner, name in (
-            (_TrainingEpochLoop, "_broadcast_sigterm_tensor"),
-            (_TrainingEpochLoop, "_should_check_val_fx"),
-            (_TrainingEpochLoop, "_num_ready_batches_reached"),
-            (trainer._signal_connector, "register_signal_handlers"),
-        ):
-            getattr(owner, name)  # which raises AttributeError
+        # What is missing raises AttributeError.
+        attrgetter("_broadcast_sigterm_tensor", "_should_check_val_fx", "_num_ready_batches_reached")(old)
+        attrgetter("register_signal_handlers")(trainer._signal_connector)
         settle({"fit_loop": trainer.fit_loop.state_dict()}, 0, validation_is_due=False)
     except (AttributeError, KeyError, TypeError) as error:
         raise RunError(

@@ -68,12 +68,10 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
     trainer = build_trainer(plan, model, data, callbacks)
     if trainer.strategy.launcher is not None:
         started.append(trainer.strategy.launcher.kill)
-    trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
     logger.info(
         "training %s of %s parameters on %s for %s steps of %s%.0f examples",
-        f"{trained:,}",
-        f"{parameters:,}",
+        f"{model.num_parameters(only_trainable=True):,}",
+        f"{model.num_parameters():,}",
         f"the stream {data.train.name}" if data.streams else f"{len(data.train):,} examples",
         f"{data.total_steps:,}",
         "about " if data.lengths.max_tokens_per_batch else "",
