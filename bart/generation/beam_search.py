@@ -49,12 +49,12 @@ def _top_sums(scores: Tensor, bases: Tensor, count: int) -> tuple[Tensor, Tensor
 
 
 def column(tensor: Tensor, places: Tensor) -> Tensor:
-    """The numbers (B, N) in an article's place of (B,) in the last dimension of (B, N, T)."""
+    """The numbers (B, N) in each article's place, (B,), of the last dimension of a tensor (B, N, T)."""
     return tensor.gather(2, places[:, None, None].expand(-1, tensor.shape[1], 1))[:, :, 0]
 
 
 def put_column(tensor: Tensor, places: Tensor, numbers: Tensor) -> None:
-    """Put numbers (B, N) where `column` reads them."""
+    """Put numbers (B, N) into the places that `column` reads."""
     tensor.scatter_(2, places[:, None, None].expand(-1, tensor.shape[1], 1), numbers[:, :, None])
 
 

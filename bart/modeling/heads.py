@@ -199,7 +199,7 @@ class BartForTokenClassification(_HeadedBart):
     def forward(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, labels: Tensor | None = None
     ) -> ClassifierOutput:
-        """Logits (B, S, N); labels (B, S) are -100 where a token has none. Inputs are those of the class above."""
+        """Logits (B, S, N); labels (B, S) are -100 where a token has none. The others are those of whole texts."""
         if self.stack == "encoder":
             check_forward(input_ids)
             hidden = encoder_states = self.model.encoder(input_ids, attention_mask)

@@ -207,7 +207,7 @@ class PretrainedTokenizer(Vocabulary):
         return self._backend.to_str()
 
     def settings(self) -> dict[str, Any]:
-        """What `transformers` wants in tokenizer_config.json, apart from tokens and model_max_length."""
+        """The settings in tokenizer_config.json for `transformers`, apart from tokens and model_max_length."""
         raise NotImplementedError
 
     def save_pretrained(self, directory: PathName) -> None:
