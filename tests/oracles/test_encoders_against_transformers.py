@@ -99,6 +99,8 @@ def test_other_ways_in_and_out(tmp_path: Path) -> None:
     values = ours(**given, **ASKED, return_dict=False)
     assert type(values) is tuple
     torch.testing.assert_close(values, theirs(**given, **ASKED, return_dict=False)[:4])  # then no cross attentions
+    options = {**given, "return_dict": False}
+    torch.testing.assert_close(torch.export.export(ours, (), options).module()(**options), ours(**options))
     bart = BartModel(BartConfig(**TINY))(given["input_ids"], return_dict=False)
     assert [tuple(states.shape) for states in bart] == [(4, 17, 32)] * 2
 
@@ -124,6 +126,10 @@ def test_weights_out_and_what_the_config_asks_for(family: str, tmp_path: Path) -
     torch.testing.assert_close(states[1], ours(**given)[1 if family != "Bert" else "pooler_output"])
     with pytest.raises(InputError, match="output_attentions: a copy for inference has none"):
         packed(**given)
+    ours.set_activation_checkpointing(True)
+    with pytest.raises(InputError, match="output_attentions in training needs set_activation_checkpointing.False"):
+        ours.train()(**given)
+    ours.set_activation_checkpointing(False)
     ours.compute_with(CpuBackend())
     with pytest.raises(InputError, match="output_hidden_states in training needs plain torch"):
         ours.train()(**given)
