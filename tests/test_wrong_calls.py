@@ -51,6 +51,7 @@ COMMANDS = {
     f"{TRAIN} --val_metric bleu": "--val_metric is 'bleu'; allowed",
     f"{TRAIN} --max_source_length 65": "--max_source_length is 65; the model has 64 positions",
     f"{TRAIN} --task classify": "--task is 'classify'",
+    "utils.predict model --task embedding --output a.npy": "--output is a.npy; allowed: .jsonl, .json, .csv, .tsv, .p",
     f"{TRAIN} --task embedding": "--task embedding only predicts; allowed: python -m utils.predict MODEL",
     f"{SCORE} --task embedding": "--task embedding only predicts",
     "utils.predict model --task embedding --pooling max": "--pooling: 'max' is not allowed",

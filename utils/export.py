@@ -15,7 +15,6 @@ from utils.app.commands import run_program
 if __name__ == "__main__":
     run_program("utils.export")
 
-import dataclasses
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -115,8 +114,7 @@ def results_of(output: Any) -> dict[str, Tensor]:
     """The results of a forward pass by name: an encoder's states, or what a head makes of them."""
     if isinstance(output, Tensor):
         return {"last_hidden_state": output}
-    results = {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
-    return {name: value for name, value in results.items() if value is not None and not name.startswith("encoder_")}
+    return {name: value for name, value in output.items() if not name.startswith("encoder_")}
 
 
 class KeysValues(LayerCache):

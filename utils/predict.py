@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 BATCHES_AT_ONCE = 16  # whose rows are sorted by length, and after which what is predicted is noted on disk
 Cells = dict[str, Any]
 ALL = "all"
+NO_TEXT = (".npy", ".npz", ".xls", ".xlsx", ".ods", ".arrow", ".feather")  # names of files that lines would spoil
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,8 @@ class PredictArguments:
         suffix = "" if self.output is None else suffix_of(Path(self.output))
         if self.json and suffix in TABLES and suffix != ".jsonl":
             raise InputError(f"--json and --output {self.output} name two forms; allowed: one of them")
+        if suffix in NO_TEXT:
+            raise InputError(f"--output is {self.output}; allowed: {', '.join(TABLES)}, or lines, such as a .txt")
         if self.spreadsheet and suffix not in DELIMITERS:
             raise InputError(f"--spreadsheet is for --output FILE.csv or FILE.tsv; --output is {self.output}")
 

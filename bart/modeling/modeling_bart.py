@@ -165,7 +165,8 @@ class BartModel(PretrainedBart):
         encoder_outputs: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-    ) -> Seq2SeqStates:
+        return_dict: bool | None = None,
+    ) -> Seq2SeqStates | tuple[Any, ...]:
         """Encode, and decode under teacher forcing.
 
         Args:
@@ -174,6 +175,7 @@ class BartModel(PretrainedBart):
             decoder_input_ids: (B, T); by default input_ids moved one place right behind the start token.
             output_attentions, output_hidden_states: true to return attention weights, or all layers' states; by default
                 as fields of these names in the config say.
+            return_dict: false for a tuple of the output's values.
 
         Raises:
             InputError: inputs are missing, of other shapes or outside the vocabulary, or see `Recording`.
@@ -190,6 +192,9 @@ class BartModel(PretrainedBart):
             check_ids("input_ids", input_ids, self.config.vocab_size, attention_mask=attention_mask)
         mask = {"decoder_attention_mask": decoder_attention_mask}
         check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, **mask)
+        sources = len(input_ids if encoder_outputs is None else encoder_outputs)
+        if len(decoder_input_ids) != sources:
+            raise InputError(f"decoder_input_ids has {len(decoder_input_ids)} rows; allowed: {sources}, as the sources")
         recording = Recording(self, output_hidden_states, output_attentions)
         encoder, decoder = self.model.encoder, self.model.decoder
         with recording.of(encoder, decoder):
@@ -197,7 +202,7 @@ class BartModel(PretrainedBart):
                 input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
             )
         encodes = encoder_outputs is None
-        return Seq2SeqStates(
+        output = Seq2SeqStates(
             states,
             recording.states(decoder, states),
             recording.weights(decoder),
@@ -206,6 +211,7 @@ class BartModel(PretrainedBart):
             recording.states(encoder, encoded) if encodes else None,
             recording.weights(encoder) if encodes else None,
         )
+        return output.to_tuple() if return_dict is False else output
 
 
 class BartForConditionalGeneration(PretrainedBart):

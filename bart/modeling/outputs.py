@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 
-class Output:
+class Output(Mapping[str, Any]):
     """A dataclass whose values have numbers and names as in transformers, without what is None.
 
-    So `output[0]` is the loss when there is one, else the logits or states, and `output["logits"]` the logits.
+    So `output[0]` is the loss when there is one, else the logits or states, and `output["logits"]` the logits. As in
+    transformers, it is a mapping, and a loop over it goes over names.
     """
 
+    def __iter__(self) -> Iterator[str]:
+        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
+        return (name for name in names if getattr(self, name) is not None)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
     def __getitem__(self, key: int | slice | str) -> Any:
-        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}  # type: ignore[arg-type]
-        values = {name: value for name, value in values.items() if value is not None}
+        values = {name: getattr(self, name) for name in self}
         return values[key] if isinstance(key, str) else tuple(values.values())[key]
 
     def to_tuple(self) -> tuple[Any, ...]:

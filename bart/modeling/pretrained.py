@@ -249,6 +249,11 @@ class PretrainedModel(BackendModule):
                 tied, a head that is missing or has other labels, or weights that do not fit; the latter lists missing,
                 unexpected and wrongly shaped names.
         """
+        for name in {"dtype", "torch_dtype"} & fields.keys():
+            raise InputError(
+                f"from_pretrained() got {name!r} {fields[name]}; allowed: no such field, as weights come in fp32: call "
+                ".half() or .bfloat16() then"
+            )
         path = find_weights(path_or_name)
         checkpoint = read(path)
         state, left_out = cls.read_names(state_dict(checkpoint, path), path)

@@ -46,6 +46,8 @@ class Recording:
             if value and model.training and not is_plain:
                 raise InputError(f"{name} in training needs plain torch: no backend for a device, no compiled layers")
         records_states, records_weights = chosen.values()
+        if records_weights and model.training and any(stack.activation_checkpointing for stack in model.stacks):
+            raise InputError("output_attentions in training needs set_activation_checkpointing(False): it records once")
         if records_weights and model.is_packed:
             raise InputError("output_attentions: a copy for inference has none; use the model it was made from")
         self._values: dict[str, Callable[..., Tensor]] = {}  # of the input of a layer's part, or of the whole one, ""

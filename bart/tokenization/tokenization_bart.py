@@ -148,10 +148,14 @@ class BartTokenizer(PretrainedTokenizer):
         )
 
     def _encode(
-        self, texts: Sequence[str], add_prefix_space: bool | None = None, with_offsets: bool = False
+        self,
+        texts: Sequence[Any],
+        add_prefix_space: bool | None = None,
+        with_offsets: bool = False,
+        are_words: bool = False,
     ) -> list[Encoding]:
         backend = None if add_prefix_space in (None, self.add_prefix_space) else self._with_other_prefix()
-        return self._encodings(texts, backend, with_offsets)
+        return self._encodings(texts, backend, with_offsets, are_words)
 
     def _with_other_prefix(self) -> Tokenizer:
         # A second pipeline, because a change of the first would race with other threads' calls.

@@ -29,6 +29,7 @@ TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
 # Columns with a place for each token.
 _OF_TOKENS = {"input_ids", "attention_mask", "token_type_ids", "offset_mapping", "special_tokens_mask"}
 NO_PADDING = "do_not_pad"
+SIDES = ("padding_side", "truncation_side")
 _STRATEGIES = ("longest_first", "only_first", "only_second", "do_not_truncate")
 
 
@@ -46,6 +47,16 @@ class Encoded(dict[str, Any]):
         return Encoded({key: value.to(device) if torch.is_tensor(value) else value for key, value in self.items()})
 
 
+def _always_right(name: str) -> property:
+    """An attribute that is "right", and can be set to nothing else."""
+
+    def check(_: object, value: object) -> None:
+        if value != "right":
+            raise InputError(f"{name} is {value!r}; allowed: 'right'")
+
+    return property(lambda _: "right", check)
+
+
 class PretrainedTokenizer(Vocabulary):
     """A vocabulary with its pipeline.
 
@@ -61,6 +72,7 @@ class PretrainedTokenizer(Vocabulary):
         bos_token_id, cls_token_id, eos_token_id, sep_token_id, pad_token_id, unk_token_id, mask_token_id: their ids;
             BERT's first and third ones are called bos and eos here, too.
         model_max_length: the longest sequence, special tokens included, when truncation names no other. Settable.
+        padding_side, truncation_side: the end of a text that padding and cuts concern, which is always "right".
 
     Calls share no state, so threads may use one tokenizer with different options.
     """
@@ -73,6 +85,7 @@ class PretrainedTokenizer(Vocabulary):
     has_types: ClassVar[bool] = False
     bos_token: str | None = None
     eos_token: str | None = None
+    padding_side, truncation_side = map(_always_right, SIDES)
 
     def __init__(self, backend: Tokenizer, model_max_length: int, *, source: str) -> None:
         """Wrap a pipeline; errors call it `source`.
@@ -166,9 +179,6 @@ class PretrainedTokenizer(Vocabulary):
             raise InputError(
                 f"{path_or_name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}{hint}"
             )
-        for name in ("padding_side", "truncation_side"):
-            if settings.get(name, "right") != "right":
-                raise InputError(f"{path}: its {name} is {settings[name]!r}; allowed: 'right'")
         try:
             cls.configure(backend, settings)
         except TypeError as error:
@@ -176,6 +186,9 @@ class PretrainedTokenizer(Vocabulary):
         with naming(path):
             add_tokens(backend, settings, special, added, cls._special_tokens(backend))
         tokenizer = cls(backend, source=str(source))
+        with naming(path):
+            for name in SIDES:
+                setattr(tokenizer, name, settings.get(name, "right"))
         tokenizer.clean_up_tokenization_spaces = settings.get("clean_up_tokenization_spaces") is True
         length = settings.get("model_max_length", settings.get("max_len"))  # as transformers 2 called it
         if length is not None:
@@ -255,6 +268,7 @@ class PretrainedTokenizer(Vocabulary):
         return_offsets_mapping: bool = False,
         return_special_tokens_mask: bool = False,
         pad_to_multiple_of: int | None = None,
+        is_split_into_words: bool = False,
     ) -> Encoded:
         """Encode one text, or several, or pairs of texts: BART's as `<s> A </s></s> B </s>`, BERT's as `[CLS] A [SEP] B
         [SEP]`. The string of a special token in a text becomes the token.
@@ -269,13 +283,15 @@ class PretrainedTokenizer(Vocabulary):
                 transformers: True if `max_length` is given and there is no padding.
             padding: on the right: False or "do_not_pad" for none, True or "longest" to the longest text of the call,
                 "max_length" to `max_length`.
-            return_tensors: "pt" for int64 tensors (B, S), B = 1 for a single text. Default: lists, flat for one text.
+            return_tensors: "pt" for int64 tensors (B, S), "np" for arrays; B = 1 for one text. Default: lists, flat
+                for one text.
             add_prefix_space: of byte-level BPE, for this call, in place of the tokenizer's own setting.
             add_special_tokens: false to leave out what begins, separates and ends texts.
             return_offsets_mapping: true for the characters (begin, end) of its text that each id stands for, without
                 the space before a word; (0, 0) for special tokens.
             return_special_tokens_mask: true for 1 where an id begins, separates, ends or pads texts, and 0 elsewhere.
             pad_to_multiple_of: with padding, its length becomes a multiple of it.
+            is_split_into_words: true if each text is a list of words; offsets then count within a word.
 
         Returns:
             `input_ids`, `attention_mask`, and where networks read them `token_type_ids`, 1 for a second text and what
@@ -292,10 +308,16 @@ class PretrainedTokenizer(Vocabulary):
             check_integer("pad_to_multiple_of", pad_to_multiple_of, 1)
             if strategy and padding and limit % pad_to_multiple_of:
                 raise InputError(f"pad_to_multiple_of={pad_to_multiple_of!r}: max_length is {limit}, no multiple of it")
-        is_single = isinstance(texts, str)
-        if text_pair is None and isinstance(texts, (list, tuple)) and texts and all(map(_is_pair, texts)):
+
+        def is_one(value: Any) -> bool:
+            has_words = is_split_into_words and isinstance(value, (list, tuple)) and value
+            return isinstance(value[0] if has_words else value, str)
+
+        is_single = is_one(texts)
+        may_be_pairs = text_pair is None and not is_split_into_words and isinstance(texts, (list, tuple))
+        if may_be_pairs and texts and all(map(_is_pair, texts)):
             texts, text_pair = zip(*texts, strict=True)
-        how = (add_prefix_space, return_offsets_mapping)
+        how = (add_prefix_space, return_offsets_mapping, is_split_into_words)
         rows = self._encode([texts] if is_single else texts, *how)
         pairs: list[tuple[Encoding, ...]] = [(row,) for row in rows]
         begin, between, end = (1, self.separators, 1) if add_special_tokens else (0, 0, 0)
@@ -303,8 +325,8 @@ class PretrainedTokenizer(Vocabulary):
             if strategy == "only_second" and max(map(len, rows)) > limit - begin - end:
                 raise InputError("truncation='only_second' needs text_pair where a text is longer than max_length")
         else:
-            if is_single != isinstance(text_pair, str):
-                raise InputError("texts and text_pair must both be strings, or both lists of strings")
+            if is_single != is_one(text_pair):
+                raise InputError("texts and text_pair must both be one text, or both lists of texts")
             seconds = self._encode([text_pair] if is_single else text_pair, *how)
             if len(seconds) != len(rows):
                 raise InputError(f"text_pair has {len(seconds)} texts; allowed: {len(rows)}, one for each of texts")
@@ -428,7 +450,7 @@ class PretrainedTokenizer(Vocabulary):
         """Check a call's options; return the strategy of truncation, or None, and the number of tokens to keep."""
         for name, value, allowed in (
             ("padding", padding, (False, True, "longest", "max_length", NO_PADDING)),
-            ("return_tensors", return_tensors, (None, "pt")),
+            ("return_tensors", return_tensors, (None, "pt", "np")),
             ("truncation", truncation, (None, False, True, *_STRATEGIES)),
         ):
             if value not in allowed:
@@ -464,27 +486,33 @@ class PretrainedTokenizer(Vocabulary):
             fillers = {"input_ids": self.pad_token_id, "offset_mapping": (0, 0), "special_tokens_mask": 1}
             filler = fillers.get(name, 0)
             columns[name] = [row + [filler] * more for row, more in zip(columns[name], missing, strict=True)]
-        if return_tensors == "pt":
+        if return_tensors:
             if len(set(map(len, columns["input_ids"]))) > 1:
                 raise InputError(
-                    f"return_tensors='pt': the {len(rows)} texts have different lengths, so give padding=True "
-                    "(with truncation=True if one is longer than max_length)"
+                    f"return_tensors={return_tensors!r}: the {len(rows)} texts have different lengths, so give "
+                    "padding=True (with truncation=True if one is longer than max_length)"
                 )
             try:
-                return Encoded({name: torch.tensor(values) for name, values in columns.items()})
+                tensors = {name: torch.tensor(values) for name, values in columns.items()}
             except (TypeError, ValueError) as error:
-                raise InputError(f"return_tensors='pt': {', '.join(columns)} make no tensors ({error})") from error
+                names = ", ".join(columns)
+                raise InputError(f"return_tensors={return_tensors!r}: {names} make no tensors ({error})") from error
+            return Encoded({name: x if return_tensors == "pt" else x.numpy() for name, x in tensors.items()})
         return Encoded({name: values[0] if is_single else values for name, values in columns.items()})
 
     def _encode(
-        self, texts: Sequence[str], add_prefix_space: bool | None = None, with_offsets: bool = False
+        self,
+        texts: Sequence[Any],
+        add_prefix_space: bool | None = None,
+        with_offsets: bool = False,
+        are_words: bool = False,
     ) -> list[Encoding]:
         if add_prefix_space is not None:
             raise InputError(f"add_prefix_space={add_prefix_space!r} is an option of byte-level BPE alone")
-        return self._encodings(texts, with_offsets=with_offsets)
+        return self._encodings(texts, None, with_offsets, are_words)
 
     def _encodings(
-        self, texts: Sequence[str], backend: Tokenizer | None = None, with_offsets: bool = False
+        self, texts: Sequence[Any], backend: Tokenizer | None, with_offsets: bool, are_words: bool
     ) -> list[Encoding]:
         if not isinstance(texts, Sequence) or isinstance(texts, bytes):
             raise InputError(f"texts must be a string or a list of strings, got {type(texts).__name__}")
@@ -492,14 +520,16 @@ class PretrainedTokenizer(Vocabulary):
         if not texts:
             raise InputError("texts is empty: give at least one text")
         for index, text in enumerate(texts):
-            if not isinstance(text, str):
+            if are_words and not (isinstance(text, (list, tuple)) and all(isinstance(word, str) for word in text)):
+                raise InputError(f"texts[{index}] must be a list of words (is_split_into_words), got {text!r:.40}")
+            if not are_words and not isinstance(text, str):
                 raise InputError(f"texts[{index}] must be a string, got {type(text).__name__}")
         backend = backend or self._backend
         try:
             encode = backend.encode_batch if with_offsets else backend.encode_batch_fast
-            return encode(texts, add_special_tokens=False)
+            return encode(texts, are_words, add_special_tokens=False)
         except TypeError:
-            for index, text in enumerate(texts):
+            for index, text in enumerate(map("".join, texts)):
                 if surrogate := _SURROGATE.search(text):
                     at = f"{surrogate[0]!r} at character {surrogate.start()}"
                     raise InputError(f"texts[{index}]: unpaired surrogate {at}") from None

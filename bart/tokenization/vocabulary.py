@@ -66,6 +66,8 @@ class Vocabulary:
 
     def convert_tokens_to_ids(self, tokens: str | Sequence[str]) -> int | list[int]:
         """The id of a token, or those of several; that of the unknown token for what is no token."""
+        if not isinstance(tokens, (str, list, tuple)):
+            raise InputError(f"tokens is {tokens!r}; allowed: a token, or a list of tokens")
         if not isinstance(tokens, str):
             return [self.convert_tokens_to_ids(token) for token in tokens]
         number = self._backend.token_to_id(tokens)
@@ -117,8 +119,8 @@ class Vocabulary:
     ) -> list[str]:
         """The texts of several sequences of ids: lists or 1-D tensors, or one tensor (B, S). Options as in `decode`."""
         backend = self._backend
-        rows = [row if isinstance(row, list) else as_list(row) for row in as_list(sequences)]
         try:
+            rows = [row if isinstance(row, list) else as_list(row) for row in as_list(sequences)]
             texts = backend.decode_batch(rows, skip_special_tokens=skip_special_tokens)
         except (TypeError, OverflowError) as error:
             raise InputError(

@@ -11,14 +11,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.errors import InputError
-from bart.generation.generate import check_forward, check_ids
+from bart.generation.generate import check_forward, check_ids, check_tensors
 from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
@@ -96,11 +96,20 @@ class BertEncoder(BartEncoder):
                 part.eps = config.layer_norm_eps
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, token_type_ids: Tensor | None = None
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        """States (B, S, D) of input_ids, attention_mask and token_type_ids, (B, S) each; types are 0 by default."""
+        """States (B, S, D) of input_ids, attention_mask and token_type_ids, (B, S) each; types are 0 by default.
+
+        position_ids and inputs_embeds are those of `BertModel`.
+        """
         types = self.embed_types.weight[0] if token_type_ids is None else self.embed_types(token_type_ids)
-        return self._encode(self._embed(self.embed_tokens(input_ids), added=types), attention_mask)
+        tokens = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        return self._encode(self._embed(tokens, position_ids, types), attention_mask)
 
 
 class BertPooler(nn.Module):
@@ -248,26 +257,50 @@ class BertModel(PretrainedBert):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-    ) -> EncoderOutput:
+        return_dict: bool | None = None,
+    ) -> EncoderOutput | tuple[Any, ...]:
         """Encode.
 
         Args:
             input_ids, attention_mask, token_type_ids: as for `BertForPreTraining`.
+            position_ids: (B, S) or (1, S); by default 0 ... S - 1.
+            inputs_embeds: (B, S, D), token embeddings in place of input_ids.
             output_attentions, output_hidden_states: true to return attention weights, or all layers' states; by default
                 as fields of these names in the config say.
+            return_dict: false for a tuple of the output's values.
 
         Raises:
             InputError: inputs are missing, of other shapes or outside the vocabulary, or see `Recording`.
         """
-        masks = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        check_forward(input_ids, **masks)
-        check_ids("input_ids", input_ids, self.config.vocab_size, **masks)
-        recording, encoder = Recording(self, output_hidden_states, output_attentions), self.bert.encoder
+        config, encoder, pooler = self.config, self.bert.encoder, self.bert.pooler
+        others = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "position_ids": position_ids}
+        check_tensors(input_ids=input_ids, inputs_embeds=inputs_embeds, **others)
+        if (input_ids is None) == (inputs_embeds is None):
+            raise InputError("forward() needs input_ids or inputs_embeds, one of both")
+        if inputs_embeds is None:
+            name, read = "input_ids", input_ids
+        else:
+            if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != config.hidden_size:
+                shape = tuple(inputs_embeds.shape)
+                raise InputError(f"inputs_embeds is {shape}; allowed: (texts, length, {config.hidden_size})")
+            name, read = "inputs_embeds", torch.zeros_like(inputs_embeds[:, :, 0], dtype=torch.long)
+        if position_ids is not None and position_ids.shape[:1] == (1,):
+            others["position_ids"] = position_ids = position_ids.expand(len(read), -1)
+        check_ids(name, read, config.vocab_size, **others)
+        if token_type_ids is not None:
+            check_ids("token_type_ids", token_type_ids, config.type_vocab_size)
+        if position_ids is not None:
+            check_ids("position_ids", position_ids, config.max_position_embeddings)
+        recording = Recording(self, output_hidden_states, output_attentions)
         with recording.of(encoder):
-            states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
-        return EncoderOutput(states, pooled, recording.states(encoder, states), recording.weights(encoder))
+            states = encoder(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        pooled = None if pooler is None else pooler(states)
+        output = EncoderOutput(states, pooled, recording.states(encoder, states), recording.weights(encoder))
+        return output.to_tuple() if return_dict is False else output
 
 
 class UnpooledBert(BertModel):

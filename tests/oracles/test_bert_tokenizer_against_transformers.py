@@ -262,9 +262,9 @@ def test_settings_go_before_tokenizer_json(settings: dict[str, object], tmp_path
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({CONFIG_FILE: {"truncation_side": "left"}}, "its truncation_side is 'left'; allowed: 'right'"),
+        ({CONFIG_FILE: {"truncation_side": "left"}}, "truncation_side is 'left'; allowed: 'right'"),
         ({CONFIG_FILE: {"do_lower_case": "no"}}, "tokenizer_config.json: .*bool"),
-        ({CONFIG_FILE: {"padding_side": "left"}}, "its padding_side is 'left'; allowed: 'right'"),
+        ({CONFIG_FILE: {"padding_side": "left"}}, "padding_side is 'left'; allowed: 'right'"),
         (
             {CONFIG_FILE: {"model_max_length": "128"}},
             "its model_max_length is '128'; allowed: a number of",

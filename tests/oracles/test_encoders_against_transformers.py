@@ -85,6 +85,26 @@ def test_states_and_attentions(family: str, tmp_path: Path) -> None:
         torch.testing.assert_close(gradients[name], weight.grad, rtol=0, atol=EXACT)
 
 
+def test_other_ways_in_and_out(tmp_path: Path) -> None:
+    theirs, given = theirs_of("BertModel"), inputs("Bert")
+    theirs.save_pretrained(tmp_path)
+    ours, mask = BertModel.from_pretrained(tmp_path), {"attention_mask": given["attention_mask"]}
+    places = torch.arange(3, 20).repeat(4, 1)
+    embeds = torch.randn(4, 17, 32, generator=torch.Generator().manual_seed(2))
+    for options in ({**given, "position_ids": places[:1]}, {"inputs_embeds": embeds, "position_ids": places, **mask}):
+        expected, actual = theirs(**options), ours(**options)
+        torch.testing.assert_close(actual.last_hidden_state, expected.last_hidden_state)
+        assert [*actual] == [*actual.keys()] == [*expected]
+        assert ("pooler_output" in actual, "attentions" in actual, len(actual)) == (True, False, 2)
+    values = ours(**given, **ASKED, return_dict=False)
+    assert type(values) is tuple
+    torch.testing.assert_close(values, theirs(**given, **ASKED, return_dict=False)[:4])  # then no cross attentions
+    options = {**given, "return_dict": False}
+    torch.testing.assert_close(torch.export.export(ours, (), options).module()(**options), ours(**options))
+    bart = BartModel(BartConfig(**TINY))(given["input_ids"], return_dict=False)
+    assert [tuple(states.shape) for states in bart] == [(4, 17, 32)] * 2
+
+
 @pytest.mark.parametrize("family", OURS)
 def test_weights_out_and_what_the_config_asks_for(family: str, tmp_path: Path) -> None:
     theirs_of(f"{family}Model", output_hidden_states=True).save_pretrained(tmp_path / "theirs")
@@ -106,6 +126,10 @@ def test_weights_out_and_what_the_config_asks_for(family: str, tmp_path: Path) -
     torch.testing.assert_close(states[1], ours(**given)[1 if family != "Bert" else "pooler_output"])
     with pytest.raises(InputError, match="output_attentions: a copy for inference has none"):
         packed(**given)
+    ours.set_activation_checkpointing(True)
+    with pytest.raises(InputError, match="output_attentions in training needs set_activation_checkpointing.False"):
+        ours.train()(**given)
+    ours.set_activation_checkpointing(False)
     ours.compute_with(CpuBackend())
     with pytest.raises(InputError, match="output_hidden_states in training needs plain torch"):
         ours.train()(**given)
@@ -180,6 +204,7 @@ def test_configs_and_labels(
         ({"num_labels": 0}, "'num_labels' is 0; allowed: an integer of at least 1"),
         ({"num_label": 3}, "'num_label', which is unknown; did you mean 'num_labels'"),
         ({"trust": True}, "'trust', which is unknown; allowed"),
+        ({"dtype": torch.bfloat16}, r"'dtype' torch.bfloat16; .* call .half\(\) or .bfloat16\(\)"),
     ):
         with pytest.raises(InputError, match=message):
             head.from_pretrained(tmp_path, **options)
@@ -200,6 +225,13 @@ def test_wrong_inputs() -> None:
         (bert, {"input_ids": ids, "attention_mask": ids[:, 1:]}, r"attention_mask is \(2, 4\); allowed: \(2, 5\)"),
         (bert, {"input_ids": ids + 200}, "input_ids hold 201 to 201; allowed: ids from 0 to 96"),
         (bert, {"input_ids": ids, "output_attentions": 3}, "output_attentions is 3; allowed: True, False"),
+        (bert, {"input_ids": ids, "inputs_embeds": torch.zeros(2, 5, 32)}, "input_ids or inputs_embeds, one of both"),
+        (bert, {"inputs_embeds": torch.zeros(2, 5, 1)}, r"inputs_embeds is \(2, 5, 1\); allowed: \(.*, 32\)"),
+        (bert, {"input_ids": ids, "position_ids": ids[:, 1:]}, r"position_ids is \(2, 4\); allowed: \(2, 5\)"),
+        (bert, {"input_ids": ids, "position_ids": ids * 99}, "position_ids hold 99 to 99; allowed: ids from 0 to "),
+        (bert, {"input_ids": ids, "token_type_ids": ids * 2}, "token_type_ids hold 2 to 2; allowed: ids from 0 to 1"),
+        (bert, {"input_ids": ids, "token_type_ids": ids > 0}, "token_type_ids are torch.bool"),
+        (bart, {"input_ids": ids, "decoder_input_ids": ids[:1]}, "decoder_input_ids has 1 rows; allowed: 2"),
         (bart, {"attention_mask": ids}, "needs input_ids"),
         (bart, {"encoder_outputs": torch.zeros(2, 5, 32)}, "needs input_ids, or encoder_outputs and decoder_input_ids"),
         (bart, {"input_ids": ids, "decoder_input_ids": ids.float()}, "decoder_input_ids are torch.float32"),

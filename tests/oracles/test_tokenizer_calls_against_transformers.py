@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -97,6 +98,27 @@ def test_calls(pair: tuple[Any, Any]) -> None:
 @given(texts=RANDOM)
 def test_random_texts(pair: tuple[Any, Any], texts: list[str]) -> None:
     assert_same_calls(*pair, *texts)
+
+
+def test_words_and_arrays(pair: tuple[Any, Any]) -> None:
+    ours, theirs = pair
+    texts = [["Hello", "worlds"], ["naïve café", " lead", "😀", "", "東京"], ["<mask>", "[MASK]", "</s>"], [""]]
+    for options in (
+        {"padding": True, "return_tensors": "np"},
+        {"max_length": 9, "truncation": True, "return_offsets_mapping": True},
+        {"add_special_tokens": False, "return_special_tokens_mask": True},
+    ):
+        for given_texts in ((texts[:2],), (texts, texts[::-1]), (texts[1],), (texts[0], texts[2])):
+            expected = dict(theirs(*given_texts, is_split_into_words=True, **options))
+            actual = dict(ours(*given_texts, is_split_into_words=True, **options))
+            assert actual.keys() == expected.keys()
+            for name, value in expected.items():
+                assert type(actual[name]) is type(value)
+                assert (
+                    (np.asarray(actual[name]) == np.asarray(value)).all()
+                    if "padding" in options
+                    else (actual[name] == value)
+                )
 
 
 PADS = [
@@ -222,6 +244,12 @@ def test_wrong_calls(pair: tuple[Any, Any]) -> None:
             "return_tensors='pt': input_ids, labels, attention_mask make no tensors",
         ),
         (lambda: ours.add_tokens([3]), "new_tokens has 3; allowed: strings"),
+        (lambda: ours("a text", is_split_into_words=True), "texts\\[0\\] must be a list of words .*got 'a text'"),
+        (lambda: ours([["a"]], ["b"], is_split_into_words=True), "must both be one text, or both lists of texts"),
+        (lambda: setattr(ours, "padding_side", "left"), "padding_side is 'left'; allowed: 'right'"),
+        (lambda: setattr(ours, "truncation_side", "left"), "truncation_side is 'left'; allowed: 'right'"),
+        (lambda: ours.convert_tokens_to_ids(5), "tokens is 5; allowed: a token, or a list of tokens"),
+        (lambda: ours.batch_decode([5, 6]), "cannot decode: expected integer ids from 0, one list"),
         (lambda: ours.convert_ids_to_tokens([-1]), "cannot convert: expected integer ids from 0"),
         (lambda: ours.convert_ids_to_tokens(["a"]), "cannot convert: expected integer ids from 0"),
     ):

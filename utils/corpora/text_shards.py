@@ -97,7 +97,8 @@ def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: 
                 )
             except InputError as error:
                 shutil.rmtree(folder, ignore_errors=True)
-                raise InputError(str(error).replace("--input ", "--data_dir ")) from None
+                message = str(error).replace("--input ", "--data_dir ")
+                raise InputError(message.replace("--sequence_length", "--max_source_length")) from None
             finally:
                 shutil.rmtree(vocabulary)
     logger.info("shards of %s: %s", data_dir, folder)

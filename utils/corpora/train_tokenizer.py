@@ -14,7 +14,7 @@ from pathlib import Path
 
 import xxhash
 
-from bart.errors import InputError
+from bart.errors import InputError, naming
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bart.tokenization.tokenizer import SETTINGS_FILE, TOKENIZER_FILE
 from bert.tokenization.tokenization_bert import BertTokenizer
@@ -94,9 +94,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         unit = f"documents of {len(files)} files"
     numbers = count()
     counted = (text for text, _ in zip(texts, numbers, strict=False))
-    if options.model_type == "bert":
-        tokenizer = BertTokenizer.train(counted, options.vocab_size, options.min_frequency, options.lowercase)
-    else:
-        tokenizer = BartTokenizer.train(counted, options.vocab_size, options.min_frequency)
+    with naming(options.data_dir or " ".join(options.input)):
+        if options.model_type == "bert":
+            tokenizer = BertTokenizer.train(counted, options.vocab_size, options.min_frequency, options.lowercase)
+        else:
+            tokenizer = BartTokenizer.train(counted, options.vocab_size, options.min_frequency)
     tokenizer.save_pretrained(folder)
     print(f"{options.output_dir}: a vocabulary of {len(tokenizer)} tokens from {next(numbers)} {unit}")

@@ -31,7 +31,8 @@ ARCHITECTURES = {
     "ForSequenceClassification": "classification",
     "ForTokenClassification": "tagging",
     "ForQuestionAnswering": "question_answering",
-    "BertModel": "embedding",  # a bare BartModel is BART as it was published, which begins any task
+    # A bare BartModel is BART as it was published, which begins any task.
+    **dict.fromkeys(("BertModel", "BertForMaskedLM", "BertForPreTraining"), "embedding"),
 }
 
 

@@ -18,18 +18,19 @@ from bart.errors import InputError
 from bart.files import PathName, read_json
 from bart.hub import resolve
 from bart.modeling.modeling_bart import BartModel
+from bart.tokenization.tokenizer import SETTINGS_FILE
 from bert.modeling.modeling_bert import UnpooledBert
 from utils.app.cli import option
 from utils.data.batches import Inputs
 from utils.data.columns import Record, column_of, text_in
 from utils.models.loading import LoadedModel
 from utils.tasks.classification import TEXTS, LabelledTexts, TextTask
-from utils.tasks.head import MOST_READ, HeadExamples, ReadingOptions
+from utils.tasks.head import HeadExamples, ReadingOptions
 from utils.tasks.task import Prediction
 
 logger = logging.getLogger(__name__)
 MEAN, CLS = POOLINGS = ("mean", "cls")
-# Of sentence-transformers: files beside a model, and fields of the second one.
+# Of sentence-transformers: files beside a model, and fields of the second one before it had the field pooling_mode.
 LENGTH_FILE, POOLING_FILE, DENSE_FILES = "sentence_bert_config.json", "1_Pooling/config.json", "*_Dense/config.json"
 POOLING_FIELDS = {"pooling_mode_mean_tokens": MEAN, "pooling_mode_cls_token": CLS}
 
@@ -67,24 +68,28 @@ class Embedding(TextTask):
         """A model, whose config has the `pooling`, and the `max_seq_length` that sentence-transformers gives it."""
         loaded = super().trained_model(path, config_path, tokenizer)
         extra = loaded.model.config.extra
-        folder = resolve(path, [CONFIG_FILE, LENGTH_FILE, POOLING_FILE, DENSE_FILES])
+        folder = resolve(path, [CONFIG_FILE, SETTINGS_FILE, LENGTH_FILE, POOLING_FILE, DENSE_FILES])
         folder = folder if folder.is_dir() else folder.parent
-        length, pooling = (
-            read_json(folder / name) if (folder / name).is_file() else {} for name in (LENGTH_FILE, POOLING_FILE)
+        length, pooling, settings = (
+            read_json(folder / name) if (folder / name).is_file() else {}
+            for name in (LENGTH_FILE, POOLING_FILE, SETTINGS_FILE)
         )
-        extra["max_seq_length"] = length.get("max_seq_length") or MOST_READ
-        modes = [name for name, is_used in pooling.items() if name.startswith("pooling_mode_") and is_used]
-        if modes and self.options.pooling is None and (len(modes) > 1 or modes[0] not in POOLING_FIELDS):
-            allowed = f"one of {', '.join(POOLING_FIELDS)}, or --pooling {MEAN} or {CLS}"
-            raise InputError(f"{folder / POOLING_FILE}: its pooling is {' and '.join(modes)}; allowed: {allowed}")
-        extra["pooling"] = self.options.pooling or POOLING_FIELDS[modes[0] if modes else "pooling_mode_mean_tokens"]
+        most = loaded.model.config.max_position_embeddings
+        extra["max_seq_length"] = length.get("max_seq_length") or settings.get("model_max_length") or most
+        old = [name for name, is_used in pooling.items() if name.startswith("pooling_mode_") and is_used]
+        modes = pooling.get("pooling_mode") or [POOLING_FIELDS.get(name, name) for name in old] or MEAN
+        mode = self.options.pooling or (modes[0] if isinstance(modes, list) and len(modes) == 1 else modes)
+        if mode not in POOLINGS:
+            allowed = f"{MEAN} or {CLS}, or --pooling {MEAN} or {CLS}"
+            raise InputError(f"{folder / POOLING_FILE}: its pooling is {mode!r}; allowed: {allowed}")
+        extra["pooling"] = mode
         if dense := [file.parent.name for file in folder.glob(DENSE_FILES)]:
             logger.warning("%s: the layer %s of sentence-transformers is not applied", folder, ", ".join(dense))
         return loaded
 
     def read_length(self, loaded: LoadedModel) -> int:
         config = loaded.model.config
-        return self.options.max_source_length or min(config.max_seq_length, config.max_position_embeddings)
+        return self.options.max_source_length or int(min(config.max_seq_length, config.max_position_embeddings))
 
     # ---- Data
 

@@ -47,7 +47,10 @@ class ReadingOptions:
     """The part of a text that is read."""
 
     max_source_length: int | None = card_option(
-        None, section="texts", least=8, help=f"tokens read at once; by default {MOST_READ} at most"
+        None,
+        section="texts",
+        least=8,
+        help=f"tokens read at once; by default {MOST_READ} at most, of embeddings as the model's files say",
     )
 
 

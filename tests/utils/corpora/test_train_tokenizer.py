@@ -90,3 +90,9 @@ def test_raw_text_is_sampled_by_the_text_alone(tmp_path: Path) -> None:
 def test_lines_or_raw_text(options: list[str]) -> None:
     with pytest.raises(InputError, match="--data_dir is .*, --input is .*: give one of them"):
         main(["--output_dir", "out", *options])
+
+
+def test_files_without_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n\n")
+    with pytest.raises(InputError, match=r"a\.txt: texts is empty: there is nothing to learn a vocabulary from"):
+        main(["--input", str(tmp_path / "a.txt"), "--output_dir", str(tmp_path / "out")])

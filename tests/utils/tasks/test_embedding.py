@@ -77,14 +77,14 @@ def test_vectors(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
         expected = by_recipe(model, length, pooling, normalize)
         np.testing.assert_allclose([row["prediction"] for row in rows], expected, rtol=0, atol=1e-5)
     assert f"1 of 4 texts are longer than {length} tokens (--max_source_length) and are cut there" in caplog.text
-    assert task_of(str(model)) == {"BertModel": "embedding", "BartForSequenceClassification": "classification"}.get(
-        name, "summarization"
-    )
+    others = {"BartForSequenceClassification": "classification", "BartModel": "summarization"}
+    assert task_of(str(model)) == others.get(name, "embedding")
 
 
 def test_files_of_sentence_transformers_choose(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = made("BertModel", tmp_path / "model")
-    (model / "sentence_bert_config.json").write_text('{"max_seq_length": 12, "do_lower_case": false}')
+    options = model / "sentence_bert_config.json", {"max_seq_length": 12, "do_lower_case": False}
+    options[0].write_text(json.dumps(options[1]))
     (model / "1_Pooling").mkdir()
     pooling = {"word_embedding_dimension": 32, "pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}
     (model / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
@@ -93,12 +93,23 @@ def test_files_of_sentence_transformers_choose(tmp_path: Path, caplog: pytest.Lo
     rows = embedded(model, tmp_path)
     np.testing.assert_allclose([row["prediction"] for row in rows], by_recipe(model, 12, "cls"), rtol=0, atol=1e-5)
     assert "the layer 2_Dense of sentence-transformers is not applied" in caplog.text
+    # Since its version 6 the length is the tokenizer's, and pooling is one field.
+    settings = json.loads((model / "tokenizer_config.json").read_text()) | {"model_max_length": 9}
+    (model / "tokenizer_config.json").write_text(json.dumps(settings))
+    options[0].write_text('{"transformer_task": "feature-extraction"}')
+    for mode in ("cls", ["cls"]):
+        (model / "1_Pooling" / "config.json").write_text(json.dumps({"embedding_dimension": 32, "pooling_mode": mode}))
+        rows = embedded(model, tmp_path)
+        np.testing.assert_allclose([row["prediction"] for row in rows], by_recipe(model, 9, "cls"), rtol=0, atol=1e-5)
+    options[0].write_text(json.dumps(options[1]))
     for changes in (
         {"pooling_mode_max_tokens": True},
         {"pooling_mode_cls_token": False, "pooling_mode_lasttoken": True},
+        {"pooling_mode": "max"},
+        {"pooling_mode": ["cls", "mean"]},
     ):
         (model / "1_Pooling" / "config.json").write_text(json.dumps({**pooling, **changes}))
-        with pytest.raises(InputError, match=r"its pooling is pooling_mode_.*; allowed: one of .* or --pooling mean"):
+        with pytest.raises(InputError, match=r"its pooling is .*; allowed: mean or cls, or --pooling mean"):
             embedded(model, tmp_path)
     rows = embedded(model, tmp_path, "--pooling", "mean")
     np.testing.assert_allclose([row["prediction"] for row in rows], by_recipe(model, 12), rtol=0, atol=1e-5)
