@@ -122,6 +122,7 @@ def prepare_main(options: Sequence[str]) -> Any:
     return prepare.main(options)
 
 
+@pytest.mark.slow
 def test_preparing_shows_one_line(tmp_path: Path) -> None:
     rows = [json.dumps({"document": f"A long text {n}.", "summary": f"Text {n}."}) for n in range(200)]
     (tmp_path / "texts.jsonl").write_text("\n".join(rows))

@@ -113,6 +113,7 @@ def test_a_process_of_a_peer_holds_no_torch(name: str) -> None:
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "set()\n"
 
 
+@pytest.mark.slow
 def test_torch_is_loaded_with_what_the_start_sets() -> None:
     """The library of threads says what it has read."""
     environment = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}

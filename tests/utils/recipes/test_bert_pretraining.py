@@ -95,6 +95,7 @@ def test_a_step_waits_for_no_gpu(tiny: list[str], tmp_path: Path) -> None:
     assert waits_in_a_step(options, program="run_pretraining") == [{}]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("double")
 def test_a_step_does_not_depend_on_how_it_is_cut(pretrain: Train, tiny: list[str], tmp_path: Path) -> None:
     """At once, one by one, and on 2 processes: both means are those of the whole step."""

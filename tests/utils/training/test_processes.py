@@ -134,12 +134,13 @@ def end_in_validation(rank: int, step: int, batch: int) -> None:
     TrainingModule.validation_step = ending
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "step", "batch", "more_options"),
     [
         (1, 4, 0, ["--n_val", "4", "--strategy", "fsdp", "--max_steps", "6"]),
-        pytest.param(1, STEPS, 0, ["--n_val", "4"], marks=pytest.mark.slow),  # the run's last validation
-        pytest.param(0, 4, 1, [], marks=pytest.mark.slow),  # a batch that the other process lacks
+        (1, STEPS, 0, ["--n_val", "4"]),  # the run's last validation
+        (0, 4, 1, []),  # a batch that the other process lacks
     ],
 )
 def test_sigterm_to_one_process_in_a_validation_ends_all(
