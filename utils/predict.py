@@ -192,9 +192,9 @@ class _Run:
         if row.get("is_cut") and self.args.suffix in (".json", ".jsonl"):  # whose rows need not have equal columns
             cells["is_cut"] = True
         others = {*self.source.columns} - {*self.source.chosen}
-        own = {name: values[name] for name in cells if name in values}  # cells of CSV hold lists as texts
-        own = {name: list_in(value) or value if isinstance(value, str) else value for name, value in own.items()}
-        if clash := [name for name in cells if name in others or own.get(name, cells[name]) != cells[name]]:
+        given = {name: values[name] for name in cells if name in values}  # cells of CSV hold lists as texts
+        given = {name: list_in(value) or value if isinstance(value, str) else value for name, value in given.items()}
+        if clash := [name for name in cells if name in others or given.get(name, cells[name]) != cells[name]]:
             raise InputError(
                 f"{self.source.name}: it has a column {clash[0]} already, which predictions would overwrite; rename it"
             )
