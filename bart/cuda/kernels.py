@@ -170,8 +170,8 @@ def _add_and_norm_backward(
 class AddAndNorm(torch.autograd.Function):
     """`norm(residual + dropout(update))`, computed in fp32.
 
-    The first result is the residual stream: in fp32 beside fp16; rounded, as the update is, to bfloat16, which has the
-    range of fp32. The second is the input of a product, in the update's precision.
+    The first result is the residual stream: in bfloat16, which has the range of fp32, if the update is, else in fp32.
+    The second is the input of a product, in the update's precision.
     """
 
     @staticmethod
@@ -191,22 +191,9 @@ class AddAndNorm(torch.autograd.Function):
         columns = triton.next_power_of_2(width)
         with torch.cuda.device_of(update):
             _add_and_norm[(rows,)](
-                update,
-                residual,
-                weight,
-                bias,
-                seed,
-                out,
-                half,
-                added,
-                means,
-                scales,
-                width,
-                rate,
-                eps,
-                has_out,
-                columns,
-            )
+                update, residual, weight, bias, seed, out, half, added, means, scales, width, rate, eps,
+                has_out, columns,
+            )  # fmt: skip
         ctx.save_for_backward(added, weight, seed, means, scales)
         ctx.dtypes, ctx.rate, ctx.columns = (update.dtype, residual.dtype), rate, columns
         ctx.set_materialize_grads(False)
