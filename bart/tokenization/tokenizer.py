@@ -291,7 +291,8 @@ class PretrainedTokenizer(Vocabulary):
                 the space before a word; (0, 0) for special tokens.
             return_special_tokens_mask: true for 1 where an id begins, separates, ends or pads texts, and 0 elsewhere.
             pad_to_multiple_of: with padding, its length becomes a multiple of it.
-            is_split_into_words: true if each text is a list of words; offsets then count within a word.
+            is_split_into_words: true if each text is a list of words; offsets then count within a word. Byte-level BPE
+                puts a space between words where add_prefix_space is true, and else joins them, as in transformers.
 
         Returns:
             `input_ids`, `attention_mask`, and where networks read them `token_type_ids`, 1 for a second text and what
@@ -402,7 +403,7 @@ class PretrainedTokenizer(Vocabulary):
         columns = {name: _without_tensors(values) for name, values in encoded_inputs.items()}
         is_single = not columns["input_ids"] or not isinstance(columns["input_ids"][0], list)
         if any(map(torch.is_tensor, encoded_inputs["input_ids"])):
-            return_tensors = "pt"
+            return_tensors = return_tensors or "pt"
         if is_single:
             columns = {name: [values] for name, values in columns.items()}
         return self._batch(columns, is_single, limit, padding, return_tensors, pad_to_multiple_of)

@@ -288,8 +288,8 @@ class BertModel(PretrainedBert):
                 shape = tuple(inputs_embeds.shape)
                 raise InputError(f"inputs_embeds is {shape}; allowed: (texts, length, {config.hidden_size})")
             name, read = "inputs_embeds", torch.zeros_like(inputs_embeds[:, :, 0], dtype=torch.long)
-        if position_ids is not None and position_ids.shape[:1] == (1,):
-            others["position_ids"] = position_ids = position_ids.expand(len(read), -1)
+        if position_ids is not None and position_ids.shape == (1, *read.shape[1:]):
+            others["position_ids"] = position_ids = position_ids.expand(read.shape)
         check_ids(name, read, config.vocab_size, **others)
         if token_type_ids is not None:
             check_ids("token_type_ids", token_type_ids, config.type_vocab_size)

@@ -228,6 +228,7 @@ def test_wrong_inputs() -> None:
         (bert, {"input_ids": ids, "inputs_embeds": torch.zeros(2, 5, 32)}, "input_ids or inputs_embeds, one of both"),
         (bert, {"inputs_embeds": torch.zeros(2, 5, 1)}, r"inputs_embeds is \(2, 5, 1\); allowed: \(.*, 32\)"),
         (bert, {"input_ids": ids, "position_ids": ids[:, 1:]}, r"position_ids is \(2, 4\); allowed: \(2, 5\)"),
+        (bert, {"input_ids": ids, "position_ids": ids[:1, None]}, r"position_ids is \(1, 1, 5\); allowed: \(2, 5\)"),
         (bert, {"input_ids": ids, "position_ids": ids * 99}, "position_ids hold 99 to 99; allowed: ids from 0 to "),
         (bert, {"input_ids": ids, "token_type_ids": ids * 2}, "token_type_ids hold 2 to 2; allowed: ids from 0 to 1"),
         (bert, {"input_ids": ids, "token_type_ids": ids > 0}, "token_type_ids are torch.bool"),
