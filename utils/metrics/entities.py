@@ -156,6 +156,7 @@ def _read(path: str, field: str | None, option_name: str, usual: Sequence[str]) 
     (records, chosen), sentences = column_in(path, option_name, field, usual), []
     for record in records:
         tags, words = record.values.get(chosen), record.values.get("words", record.values.get("tokens"))
+        words = list_in(words) if isinstance(words, str) else words
         if isinstance(tags, str):
             tags = list_in(tags) or tags.split()
         if not isinstance(tags, list) or not all(isinstance(tag, str) and tag.strip() for tag in tags):

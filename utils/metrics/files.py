@@ -95,11 +95,11 @@ class Value(NamedTuple):
 
 
 def check_rows(paths: tuple[str, str], rows: Sequence[Value], references: Sequence[Value]) -> None:
-    """Raise InputError where two files differ in their number of rows, or have the same ids in another order."""
+    """Raise InputError where two files differ in their number of rows, or rows in their ids, if both have some."""
     check_counts(paths, len(rows), len(references))
-    ids, others = ([str(row.id) for row in of_file] for of_file in (rows, references))
-    if ids != others and sorted(ids) == sorted(others):
-        raise InputError(f"{paths[0]} has the ids of {paths[1]} in another order; allowed: the same order")
+    for row, reference in zip(rows, references, strict=True):
+        if None not in (row.id, reference.id) and str(row.id) != str(reference.id):
+            raise InputError(f"{row.place}: the id is {row.id!r}; allowed: {reference.id!r}, as in {reference.place}")
 
 
 def values_of(path: str, option_name: str, field: str | None, usual: Sequence[str], blank: bool = True) -> list[Value]:

@@ -196,7 +196,11 @@ def test_the_command_reads_conll_tables_and_lines_of_tags(
     Path("short.txt").write_text("O\n" * len(right))
     Path("less.txt").write_text("O\n")
     Path("other.conll").write_text(Path("r.conll").read_text().replace("w1\t", "x\t"))
+    rows = "".join(f"\"['w1']\",{tags[0]}\n" for tags in right)
+    Path("one.jsonl").write_text("".join(json.dumps({"words": ["w0"], "tags": tags[:1]}) + "\n" for tags in right))
+    Path("other.csv").write_text(f"words,tags\n{rows}")
     for words, message in (
+        (["other.csv", "one.jsonl"], "other.csv:2: the word 'w1'; allowed: the words of one.jsonl:1, here 'w0'"),
         (["less.txt", "r.conll"], f"less.txt has 1 sentences; allowed: {len(right)}, as the references have"),
         (["short.txt", "r.conll"], "short.txt, line 1: 1 tags; r.conll:1 has 5 words"),
         (["other.conll", "r.conll"], "other.conll:1: the word 'x'; allowed: the words of r.conll:1, here 'w1'"),

@@ -525,7 +525,7 @@ def test_the_commands_score_tables(
         rows = [{"id": key, "prediction": key, "target": key} for key in order]
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for words, message in (
-        (["sorted.jsonl", "ids.jsonl"], "^sorted.jsonl has the ids of ids.jsonl in another order; allowed: the same"),
+        (["sorted.jsonl", "ids.jsonl"], "^sorted.jsonl:1: the id is 'z'; allowed: 'x', as in ids.jsonl:1$"),
         (["bad.jsonl", "r"], "^bad.jsonl:1: the prediction is None; allowed: a text, which may be blank$"),
         (["p", "bad.jsonl"], "^bad.jsonl:1: the reference is ' '; allowed: a text or a list of texts$"),
         (["p", "predicted.csv", "--target_field", "x"], "^predicted.csv: --target_field is 'x'; allowed: "),
