@@ -385,11 +385,9 @@ def _text_of(sentence: Sentence) -> str:
 
 
 def _listed(value: Any, may_be_numbers: bool = False) -> Any:
-    """A value or, of a cell in which a list of texts is written, or of numbers from 0, that list."""
-    if may_be_numbers and isinstance(value, str) and re.fullmatch(r"\[[\d\s,]+]", value.strip()):
-        return [int(number) for number in re.findall(r"\d+", value)]
-    listed = list_in(value) if isinstance(value, str) else None
-    return value if listed is None or not all(isinstance(each, str) for each in listed) else listed
+    """A value or, of a cell in which a list of texts is written, or of whole numbers, that list."""
+    listed = list_in(value, of_numbers=may_be_numbers) if isinstance(value, str) else None
+    return value if listed is None or not all(type(each) in (str, int) for each in listed) else listed
 
 
 def _strings(where: str, column: str, values: Any, may_be_blank: bool = False) -> list[str]:

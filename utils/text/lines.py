@@ -6,6 +6,7 @@ import ast
 import gzip
 import io
 import json
+import re
 import tokenize
 import zlib
 from collections.abc import Iterable, Iterator
@@ -126,10 +127,12 @@ def _parsed(line: str) -> list[object] | None:
         with suppress(ValueError, RecursionError):
             return json.loads(line)
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError):
+            if re.fullmatch(r"\[[-0-9\s]+\]", line):  # numpy prints no commas
+                return [int(number) for number in line[1:-1].split()]
             tokens = list(tokenize.generate_tokens(io.StringIO(line).readline))[1:]  # behind the bracket
             texts = [token.string for token in tokens if token.type == tokenize.STRING]
             rest = "".join(token.string for token in tokens if token.type != tokenize.STRING)
-            if texts and not rest.strip(",] \n") and rest.count("]") == 1:  # numpy prints no commas
+            if texts and not rest.strip(",] \n") and rest.count("]") == 1:
                 return [ast.literal_eval(text) for text in texts]
             values = ast.literal_eval(line)
             if repr(values) == line:
