@@ -23,7 +23,7 @@ from bart.files import is_device
 from utils.app.cli import early_option, option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.data.columns import Record
-from utils.data.places import TABLES, is_table, suffix_of
+from utils.data.places import NO_TEXT, TABLES, is_table, suffix_of
 from utils.data.tokenized import warnings_added_up
 from utils.evaluation.journal import model_identity
 from utils.prediction.inputs import Source, batches
@@ -39,7 +39,6 @@ logger = logging.getLogger(__name__)
 BATCHES_AT_ONCE = 16  # whose rows are sorted by length, and after which what is predicted is noted on disk
 Cells = dict[str, Any]
 ALL = "all"
-NO_TEXT = (".npy", ".npz", ".xls", ".xlsx", ".ods", ".arrow", ".feather")  # names of files that lines would spoil
 
 
 @dataclass(frozen=True, kw_only=True)

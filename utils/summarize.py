@@ -16,7 +16,7 @@ from pathlib import Path
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
-from utils.data.places import TABLES, FromTraining, check_fields, is_table, suffix_of
+from utils.data.places import NO_TEXT, TABLES, FromTraining, check_fields, is_table, suffix_of
 from utils.data.tables import read_sources
 from utils.models.generation_options import GENERATE, DecodingOptions, with_lengths
 from utils.prediction.documents import check_no_header, read_documents, write_lines
@@ -49,8 +49,8 @@ class SummarizeArguments:
     decoding: DecodingOptions
 
     def __post_init__(self) -> None:
-        if suffix_of(Path(self.output or "")) in TABLES:
-            raise InputError(f"--output is {self.output}, a table; this writes lines, and utils.predict writes tables")
+        if suffix_of(Path(self.output or "")) in (*TABLES, *NO_TEXT):
+            raise InputError(f"--output is {self.output}; allowed: lines, such as a .txt; utils.predict writes tables")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
