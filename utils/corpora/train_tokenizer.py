@@ -16,7 +16,7 @@ import xxhash
 
 from bart.errors import InputError, naming
 from bart.tokenization.tokenization_bart import BartTokenizer
-from bart.tokenization.tokenizer import SETTINGS_FILE, TOKENIZER_FILE
+from bart.tokenization.tokenizer import SETTINGS_FILE, TOKENIZER_FILE, texts_to_learn
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
@@ -93,11 +93,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         texts = sampled(files, options.text_field, options.max_megabytes)
         unit = f"documents of {len(files)} files"
     numbers = count()
-    counted = (text for text, _ in zip(texts, numbers, strict=False))
     with naming(options.data_dir or " ".join(options.input)):
-        if options.model_type == "bert":
-            tokenizer = BertTokenizer.train(counted, options.vocab_size, options.min_frequency, options.lowercase)
-        else:
-            tokenizer = BartTokenizer.train(counted, options.vocab_size, options.min_frequency)
+        counted = texts_to_learn(text for text, _ in zip(texts, numbers, strict=False))
+    if options.model_type == "bert":
+        tokenizer = BertTokenizer.train(counted, options.vocab_size, options.min_frequency, options.lowercase)
+    else:
+        tokenizer = BartTokenizer.train(counted, options.vocab_size, options.min_frequency)
     tokenizer.save_pretrained(folder)
     print(f"{options.output_dir}: a vocabulary of {len(tokenizer)} tokens from {next(numbers)} {unit}")

@@ -38,7 +38,7 @@ def name_of(label: Any) -> str:
     return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label))
 
 
-def label_of(where: str, value: Any, separator: str | None = None, names: Iterable[str] = ()) -> Any:
+def read_label(where: str, value: Any, separator: str | None = None, names: Iterable[str] = ()) -> Any:
     """A label, or the list of labels that a value is, or a text in JSON or as Python prints it.
 
     Names have no white space at their ends.
@@ -175,7 +175,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 raise InputError(f"{where}: the prediction is {value!r}; allowed: a number, as in {files.references}")
         _print_correlations(files, *numbers)
         return
-    labels = [label_of(f"{where}: the label", value, separator) for where, value, _ in references]
+    labels = [read_label(f"{where}: the label", value, separator) for where, value, _ in references]
     has_sets = separator is not None or any(isinstance(label, list) for label in labels)
     right = [_labels_of(where, label, has_sets) for (where, *_), label in zip(references, labels, strict=True)]
     known, predicted = {*chain.from_iterable(right)}, []
@@ -183,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parted = []
         for each in dict.fromkeys([separator or JOINT, JOINT]) if has_sets else [None]:
             names = [name for name in known if each is not None and each in name]
-            labels = ((where, label_of(f"{where}: the label", value, each, names)) for where, value, _ in of_file)
+            labels = ((where, read_label(f"{where}: the label", value, each, names)) for where, value, _ in of_file)
             parted.append([_labels_of(*label, has_sets) for label in labels])
         predicted.append(min(parted, key=lambda labels: len({*chain.from_iterable(labels)} - known)))
 

@@ -15,7 +15,7 @@ if __name__ == "__main__":
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from reprlib import repr as shortened
 
@@ -186,7 +186,7 @@ def _predicted(path: str, field: str | None, references: Sequence[Sentence], sch
             counts = f"{len(sentence.tags)} tags; {reference.name} has {len(reference.tags)} words"
             raise InputError(f"{sentence.name}: {counts}")
         if sentence.words and reference.words and sentence.words != reference.words:
-            pairs = zip(sentence.words, reference.words, strict=True)
+            pairs = zip_longest(sentence.words, reference.words, fillvalue="")
             ours, theirs = next(pair for pair in pairs if pair[0] != pair[1])
             raise InputError(
                 f"{sentence.name}: the word {ours!r}; allowed: the words of {reference.name}, here {theirs!r}"

@@ -32,11 +32,11 @@ from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest
 from utils.metrics.classification import (
     each_count,
     in_order,
-    label_of,
     name_of,
     of_classes,
     of_label_sets,
     of_numbers,
+    read_label,
     sets_of,
 )
 from utils.metrics.significance import pearson_of
@@ -213,7 +213,7 @@ class Classification(TextTask):
             logger.info("%s: test examples have no labels, or -1 for none, and are only predicted", data_dir)
             return texts
         separator = options.label_separator
-        labels = [label_of(f"{name}: {label}", values.get(label), separator) for name, values in records]
+        labels = [read_label(f"{name}: {label}", values.get(label), separator) for name, values in records]
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
             numbered = {str(number): name for number, name in enumerate(self.glue.labels)}
             labels = [numbered.get(name_of(label), label) for label in labels]
