@@ -21,6 +21,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from bart.errors import InputError
 from bart.files import replacing
+from bart.hub import EXPORT
 from bart.tensor_files import is_whole, read_file
 from utils.app.errors import RunError
 from utils.app.signals import NAMES, Signals, status
@@ -190,7 +191,8 @@ class LastCheckpoint(Checkpoint):
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
-            for leftover in self.directory.glob(".*.tmp"):  # checkpoints and reports of a run that was killed
+            # What a run that was killed was writing: checkpoints, reports, the export.
+            for leftover in [*self.directory.glob(".*.tmp"), *(self.directory / EXPORT).rglob(".*.tmp")]:
                 leftover.unlink()
 
     def on_train_batch_end(

@@ -73,8 +73,9 @@ def test_a_run_that_is_killed_again_and_again_ends_as_the_uninterrupted_one(
     while happened < kills:
         runs += 1
         output = tmp_path / f"killed{runs}"
-        output.mkdir()
-        (output / ".report.html.host.1.tmp").touch()  # as if killed while the report was written
+        (output / "export").mkdir(parents=True)
+        for name in ("", "export/"):  # as if killed while the report, and the export, was written
+            (output / f"{name}.file.host.1.tmp").touch()
         status = None
         while status != 0:
             kind = rng.choice(["SIGKILL", "SIGTERM", "full disk"]) if happened < kills else None
@@ -95,7 +96,7 @@ def test_a_run_that_is_killed_again_and_again_ends_as_the_uninterrupted_one(
         got = losses(output)
         assert {step: got[step] for step in expected} == expected
         assert same(weights(output), final)
-        assert not list(output.glob("*.tmp"))
+        assert not list(output.rglob("*.tmp"))
 
 
 class Killed(Exception):
