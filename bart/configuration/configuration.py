@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
@@ -33,8 +32,8 @@ OUTPUTS = ("output_hidden_states", "output_attentions")  # of models without a h
 # For fields that may be missing: a test of their values, and the values that are allowed.
 OF_LABELS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "id2label": (
-        lambda value: isinstance(value, Mapping) and all(re.fullmatch("[0-9]+", str(number)) for number in value),
-        "an object with names of labels by their numbers",
+        lambda value: isinstance(value, Mapping) and {*map(str, value)} == {*map(str, range(len(value)))},
+        "an object with names of labels by their numbers, from 0 on without a gap",
     ),
     "label2id": (lambda value: isinstance(value, Mapping), "an object with numbers of labels by their names"),
     "num_labels": (lambda value: type(value) is int and value >= 1, "an integer of at least 1"),

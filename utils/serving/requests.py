@@ -44,13 +44,14 @@ class _Body(BaseModel):
         return self
 
 
-def summary_request(defaults: GenerationConfig, args: ServeArguments, longest: int) -> type[BaseModel]:
+def summary_request(defaults: GenerationConfig, args: ServeArguments, positions: int) -> type[BaseModel]:
     """Make the body of POST /summarize; null and absent fields stand for its defaults.
 
     Args:
         defaults: the model's decoding options.
-        longest: the greatest max_length that a request may ask for.
+        positions: of the model.
     """
+    longest = args.max_summary_length or positions
 
     class SummaryRequest(_Body):
         alternatives = ("text", "texts")
@@ -59,7 +60,7 @@ def summary_request(defaults: GenerationConfig, args: ServeArguments, longest: i
         texts: list[Text] | None = Field(None, min_length=1, max_length=args.max_articles_per_request)
         long_documents: LongDocuments | None = args.documents.long_documents
         num_beams: int | None = Field(defaults.num_beams, ge=1, le=args.max_beams)
-        max_length: int | None = Field(defaults.longest(longest), ge=2, le=longest)
+        max_length: int | None = Field(defaults.longest(positions), ge=2, le=longest)
         min_length: int | None = Field(defaults.min_length, ge=0, le=longest)
         no_repeat_ngram_size: int | None = Field(defaults.no_repeat_ngram_size, ge=0, le=longest)
         length_penalty: float | None = Field(defaults.length_penalty, ge=-MOST_LENGTH_PENALTY, le=MOST_LENGTH_PENALTY)

@@ -42,7 +42,7 @@ class SummaryService(Service):
         if self.limit > self.positions:
             raise InputError(f"--max_source_length is {self.limit}; allowed: at most {self.positions}, the positions")
         self.defaults = model.generation_config.merged(num_return_sequences=1)
-        request_model = summary_request(self.defaults, args, args.max_summary_length or self.positions)
+        request_model = summary_request(self.defaults, args, self.positions)
         super().__init__(args, request_model, self.limit, model.config.vocab_size)
         # Only one thread runs Python at a time; a thread of their own lets short texts pass long ones.
         self.executor_of_long_texts = started_thread()

@@ -76,6 +76,7 @@ def test_a_misspelt_field_is_an_error_that_names_both(misspelt: str, meant: str)
         ("static_position_embeddings", True),
         ("tie_word_embeddings", False),
         ("id2label", {"x": "y"}),
+        ("id2label", {"1": "bad", "2": "good"}),  # whose name for the first output nobody knows
         ("id2label", ["a", "b"]),
         ("label2id", 3),
         ("num_labels", "3"),

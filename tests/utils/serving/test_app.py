@@ -60,6 +60,14 @@ def test_summaries_are_those_of_summarize(
     assert client.post("/summarize", json={"text": texts[0]}).json().keys() == {"summary", "articles", "seconds"}
 
 
+def test_limits_of_requests_leave_the_models_own_options(export: Path, texts: list[str]) -> None:
+    """Its max_length is 16, and it has 2 beams."""
+    with TestClient(create_app(service(export, max_summary_length=9, max_beams=1)), "http://localhost") as client:
+        answer = client.post("/summarize", json={"text": texts[0]}).json()
+        assert answer["summary"] == summarize(texts[0], *load_for_evaluation(export, None))
+        assert client.post("/summarize", json={"text": texts[0], "max_length": 10}).status_code == 422
+
+
 def test_joined_summaries_are_summarised_again(client: TestClient, export: Path, texts: list[str]) -> None:
     options = {"long_documents": "resummarize", "max_length": 30, "min_length": 29}
     answer = client.post("/summarize", json={"text": texts[38], **options}).json()
