@@ -299,6 +299,7 @@ def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, in
         given = GenerationConfig.known(given.to_dict())
     elif not isinstance(given, Mapping):
         raise InputError(f"generation_config is {given!r}; allowed: a GenerationConfig, or a dict of its fields")
+    given = {name: value for name, value in given.items() if value is not None}
     config = model.generation_config.merged(**{**given, **options})
     config.check_vocabulary(model.config.vocab_size)
     return config, config.longest(model.config.max_position_embeddings)

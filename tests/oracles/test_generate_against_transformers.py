@@ -233,7 +233,7 @@ def test_a_generation_config_may_be_given_as_there(pairs: list[Pair]):
     config = transformers.GenerationConfig(num_beams=3, max_new_tokens=9, no_repeat_ngram_size=2)
     expected = theirs.generate(ids, attention_mask=mask, generation_config=config, length_penalty=0.5)
     fields = {"num_beams": 3, "max_new_tokens": 9, "no_repeat_ngram_size": 2}
-    for given in (config, GenerationConfig(**fields), fields):
+    for given in (config, GenerationConfig(**fields), {**fields, "eos_token_id": None}):
         assert torch.equal(ours.generate(ids, mask, generation_config=given, length_penalty=0.5), expected)
     assert ours.generation_config.num_beams == 1
 
