@@ -98,8 +98,6 @@ def generate(
         None if tensor is None else tensor.to(device) for tensor in (input_ids, attention_mask, encoder_outputs)
     )
     mask = _checked_mask(model, config, input_ids, attention_mask, encoder_outputs)
-    if config.shortest > max_length:
-        warnings.warn(f"min_length ({config.shortest}) is above max_length ({max_length})", stacklevel=3)
     hooks = hooks_for(config, prefix_allowed_tokens_fn, logits_processor, streamer)
     rules_for(config, max_length, input_ids, device)  # raises what it refuses before anything is computed
     with _eval_mode(model):
@@ -302,7 +300,10 @@ def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, in
     given = {name: value for name, value in given.items() if value is not None}
     config = model.generation_config.merged(**{**given, **options})
     config.check_vocabulary(model.config.vocab_size)
-    return config, config.longest(model.config.max_position_embeddings)
+    max_length = config.longest(model.config.max_position_embeddings)
+    if config.shortest > max_length:
+        warnings.warn(f"min_length ({config.shortest}) is above max_length ({max_length})", stacklevel=4)
+    return config, max_length
 
 
 def check_tensors(**inputs: object) -> None:

@@ -101,8 +101,8 @@ class SummaryService(Service):
         options = {name: value for name, value in requested.items() if value != getattr(self.defaults, name)}
         config = self.defaults.merged(**options)
         longest = config.longest(self.positions)
-        if config.min_length > longest:
-            raise InputError(f"min_length is {config.min_length}; allowed: at most max_length ({longest})")
+        if config.shortest > longest:
+            raise InputError(f"min_length is {config.shortest}; allowed: at most max_length ({longest})")
         return options
 
     async def _decode(self, windows: Sequence[Sequence[int]], options: dict[str, Any], counted: int) -> list[list[int]]:

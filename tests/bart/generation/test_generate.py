@@ -393,6 +393,8 @@ def test_min_length_above_max_length_warns(model, source: Tensor):
     with pytest.warns(UserWarning, match="min_length"):
         sequences = model.generate(source, max_length=8, min_length=12, num_beams=2)
     assert sequences.shape[1] == 8
+    with pytest.warns(UserWarning, match="min_length"):
+        list(model.generate_many([[5, 6]], max_length=8, min_new_tokens=9))
 
 
 @pytest.mark.parametrize(
