@@ -65,7 +65,8 @@ def generate(
     """Generate ids with greedy search, sampling, beam search or diverse beam search.
 
     In fp32 the ids are those of transformers 5's ``generate`` (for beam groups: of transformers 4's). The model runs in
-    eval mode and gets its mode back.
+    eval mode and gets its mode back. Threads that share a model call ``model.eval()`` before, as the first to end would
+    give it back while others generate.
 
     Args:
         input_ids: (B, S) int64; may be left out with encoder_outputs.
