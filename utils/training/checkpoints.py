@@ -284,7 +284,8 @@ def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
         return None
     if resume_from != LAST:
         return Path(resume_from)
-    files = sorted(output_dir.glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    # Of equally old ones, which `keep_as_last` makes, that which it copies: other processes may look later.
+    files = sorted(output_dir.glob("*.ckpt"), key=lambda path: (-path.stat().st_mtime_ns, path.name))
     for path in files:
         if is_whole(path):
             return path
