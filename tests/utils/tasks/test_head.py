@@ -137,17 +137,11 @@ def test_a_run_goes_on_where_it_was_ended_and_is_scored(
     parts = train("parts", task, *options, "--resume_from_checkpoint", "last", "--do_predict")
     assert same(weights(parts), weights(whole))
     assert [row["train_loss"] for row in rows(parts)] == [row["train_loss"] for row in rows(whole)]
-    run_eval.main(
-        [
-            *(
-                str(parts / "export"),
-                str(corpus / network / "config.json"),
-                str(corpus / TASKS[task]),
-                str(tmp_path / "again"),
-            ),
-            *("--task", task, "--max_source_length", "96", "--bs", "3", *map(str, options)),
-        ]
-    )
+    places = (parts / "export", corpus / network / "config.json", corpus / TASKS[task], tmp_path / "again")
+    given = [*map(str, places), "--task", task, "--max_source_length", "96", "--bs", "3", *map(str, options)]
+    run_eval.main(given)
+    run_eval.main([*given, "--type_path", "train"])
+    assert len(articles_of(tmp_path / "again", "train")) == 40
     scores, again = scores_of(parts), scores_of(tmp_path / "again")
     for name, value in scores.items():
         assert name == "model" or again[name] == (pytest.approx(value) if isinstance(value, float) else value)
