@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import warnings
 import zipfile
@@ -53,6 +54,16 @@ def read_file(path: Path) -> dict[str, Any]:
         return _read_torch(path, zipped=head.startswith(b"PK"))
     hint = "; it is a Git LFS pointer: run `git lfs pull`" if head.startswith(b"version https:/") else ""
     raise InputError(f"{path}: neither a safetensors file nor a torch checkpoint{hint}")
+
+
+def sort_metadata(path: Path) -> None:
+    """Put the metadata of a safetensors file in order, which the library draws: equal weights are then equal bytes."""
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+        file.seek(8)
+        file.write(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode().ljust(size))
 
 
 def checksum_of(tensors: Mapping[str, torch.Tensor]) -> str:

@@ -36,7 +36,7 @@ from bart.modeling.checkpoint import (
     stored_config,
     tied_copies,
 )
-from bart.tensor_files import CHECKSUM, checksum_of
+from bart.tensor_files import CHECKSUM, checksum_of, sort_metadata
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bart.unpadding import UnpaddingBackend
 
@@ -323,6 +323,7 @@ class PretrainedModel(BackendModule):
         with replacing(directory / WEIGHT_FILES[0]) as temporary:
             try:
                 safetensors.torch.save_file(state, temporary, metadata={"format": "pt", CHECKSUM: checksum_of(state)})
+                sort_metadata(temporary)
             except SafetensorError as error:
                 number = re.search(r"os error (\d+)", str(error))
                 if number is None:

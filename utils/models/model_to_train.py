@@ -42,7 +42,7 @@ def initial_model(
     config: ModelConfig,
     model_classes: Sequence[type[Model]],
     labels: Sequence[str] | None = None,
-    new_head: bool = False,
+    new_head: bool | None = None,
     columns: Sequence[str] | Mapping[str, str] = (),
 ) -> LoadedModel[Model]:
     """Initial weights and their vocabulary for a fine-tuning run.
@@ -52,7 +52,8 @@ def initial_model(
             weights, or from scratch by that of the tokenizer.
         model_classes: one for each architecture.
         labels: of a head; by default those of the weights. A head of the same labels keeps their order.
-        new_head: true if a new head begins where the weights have one.
+        new_head: true if a new head begins where the weights have one; false if none may begin; None if one begins
+            where they have none.
         columns: of the texts in the training data, or the options that named them, which the config then has.
 
     Raises:
@@ -87,7 +88,7 @@ def initial_model(
             remedy = ", or give --new_vocabulary"
             tokenizer = own_vocabulary(name, weights.tokenizer, model_class.tokenizer_class, remedy)
         try:
-            model = model_class.from_pretrained(name, config, new_head=new_head or None)
+            model = model_class.from_pretrained(name, config, new_head=new_head)
         except InputError as error:
             hint = "; --new_head begins it" if "its head has" in str(error) else ""
             raise InputError(f"{error}{hint}") from None

@@ -9,12 +9,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bart.errors import InputError
+from bart.modeling.checkpoint import stored_configs
 from utils.corpora.prepare import prepared
 from utils.data.splits import MissingSplit
 from utils.tasks.task import Task, TrainedTask
 
 logger = logging.getLogger(__name__)
 AnyTask = TypeVar("AnyTask", bound=TrainedTask)
+
+
+def as_trained(task: AnyTask, model: str) -> AnyTask:
+    """A task that reads the columns that training read, where the config of weights names them."""
+    config, _ = stored_configs(model, task.config_classes)
+    return task if config is None else task.as_trained(config)
 
 
 def with_table_prepared(task: AnyTask) -> AnyTask:

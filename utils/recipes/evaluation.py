@@ -15,7 +15,6 @@ import yaml
 from bart.errors import InputError
 from bart.files import write_json
 from bart.hub import EXPORT
-from bart.modeling.checkpoint import stored_configs
 from utils.app.cli import all_settings
 from utils.app.progress import start_log
 from utils.evaluation.card import write_card
@@ -23,7 +22,7 @@ from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun, format_scores, score_split
 from utils.models.loading import LoadedModel, for_inference
 from utils.recipes.card_options import card_options
-from utils.recipes.data import read_to_score, with_table_prepared
+from utils.recipes.data import as_trained, read_to_score, with_table_prepared
 from utils.recipes.evaluation_arguments import EvalArguments
 from utils.runs.distributed import connected
 from utils.runs.outputs import check_output, writable_folder, write_whole
@@ -45,9 +44,7 @@ def run(args: EvalArguments) -> None:
     task = args.make_task()
     data_dir = task.place.data_dir
     task_of(places.model, args.task)
-    config, _ = stored_configs(places.model, task.config_classes)
-    task = task if config is None else task.as_trained(config)
-    task = with_table_prepared(task)
+    task = with_table_prepared(as_trained(task, places.model))
     split, raw = read_to_score(task, scoring.type_path)
     save_dir = writable_folder("save_dir", places.save_dir)
     check_output("json_summary", scoring.json_summary)

@@ -34,7 +34,7 @@ from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun
 from utils.recipes.card_options import card_options
-from utils.recipes.data import read_to_score, read_to_train, with_table_prepared
+from utils.recipes.data import as_trained, read_to_score, read_to_train, with_table_prepared
 from utils.recipes.evaluation import evaluate
 from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.training_arguments import TrainingArguments
@@ -72,6 +72,8 @@ def run(args: TrainingArguments) -> None:
     if isinstance(args, FinetuneArguments):
         args = replace(args, places=replace(args.places, data_dir=task.place.data_dir))
     data_dir = task.place.data_dir
+    if not (args.do_train or args.model.weights.is_scratch):
+        task = as_trained(task, args.model.weights.model_name_or_path)
     task = with_table_prepared(task)
     # All examples are looked at first: better refused now than after a download, or after hours of training.
     examples = read_to_train(task, data_dir) if args.do_train else {}

@@ -109,7 +109,8 @@ def difference(stored: Mapping[str, Any], current: Mapping[str, Any], within: st
     for name in (*current, *stored):
         theirs, ours = stored.get(name), current.get(name)
         if theirs != ours:
-            if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
-                return difference(theirs, ours, f"{within}{name} ")
-            return f"its {within}{name} is {theirs!r}, this run's is {ours!r}"
+            if not (isinstance(theirs, Mapping) and isinstance(ours, Mapping)):
+                return f"its {within}{name} is {theirs!r}, this run's is {ours!r}"
+            if inside := difference(theirs, ours, f"{within}{name} "):  # none where one of them alone has a None
+                return inside
     return None

@@ -191,10 +191,11 @@ class HeadTask(Task[PretrainedModel]):
         return config
 
     def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel:
-        config, new_head = self.config(model), self.training.new_head
-        labels, columns = (None, ()) if learned is None else (learned.names, learned.columns)
+        # Without training, a head that begins with random weights would be scored.
+        config, new_head = self.config(model), False if learned is None else self.training.new_head or None
+        labels, columns = (learned.names, learned.columns) if learned else (None, ())
         loaded = model_to_train.initial_model(model, config, self.model_classes, labels, new_head, columns)
-        return self.checked(loaded, learned)
+        return self.checked(loaded, learned or None)
 
     def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel:
         classes, computing = self.model_classes, model.computing
@@ -226,7 +227,7 @@ class HeadTask(Task[PretrainedModel]):
         return iter(())
 
     def check(self, examples: Mapping[str, Any], learned: Labels | None) -> None:
-        if learned is not None:
+        if learned:
             self.check_labels(examples, learned)
             self.class_weights(examples["train"], learned.names, learned.problem)
 

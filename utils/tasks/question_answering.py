@@ -112,9 +112,11 @@ class QuestionAnswering(HeadTask):
 
     # ---- Data
 
-    def read(self, split: str, for_scoring: bool = False) -> list[Question]:
+    def read(self, split: str, for_scoring: bool = False) -> Sequence[Question]:
+        """A list to train on, window by window; a tuple to score, also of the training split."""
         place, skip = self.place, self.options.skip_bad_answers
-        return read_questions(place.data_dir, *place.chosen(split), self.is_labelled, skip)
+        questions = read_questions(place.data_dir, *place.chosen(split), self.is_labelled, skip)
+        return tuple(questions) if for_scoring else questions
 
     def records(self, file: Path) -> Iterable[Record]:
         return squad_rows(file) if is_squad(file) else super().records(file)
@@ -128,7 +130,7 @@ class QuestionAnswering(HeadTask):
                 raise InputError(f"{name}: no {' and no '.join(missing)}; allowed: fields {' and '.join(COLUMNS)}")
         return [question_of(*record) for record in records]
 
-    def encode(self, raw: list[Question], split: str, loaded: LoadedModel) -> HeadExamples:
+    def encode(self, raw: Sequence[Question], split: str, loaded: LoadedModel) -> HeadExamples:
         began, options, tokenizer = time.perf_counter(), self.options.windows, loaded.tokenizer
         length = self.read_length(loaded)
         room, stride = options.room(length, tokenizer), options.stride(length, tokenizer)
@@ -153,7 +155,7 @@ class QuestionAnswering(HeadTask):
             for question, ids in zip(raw, asked, strict=True)
         ]
         took = time.perf_counter() - began
-        if split == "train":
+        if split == "train" and isinstance(raw, list):
             return HeadExamples([window for windows in several for window in windows], took)
         examples = [
             Windows(
@@ -292,7 +294,7 @@ class QuestionAnswering(HeadTask):
             answer = next(answer for answer in n_best if answer["span"] is None)
         return {"id": asked.question.id, **answer, "n_best": n_best, "null_odds": odds}
 
-    def score(self, raw: list[Question], predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
+    def score(self, raw: Sequence[Question], predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
         each = _scores_of_each(raw, predictions)
         scores = {name: float(values.mean()) for name, values in each.items()}
         has_answer = np.array([bool(asked.answers) for asked in raw])
@@ -310,7 +312,9 @@ class QuestionAnswering(HeadTask):
         scores["errors"], surest = surest_errors(wrong, len(raw))
         return scores, {**each, "confident_error": surest}
 
-    def row(self, raw: list[Question], examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
+    def row(
+        self, raw: Sequence[Question], examples: HeadExamples, number: int, prediction: Prediction
+    ) -> dict[str, Any]:
         asked = raw[number]
         row = {"index": number, "id": asked.id, "source": asked.context, "question": asked.question}
         if asked.answers is not None:
@@ -319,7 +323,7 @@ class QuestionAnswering(HeadTask):
         row |= {name: prediction.values[name] for name in ("span", "score", "probability")}
         return {**row, **examples.counts(number)}
 
-    def files(self, raw: list[Question], predictions: Sequence[Prediction], split: str) -> dict[str, str]:
+    def files(self, raw: Sequence[Question], predictions: Sequence[Prediction], split: str) -> dict[str, str]:
         """The files that SQuAD's official script reads."""
         values = [prediction.values for prediction in predictions]
         files = {

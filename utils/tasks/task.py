@@ -159,7 +159,7 @@ class TrainedTask(ABC, Generic[Model]):
         Args:
             train: what `read` gave.
         """
-        return None
+        return ()
 
     def check(self, examples: Mapping[str, Any], learned: Any) -> None:
         """Compare what `read` gave for each split of a run with what `learn` gave, before training starts.

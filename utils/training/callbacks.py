@@ -125,7 +125,7 @@ class StopOnNonFinite(Callback):
             parts: list[list[int]] = [[] for _ in range(trainer.world_size)]
             torch.distributed.all_gather_object(parts, numbers)
             numbers = [number for part in parts for number in part]
-        order = "this epoch read the stream" if trainer.datamodule.streams else "they lie in the files"
+        order = "this epoch read the stream" if trainer.datamodule.streams else "the chosen ones lie in the files"
         raise RunError(
             f"the {what} at step {step.number}, with learning rate {step.lr:.4g}; examples in its batch, counted from "
             f"1 as {order}: {', '.join(map(str, sorted(numbers)))}"

@@ -132,18 +132,25 @@ class BestCheckpoints(Checkpoint):
         metric: name of the score.
         mode: "max" or "min", the better side of it.
         count: of checkpoints to keep.
-        conditions: plain values on which scores depend. Scores under different ones are not compared.
+        conditions: plain values on which scores depend. Scores under different ones are not compared: those of a run
+            that goes on count until its first validation.
 
     Attributes:
         kept: name, score, loss and step of each, the best one first.
+        of_kept: the conditions of their scores.
     """
 
     def __init__(
         self, directory: str | Path, metric: str, mode: str, count: int, conditions: Mapping[str, Any]
     ) -> None:
         self.directory, self.metric, self.mode, self.count = Path(directory), metric, mode, count
-        self.conditions = dict(conditions)
+        self.conditions = self.of_kept = dict(conditions)
         self.kept: list[dict[str, Any]] = []
+
+    @property
+    def score(self) -> float | None:
+        """The best score, if there is one under the conditions."""
+        return self.kept[0]["score"] if self.kept and not difference(self.of_kept, self.conditions) else None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget checkpoints that lie in another directory; all processes must know the same ones."""
@@ -152,6 +159,8 @@ class BestCheckpoints(Checkpoint):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.sanity_checking:
             return
+        if difference(self.of_kept, self.conditions):
+            self.kept, self.of_kept = [], self.conditions
         step, figures = trainer.global_step, trainer.callback_metrics
         new = {"name": f"_epoch{trainer.datamodule.epoch(step)}_step{step}.ckpt", "step": step}
         new |= {"score": float(figures[self.metric]), "loss": float(figures["val_loss"])}
@@ -169,11 +178,10 @@ class BestCheckpoints(Checkpoint):
         return (*(math.inf if math.isnan(value) else value for value in (score, entry["loss"])), -entry["step"])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"conditions": self.conditions, "kept": self.kept}
+        return {"conditions": self.of_kept, "kept": self.kept}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if not difference(state_dict["conditions"], self.conditions):
-            self.kept = state_dict["kept"]
+        self.kept, self.of_kept = state_dict["kept"], state_dict["conditions"]
 
 
 class LastCheckpoint(Checkpoint):
@@ -284,7 +292,8 @@ def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
         return None
     if resume_from != LAST:
         return Path(resume_from)
-    files = sorted(output_dir.glob("*.ckpt"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    # Of equally old ones, which `keep_as_last` makes, that which it copies: other processes may look later.
+    files = sorted(output_dir.glob("*.ckpt"), key=lambda path: (-path.stat().st_mtime_ns, path.name))
     for path in files:
         if is_whole(path):
             return path

@@ -72,6 +72,7 @@ class TrainingModule(pl.LightningModule):
         # A network in pure half precision makes that torch's default, whose greatest number targets may exceed.
         precise = torch.promote_types(torch.get_default_dtype(), torch.float32)
         targets = self._summed(sum(counts, nothing)).to(precise)
+        targets += targets == 0  # a loss over nothing is 0: sentences may be cut before the end of their first word
         losses = torch.zeros(len(step), dtype=precise, device=self.device)
         with self.model.backend.step(self.model.layers):
             for number, batch in enumerate(step):

@@ -82,8 +82,7 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
             trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)
             if trainer.is_global_zero:
                 best = output_dir / (checkpoints.kept[0]["name"] if checkpoints.kept else LAST_FILE)
-                score = checkpoints.kept[0]["score"] if checkpoints.kept else None
-                summary = run_summary(trainer, checkpoints.metric, score, best)
+                summary = run_summary(trainer, checkpoints.metric, checkpoints.score, best)
                 if summary["steps_since_start"]:  # otherwise the export stays as it was scored
                     remove(output_dir, *scored(*REPORT_ORDER))
                 export(loaded, model_class, best, output_dir / EXPORT)

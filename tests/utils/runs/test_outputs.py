@@ -15,7 +15,7 @@ import pytest
 from bart.errors import InputError
 from bart.files import write_json
 from utils.app.errors import RunError
-from utils.runs.outputs import check_output, writable_folder, write_whole
+from utils.runs.outputs import check_output, difference, writable_folder, write_whole
 
 ROOT = Path(__file__).parents[3]
 
@@ -85,3 +85,9 @@ def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [place.name for place in tmp_path.iterdir()] == ["out.json"]
     write_whole(path, "other\r\n")
     assert path.read_bytes() == b"other\r\n"
+
+
+def test_a_none_that_one_record_lacks_hides_no_other_difference() -> None:
+    older, newer = {"generation": {}, "content": "a"}, {"generation": {"top_k": None}, "content": "b"}
+    assert difference(older, newer) == "its content is 'a', this run's is 'b'"
+    assert difference(older, {**newer, "content": "a"}) is None

@@ -137,17 +137,11 @@ def test_a_run_goes_on_where_it_was_ended_and_is_scored(
     parts = train("parts", task, *options, "--resume_from_checkpoint", "last", "--do_predict")
     assert same(weights(parts), weights(whole))
     assert [row["train_loss"] for row in rows(parts)] == [row["train_loss"] for row in rows(whole)]
-    run_eval.main(
-        [
-            *(
-                str(parts / "export"),
-                str(corpus / network / "config.json"),
-                str(corpus / TASKS[task]),
-                str(tmp_path / "again"),
-            ),
-            *("--task", task, "--max_source_length", "96", "--bs", "3", *map(str, options)),
-        ]
-    )
+    places = (parts / "export", corpus / network / "config.json", corpus / TASKS[task], tmp_path / "again")
+    given = [*map(str, places), "--task", task, "--max_source_length", "96", "--bs", "3", *map(str, options)]
+    run_eval.main(given)
+    run_eval.main([*given, "--type_path", "train"])
+    assert len(articles_of(tmp_path / "again", "train")) == 40
     scores, again = scores_of(parts), scores_of(tmp_path / "again")
     for name, value in scores.items():
         assert name == "model" or again[name] == (pytest.approx(value) if isinstance(value, float) else value)
@@ -471,11 +465,21 @@ def test_plain_tags_choose_the_best_checkpoint(train: Run, tmp_path: Path) -> No
     run = train("run", "tagging", "--data_dir", folder, *columns, *options)
     places = (run / "export", run / "export/config.json", folder, tmp_path / "again")
     run_eval.main([*map(str, places), "--max_source_length", "96"])  # the model knows the columns
-    assert scores_of(tmp_path / "again")["macro_f1"] == pytest.approx(scores_of(run)["macro_f1"])
+    alone = ("--do_predict", "--no_do_train", "--model_name_or_path", run / "export", "--tokenizer", run / "export")
+    train("alone", "tagging", "--data_dir", folder, *alone)  # with the config of another model
+    for name in ("again", "alone"):
+        assert scores_of(tmp_path / name)["macro_f1"] == pytest.approx(scores_of(run)["macro_f1"])
     assert {"accuracy", "macro_f1"} <= scores_of(run).keys() and "f1" not in scores_of(run)
     values = [row["val_accuracy"] for row in rows(run, "val_accuracy")]
     assert values[-1] > values[0]
     assert json.loads((run / "train_summary.json").read_text())["val_accuracy"] == max(values)
+
+
+def test_a_step_without_targets_has_no_loss(train: Run, tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", both__conll=f"{'qzxjkv' * 9} B\nsat O\n\nRome B\nis O\n")
+    run = train("run", "tagging", "--data_dir", folder, "--max_source_length", 8, "--train_batch_size", 1)
+    losses = sorted(row["train_loss"] for row in rows(run))
+    assert losses[:4] == [0] * 4 and losses[4] > 0
 
 
 @pytest.mark.parametrize(
@@ -517,3 +521,7 @@ def test_a_task_that_does_not_fit_the_model(train: Run, corpus: Path, tmp_path: 
             run_eval.main([*map(str, given), "--task", "tagging"])
         config = json.loads((export / "config.json").read_text())
         (export / "config.json").write_text(json.dumps({**config, "architectures": None}))
+    alone = ("--do_predict", "--no_do_train", "--model_name_or_path", export, "--tokenizer", export)
+    for task in ("tagging", "question_answering"):
+        with pytest.raises(InputError, match=r"no weights of a Bart.*its head is classification_head"):
+            train("alone", task, *alone)

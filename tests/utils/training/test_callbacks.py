@@ -96,7 +96,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_in_one_line(
     message = (
         f"the training loss is {value} at step {step + 1}, with learning rate "
         f"{1e-3 * (1 - step / (12 // accumulation)):.4g}; "
-        f"examples in its batch, counted from 1 as they lie in the files: {', '.join(map(str, lines))}"
+        f"examples in its batch, counted from 1 as the chosen ones lie in the files: {', '.join(map(str, lines))}"
     )
     assert error.splitlines()[-1] == f"finetune.py: error: {message}"
     assert message in (tmp_path / "run" / "log.txt").read_text()

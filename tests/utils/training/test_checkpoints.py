@@ -22,7 +22,7 @@ from utils.app.errors import RunError
 from utils.data import order
 from utils.recipes import training
 from utils.training import checkpoints
-from utils.training.checkpoints import AtomicCheckpointIO, Termination, find_checkpoint
+from utils.training.checkpoints import AtomicCheckpointIO, Termination, find_checkpoint, keep_as_last
 
 
 def write(folder: Path, number: int) -> Path:
@@ -68,6 +68,15 @@ def test_torn_checkpoints_are_passed_over(damage: str, tmp_path: Path, caplog: p
     for path in tmp_path.iterdir():
         path.unlink()
     assert find_checkpoint("last", tmp_path) is None
+
+
+def test_processes_that_look_later_find_the_same_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning starts them once the first one has made `last.ckpt` a copy of what it found, which is as old."""
+    best = write(tmp_path, 1).rename(tmp_path / "_epoch0_step1.ckpt")
+    keep_as_last(best, tmp_path)
+    for listed in (sorted, lambda paths: sorted(paths, reverse=True)):  # in which file systems list them
+        monkeypatch.setattr(Path, "glob", lambda folder, _, listed=listed: iter(listed(folder.iterdir())))
+        assert find_checkpoint("last", tmp_path) == best
 
 
 def test_no_flipped_bit_of_a_checkpoint_is_used(tmp_path: Path) -> None:

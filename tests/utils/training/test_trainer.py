@@ -231,6 +231,20 @@ def test_equal_scores_are_told_apart_by_the_loss_and_then_the_step(train: Train)
     assert json.loads((output / "train_summary.json").read_text())["best_checkpoint"] == expected[0]
 
 
+def test_a_run_that_is_done_keeps_its_best_checkpoint_whatever_validation_would_now_be(train: Train) -> None:
+    options = ("--val_check_interval", 4, "--learning_rate", 0.3, "--lr_scheduler", "constant", "--no_sortish_sampler")
+    options += ("--val_metric", "loss", "--max_steps", 4)
+    output = train("run", *options)
+    export, best = (output / "export/model.safetensors").read_bytes(), [path.name for path in output.glob("_epoch*")]
+    for _ in range(3):  # the same bytes, by which the predictions of a run that was broken off are known
+        train("run", *options, "--length_penalty", 2, "--resume_from_checkpoint", "last")
+        assert (output / "export/model.safetensors").read_bytes() == export
+    summary = json.loads((output / "train_summary.json").read_text())
+    assert [summary["best_checkpoint"]] == best != ["_epoch0_step4.ckpt"] and "val_loss" not in summary
+    train("run", *options, "--max_steps", 5, "--length_penalty", 2, "--resume_from_checkpoint", "last")
+    assert json.loads((output / "train_summary.json").read_text())["best_checkpoint"] == "_epoch0_step5.ckpt"
+
+
 def test_ranks_of_checkpoints() -> None:
     best = BestCheckpoints("", "val_rouge2", "max", 1, {})
     ordered = [(0.5, 9, 1), (0.0, 1, 2), (0.0, 2, 7), (0.0, 2, 5), (0.0, math.nan, 9), (math.nan, 1, 9)]
