@@ -113,9 +113,9 @@ def _csv_rows(path: Path) -> NumberedRows:
         raise InputError(f"{path}, the record after line {reader.line_num}: not CSV ({error})") from None
 
 
-def has_quoted_names(path: PathName) -> bool:
+def has_quoted_names(header: str) -> bool:
     """Return true if the first line of a TSV has all in quotes, as the header of what utils.predict writes has."""
-    return all(re.fullmatch('".*"', name) for name in next(iter_lines(path, blank=True)).split("\t"))
+    return all(re.fullmatch('".*"', name) for name in header.split("\t"))
 
 
 def _has_quoted_fields(path: Path) -> bool:
@@ -125,8 +125,8 @@ def _has_quoted_fields(path: Path) -> bool:
     in quotes; unless each line is a row by itself: it has as many fields as the header, and more than one.
     """
     lines = iter_lines(path, blank=True)
-    names = next(lines).split("\t")
-    in_header = has_quoted_names(path)
+    header = next(lines)
+    names, in_header = header.split("\t"), has_quoted_names(header)
     begun, is_ragged = 0, len(names) == 1
     for line in lines:
         begun += _QUOTE_BEGINS.search(line) is not None

@@ -151,7 +151,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _read(path: str, field: str | None, option_name: str, usual: Sequence[str]) -> list[Sentence]:
     """Sentences with their tags, of a CoNLL file or a table; a table's may lack words, and hold tags between blanks."""
     suffix = suffix_of(Path(path))
-    if suffix not in TABLES or (suffix == ".tsv" and not has_quoted_names(path)):
+    if suffix not in TABLES or (suffix == ".tsv" and not has_quoted_names(next(iter_lines(path, blank=True)))):
         return read_conll(Path(path), tags_column=field, tags_option=option_name)
     (records, chosen), sentences = column_in(path, option_name, field, usual), []
     for record in records:
