@@ -118,10 +118,10 @@ def _dropped(numbers, seed, row, rate, COLUMNS: tl.constexpr):
 
 @triton.jit
 def _add_and_norm(
-    update, residual, weight, bias, seed, out, half, added, means, scales, width, rate, eps,
+    update, residual, weight, bias, seed, out, half, normed, scales, width, rate, eps,
     HAS_OUT: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """A row: dropout, the sum with the residual stream, and the layer norm of it."""
+    """A row: dropout, the sum with the residual stream, and the layer norm of it, before and after weight and bias."""
     row, column = tl.program_id(0), tl.arange(0, COLUMNS)
     is_column = column < width
     at = row * width + column
@@ -132,19 +132,18 @@ def _add_and_norm(
     mean = tl.sum(sums) / width
     centred = tl.where(is_column, sums - mean, 0.0)
     scale = 1.0 / tl.sqrt(tl.sum(centred * centred) / width + eps)
-    normed = centred * scale * tl.load(weight + column, mask=is_column, other=0.0)
-    normed += tl.load(bias + column, mask=is_column, other=0.0)
+    x = centred * scale
+    y = x * tl.load(weight + column, mask=is_column, other=0.0) + tl.load(bias + column, mask=is_column, other=0.0)
     if HAS_OUT:
-        tl.store(out + at, normed, mask=is_column)
-    tl.store(half + at, normed.to(half.dtype.element_ty), mask=is_column)
-    tl.store(added + at, sums, mask=is_column)
-    tl.store(means + row, mean)
+        tl.store(out + at, y, mask=is_column)
+    tl.store(half + at, y.to(half.dtype.element_ty), mask=is_column)
+    tl.store(normed + at, x.to(normed.dtype.element_ty), mask=is_column)
     tl.store(scales + row, scale)
 
 
 @triton.jit
 def _add_and_norm_backward(
-    of_out, of_half, added, weight, seed, means, scales, of_update, of_residual, of_weights, of_biases,
+    of_out, of_half, normed, weight, seed, scales, of_update, of_residual, of_weights, of_biases,
     rows, width, rate, HAS_OUT: tl.constexpr, HAS_HALF: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Every so many rows, whose parts of the gradients of weight and bias are added up."""
@@ -160,13 +159,11 @@ def _add_and_norm_backward(
         if HAS_HALF:
             gradient += tl.load(of_half + at, mask=is_column, other=0.0).to(tl.float32)
         scale = tl.load(scales + row)
-        normed = (tl.load(added + at, mask=is_column, other=0.0) - tl.load(means + row)) * scale
-        normed = tl.where(is_column, normed, 0.0)
-        of_weight += gradient * normed
+        x = tl.load(normed + at, mask=is_column, other=0.0).to(tl.float32)
+        of_weight += gradient * x
         of_bias += gradient
-        of_normed = gradient * w
-        along = tl.sum(of_normed * normed) / width
-        of_sums = (of_normed - along * normed - tl.sum(of_normed) / width) * scale
+        of_x = gradient * w
+        of_sums = (of_x - tl.sum(of_x * x) / width * x - tl.sum(of_x) / width) * scale
         tl.store(of_residual + at, of_sums.to(of_residual.dtype.element_ty), mask=is_column)
         if rate > 0.0:
             of_sums = _dropped(of_sums, seed, row, rate, COLUMNS)
@@ -179,6 +176,7 @@ class AddAndNorm(torch.autograd.Function):
     """`norm(residual + dropout(update))`, computed in fp32.
 
     The first result is the residual stream: in bfloat16, which has the range of fp32, if the update is, else in fp32.
+    In the same precision the backward pass gets what was normed.
     The second is the input of a product, in the update's precision.
     """
 
@@ -190,19 +188,17 @@ class AddAndNorm(torch.autograd.Function):
         width = update.shape[-1]
         update, residual = update.contiguous(), residual.contiguous()
         rows = update.numel() // width
-        half, added = torch.empty_like(update), torch.empty_like(update, dtype=torch.float32)
-        has_out = update.dtype != torch.bfloat16
-        out = torch.empty_like(added) if has_out else half
-        means, scales = added.new_empty(2, rows).unbind()
+        half, has_out = torch.empty_like(update), update.dtype != torch.bfloat16
+        out = torch.empty_like(update, dtype=torch.float32) if has_out else half
+        normed, scales = torch.empty_like(out), weight.new_empty(rows)
         # On the device, so that nobody waits for it. It is drawn from torch's generator, as torch's dropout is.
         seed = torch.randint(2**31, (1,), device=update.device)
         columns = max(4, triton.next_power_of_2(width))
         with torch.cuda.device_of(update):
             _add_and_norm[(rows,)](
-                update, residual, weight, bias, seed, out, half, added, means, scales, width, rate, eps,
-                has_out, columns,
+                update, residual, weight, bias, seed, out, half, normed, scales, width, rate, eps, has_out, columns,
             )  # fmt: skip
-        ctx.save_for_backward(added, weight, seed, means, scales)
+        ctx.save_for_backward(normed, weight, seed, scales)
         ctx.dtypes, ctx.rate, ctx.columns = (update.dtype, residual.dtype), rate, columns
         ctx.set_materialize_grads(False)
         return out, half.view_as(half)  # two results, whose gradients come apart
@@ -210,15 +206,15 @@ class AddAndNorm(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, of_out: Tensor | None, of_half: Tensor | None) -> tuple[Tensor | None, ...]:
-        added, weight, seed, means, scales = ctx.saved_tensors
-        rows, width = len(means), len(weight)
-        programs = min(rows, PROGRAMS * torch.cuda.get_device_properties(added.device).multi_processor_count)
-        of_update, of_residual = (torch.empty_like(added, dtype=dtype) for dtype in ctx.dtypes)
+        normed, weight, seed, scales = ctx.saved_tensors
+        rows, width = len(scales), len(weight)
+        programs = min(rows, PROGRAMS * torch.cuda.get_device_properties(weight.device).multi_processor_count)
+        of_update, of_residual = (torch.empty_like(normed, dtype=dtype) for dtype in ctx.dtypes)
         parts = weight.new_empty(2, programs, width)
         given = [None if gradient is None else gradient.contiguous() for gradient in (of_out, of_half)]
-        with torch.cuda.device_of(added):
+        with torch.cuda.device_of(weight):
             _add_and_norm_backward[(programs,)](
-                *(added if gradient is None else gradient for gradient in given), added, weight, seed, means, scales,
+                *(normed if gradient is None else gradient for gradient in given), normed, weight, seed, scales,
                 of_update, of_residual, *parts, rows, width, ctx.rate, *(gradient is not None for gradient in given),
                 ctx.columns,
             )  # fmt: skip

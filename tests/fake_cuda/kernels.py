@@ -15,9 +15,9 @@ def _add_and_norm(update: Tensor, residual: Tensor, weight: Tensor, bias: Tensor
 
 @_add_and_norm.register_fake
 def _(update: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, seed: Tensor) -> list[Tensor]:
-    added, half = torch.empty_like(update, dtype=torch.float32), torch.empty_like(update)
-    outs = [torch.empty_like(added)] if update.dtype == torch.float16 else []
-    return [added, added[..., 0].clone(), added[..., 0].clone(), half, *outs]
+    outs = [torch.empty_like(update, dtype=torch.float32)] if update.dtype == torch.float16 else []
+    half, scales = torch.empty_like(update), weight.new_empty(update.shape[:-1])
+    return [torch.empty_like([*outs, half][0]), scales, half, *outs]
 
 
 @torch.library.custom_op("fake_cuda::add_and_norm_backward", mutates_args=())
@@ -29,16 +29,16 @@ def _add_and_norm_backward(
 
 @_add_and_norm_backward.register_fake
 def _(gradients: list[Tensor], saved: list[Tensor], *dtypes: torch.dtype) -> list[Tensor]:
-    added, weight = saved[:2]
-    return [*(torch.empty_like(added, dtype=dtype) for dtype in dtypes), weight.new_empty(2, 1024, len(weight))]
+    normed, weight = saved[:2]
+    return [*(torch.empty_like(normed, dtype=dtype) for dtype in dtypes), weight.new_empty(2, 792, len(weight))]
 
 
 class _AddAndNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, update: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         seed = torch.randint(9, (1,), device=update.device)
-        added, means, scales, half, *outs = _add_and_norm(update, residual, weight, bias, seed)
-        ctx.save_for_backward(added, weight, seed, means, scales)
+        normed, scales, half, *outs = _add_and_norm(update, residual, weight, bias, seed)
+        ctx.save_for_backward(normed, weight, seed, scales)
         ctx.dtypes = update.dtype, residual.dtype
         ctx.set_materialize_grads(False)
         return [*outs, half][0], half.view_as(half)
