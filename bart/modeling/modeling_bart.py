@@ -21,7 +21,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.generation import GeneratedArticle, GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache
-from bart.generation.generate import check_ids, check_tensors
+from bart.inputs import check_ids, check_tensors
 from bart.modeling import names
 from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, loss_of_tokens
@@ -48,7 +48,9 @@ def training_operations(config: BartConfig, source_length: int, target_length: i
     width = c.d_model
     encoder = s * (4 * width**2 + 2 * width * c.encoder_ffn_dim + 2 * width * s)
     decoder = t * (6 * width**2 + 2 * width * c.decoder_ffn_dim + 2 * width * (s + t)) + s * 2 * width**2
-    forward = c.encoder_layers * encoder + c.decoder_layers * decoder + t * width * c.vocab_size
+    forward = (
+        (c.encoder_layers + c.source_encoder_layers) * encoder + c.decoder_layers * decoder + t * width * c.vocab_size
+    )
     return 3 * 2 * forward - freeze_embeds * 2 * t * width * c.vocab_size
 
 
@@ -64,6 +66,7 @@ class BartNetwork(nn.Module):
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__()
+        self.config = config
         self.shared = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad_token_id)
         self.encoder = BartEncoder(config, self.shared)
         self.decoder = BartDecoder(config, self.shared)
@@ -80,7 +83,17 @@ class BartNetwork(nn.Module):
         """input_ids (B, S) and decoder_input_ids (B, T) -> decoder states (B, T, D), encoder states (B, S, D).
 
         wanted (B, T) tells where decoder states are read; None means everywhere.
+
+        Raises:
+            InputError: inputs are missing, of other shapes, outside the vocabulary, or longer than there are positions.
         """
+        if input_ids is not None or encoder_outputs is None:
+            check_ids("input_ids", input_ids, self.config.source_vocab_size, attention_mask=attention_mask)
+        mask = {"decoder_attention_mask": decoder_attention_mask}
+        check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, **mask)
+        sources = len(input_ids if encoder_outputs is None else encoder_outputs)
+        if len(decoder_input_ids) != sources:
+            raise InputError(f"decoder_input_ids has {len(decoder_input_ids)} rows; allowed: {sources}, as the sources")
         if isinstance(attention_mask, Tensor) and not torch.is_grad_enabled():
             # An alias for this pass alone, which may carry the rows that the encoder finds to the decoder.
             attention_mask = carrying(attention_mask.detach(), known_rows(attention_mask))
@@ -188,13 +201,6 @@ class BartModel(PretrainedBart):
             raise InputError("forward() needs input_ids, or encoder_outputs and decoder_input_ids, and got neither")
         if decoder_input_ids is None:
             decoder_input_ids = self.shifted(input_ids)
-        if input_ids is not None:
-            check_ids("input_ids", input_ids, self.config.vocab_size, attention_mask=attention_mask)
-        mask = {"decoder_attention_mask": decoder_attention_mask}
-        check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, **mask)
-        sources = len(input_ids if encoder_outputs is None else encoder_outputs)
-        if len(decoder_input_ids) != sources:
-            raise InputError(f"decoder_input_ids has {len(decoder_input_ids)} rows; allowed: {sources}, as the sources")
         recording = Recording(self, output_hidden_states, output_attentions)
         encoder, decoder = self.model.encoder, self.model.decoder
         with recording.of(encoder, decoder):
@@ -266,9 +272,8 @@ class BartForConditionalGeneration(PretrainedBart):
             label_smoothing: of a summed loss: probability spread over the vocabulary.
 
         Raises:
-            InputError: neither decoder_input_ids nor labels are given, or neither input_ids nor encoder_outputs, or
-                they are no tensors, targets are not as many as sources, labels of a summed loss are not as many as
-                decoder_input_ids, or a sequence has more tokens than the model has positions.
+            InputError: neither decoder_input_ids nor labels are given, or neither input_ids nor encoder_outputs; labels
+                are not as many as sources, or with a summed loss as decoder_input_ids; or see `BartNetwork.forward`.
         """
         check_tensors(
             input_ids=input_ids, encoder_outputs=encoder_outputs, decoder_input_ids=decoder_input_ids, labels=labels
@@ -284,6 +289,7 @@ class BartForConditionalGeneration(PretrainedBart):
             if labels is None:
                 raise InputError("forward() needs decoder_input_ids or labels, and got neither")
             decoder_input_ids = self.shifted(labels)
+            check_ids("labels", decoder_input_ids, self.config.vocab_size)
         if summed_loss:
             self._check_whole()
         if summed_loss and (labels is None or labels.shape != decoder_input_ids.shape):
@@ -313,11 +319,9 @@ class BartForConditionalGeneration(PretrainedBart):
         """Encoder states (B, S, D) of input_ids (B, S) under a mask (B, S), 1 for tokens and 0 for padding.
 
         Raises:
-            InputError: the mask has another shape, or a sequence has more tokens than the model has positions.
+            InputError: inputs are of other shapes or outside the vocabulary, or longer than there are positions.
         """
-        if attention_mask is not None and attention_mask.shape != input_ids.shape:
-            shape = tuple(attention_mask.shape)
-            raise InputError(f"attention_mask is {shape}; allowed: {tuple(input_ids.shape)}, as input_ids")
+        check_ids("input_ids", input_ids, self.config.source_vocab_size, attention_mask=attention_mask)
         articles = max(1, TOKENS_AT_ONCE // max(1, input_ids.shape[1]))
         if self.device.type != "cpu" or torch.is_grad_enabled() or len(input_ids) <= articles:
             return self.model.encoder(input_ids, attention_mask)
