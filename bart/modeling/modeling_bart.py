@@ -108,7 +108,6 @@ class PretrainedBart(PretrainedModel):
 
     config_class = BartConfig
     tokenizer_class = BartTokenizer
-    packer_class = Packer
     shared = names.SHARED
     config: BartConfig
 
@@ -244,9 +243,6 @@ class BartForConditionalGeneration(PretrainedBart):
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
 
-    def inference_class(self) -> type[InferenceBart]:
-        return InferenceBart
-
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -313,7 +309,8 @@ class BartForConditionalGeneration(PretrainedBart):
         return Seq2SeqOutput(loss_of_tokens(logits, labels), logits, encoder_states)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.lm_head(hidden) + self.final_logits_bias
+        logits = self.lm_head(hidden)
+        return logits if self.is_packed else logits + self.final_logits_bias  # which a packed head adds
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encoder states (B, S, D) of input_ids (B, S) under a mask (B, S), 1 for tokens and 0 for padding.
@@ -374,15 +371,8 @@ class BartForConditionalGeneration(PretrainedBart):
         self.lm_head.out_features = vocab_size
         return table
 
-
-class InferenceBart(BartForConditionalGeneration):
-    """A copy of a model that only generates, packed; see `PretrainedModel.for_inference`."""
-
     def pack(self, model: BartForConditionalGeneration, packer: Packer) -> None:
         super().pack(model, packer)
         self.generation_config = copy.deepcopy(model.generation_config)
         self.final_logits_bias = model.final_logits_bias.to(packer.dtype)
         self.lm_head = packer.linear([model.lm_head], bias=model.final_logits_bias[0])
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return self.lm_head(hidden)  # which adds the bias

@@ -24,7 +24,6 @@ from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
 from bart.modeling.loss import chunked_cross_entropy, loss_of_tokens
 from bart.modeling.outputs import ClassifierOutput, EncoderOutput, ModelOutput, QuestionAnsweringOutput
-from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
 from bart.modeling.recording import Recording
 from bert.configuration.configuration_bert import BertConfig
@@ -212,7 +211,6 @@ class PretrainedBert(PretrainedModel):
 
     config_class = BertConfig
     tokenizer_class = BertTokenizer
-    packer_class = Packer
     shared = "bert.encoder.embed_tokens.weight"
     vocabulary_multiple = 8  # of NVIDIA's checkpoints
     pools: ClassVar[bool]
