@@ -37,7 +37,7 @@ def check_ids(name: str, ids: Tensor | None, vocab_size: int, **same_shape: Tens
     for beside, value in same_shape.items():
         if value is not None and value.shape != ids.shape:
             raise InputError(f"{beside} is {tuple(value.shape)}; allowed: {tuple(ids.shape)}, as {name}")
-    if ids.numel() and ids.device.type == "cpu" and not torch.compiler.is_compiling():  # nor exporting
+    if ids.device.type == "cpu" and not torch.compiler.is_compiling() and ids.numel():  # nor exporting
         least, most = (int(bound) for bound in ids.aminmax())
         if least < 0 or most >= vocab_size:
             raise InputError(f"{name} hold {least} to {most}; allowed: ids from 0 to {vocab_size - 1}")

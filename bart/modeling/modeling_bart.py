@@ -91,9 +91,13 @@ class BartNetwork(nn.Module):
             check_ids("input_ids", input_ids, self.config.source_vocab_size, attention_mask=attention_mask)
         mask = {"decoder_attention_mask": decoder_attention_mask}
         check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, **mask)
-        sources = len(input_ids if encoder_outputs is None else encoder_outputs)
-        if len(decoder_input_ids) != sources:
-            raise InputError(f"decoder_input_ids has {len(decoder_input_ids)} rows; allowed: {sources}, as the sources")
+        read = input_ids if encoder_outputs is None else encoder_outputs
+        rows, sources = (
+            decoder_input_ids.shape[0],
+            read.shape[0],
+        )  # `len` would make constants of them in exported graphs
+        if rows != sources:
+            raise InputError(f"decoder_input_ids has {rows} rows; allowed: {sources}, as the sources")
         if isinstance(attention_mask, Tensor) and not torch.is_grad_enabled():
             # An alias for this pass alone, which may carry the rows that the encoder finds to the decoder.
             attention_mask = carrying(attention_mask.detach(), known_rows(attention_mask))
