@@ -87,6 +87,7 @@ class BartNetwork(nn.Module):
         Raises:
             InputError: inputs are missing, of other shapes, outside the vocabulary, or longer than there are positions.
         """
+        check_tensors(attention_mask=attention_mask, encoder_outputs=encoder_outputs)
         if input_ids is not None or encoder_outputs is None:
             check_ids("input_ids", input_ids, self.config.source_vocab_size, attention_mask=attention_mask)
         mask = {"decoder_attention_mask": decoder_attention_mask}
@@ -194,12 +195,9 @@ class BartModel(PretrainedBart):
             return_dict: false for a tuple of the output's values.
 
         Raises:
-            InputError: inputs are missing, of other shapes or outside the vocabulary, or see `Recording`.
+            InputError: inputs are missing, or see `BartNetwork.forward` and `Recording`.
         """
-        check_tensors(
-            **{"input_ids": input_ids, "attention_mask": attention_mask, "encoder_outputs": encoder_outputs},
-            **{"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask},
-        )
+        check_tensors(input_ids=input_ids)
         if input_ids is None and (encoder_outputs is None or decoder_input_ids is None):
             raise InputError("forward() needs input_ids, or encoder_outputs and decoder_input_ids, and got neither")
         if decoder_input_ids is None:
