@@ -47,7 +47,7 @@ class TextEncoder(Vocabulary):
         special_tokens: those that begin a text, pad it, end it, stand for what is unknown, and for what is masked.
         separators: how many end tokens lie between the texts of a pair.
         has_types: true if networks read which tokens are of the second text of a pair.
-        bos_token_id, eos_token_id, pad_token_id: the ids of the first three special tokens, of BERT too.
+        bos_token_id, pad_token_id, eos_token_id: the ids of the first three special tokens, of BERT too.
         model_max_length: the longest sequence, special tokens included, when truncation names no other. Settable.
 
     Calls share no state, so threads may use one tokenizer with different options.
@@ -57,8 +57,8 @@ class TextEncoder(Vocabulary):
     separators: ClassVar[int]
     has_types: ClassVar[bool] = False
     bos_token_id: int
-    eos_token_id: int
     pad_token_id: int
+    eos_token_id: int
     model_max_length: int
 
     # ---- Text to ids
@@ -129,7 +129,7 @@ class TextEncoder(Vocabulary):
 
         is_single = is_one(texts)
         may_be_pairs = text_pair is None and not is_split_into_words and isinstance(texts, (list, tuple))
-        if may_be_pairs and texts and all(map(_is_pair, texts)):
+        if may_be_pairs and texts and all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in texts):
             texts, text_pair = zip(*texts, strict=True)
         how = (add_prefix_space, return_offsets_mapping, is_split_into_words)
         rows = self._encode([texts] if is_single else texts, *how)
@@ -336,10 +336,6 @@ class TextEncoder(Vocabulary):
                     at = f"{surrogate[0]!r} at character {surrogate.start()}"
                     raise InputError(f"texts[{index}]: unpaired surrogate {at}") from None
             raise
-
-
-def _is_pair(texts: object) -> bool:
-    return isinstance(texts, (list, tuple)) and len(texts) == 2
 
 
 def _without_tensors(values: Any) -> Any:
