@@ -68,7 +68,7 @@ def drops_alike(device: torch.device) -> bool:
             out = attend_to_spans(query, keys, values, (starts, starts), (80, 80), False, 0.5)
             (of_values,) = torch.autograd.grad(out, values, gradient)
             pairs = (out, gradient), (values, of_values)
-            products = [(one.float() * other.float()).sum(dim=0) for one, other in pairs]
+            products = [(left.float() * right.float()).sum(dim=0) for left, right in pairs]
             # Rounding is far less, other weights are far more.
             is_right = bool((products[0] - products[1]).norm() < 0.2 * out.float().norm())
     except RuntimeError as error:  # of a build of torch without it

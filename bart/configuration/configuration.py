@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
@@ -72,6 +71,10 @@ class ModelConfig:
     depths: ClassVar[Mapping[str, str]]
     extra: dict[str, Any]
 
+    def __init_subclass__(cls) -> None:
+        types = {name: kind for name, kind in cls.__annotations__.items() if not kind.startswith("ClassVar")}
+        cls.types = getattr(cls, "types", {}) | types
+
     def __init__(self, **fields: Any) -> None:
         object.__setattr__(self, "extra", {})
         for alias, name in self.aliases.items():
@@ -81,9 +84,9 @@ class ModelConfig:
             elif value not in (None, fields.get(name)):
                 allowed = f"{fields[name]!r}, as of {name!r}, whose second name it is"
                 raise InputError(f"config field {alias!r} is {value!r}; allowed: {allowed}")
-        for field in dataclasses.fields(self):  # type: ignore[arg-type]
-            value = fields.pop(field.name, None)  # transformers writes null for what is not set
-            setattr(self, field.name, field.default if value is None else value)
+        for name in self.types:
+            value = fields.pop(name, None)  # transformers writes null for what is not set
+            setattr(self, name, getattr(type(self), name) if value is None else value)
         for name, value in fields.items():
             setattr(self, name, value)
         self.validate()
@@ -255,8 +258,3 @@ def kind_of(fields: Mapping[str, Any], kinds: Sequence[type[Config]]) -> type[Co
             return kind
     allowed = [repr(name) for kind in kinds for name in kind.model_types]
     raise InputError(f"model_type {model_type!r}; allowed: {' and '.join(allowed)}")
-
-
-def field_types(config: type) -> dict[str, str]:
-    """The types of a dataclass's fields, as they are written."""
-    return {field.name: str(field.type) for field in dataclasses.fields(config)}

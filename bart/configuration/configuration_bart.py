@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-from bart.configuration.configuration import ACTIVATIONS, OF_ALL_NETWORKS, ModelConfig, field_types
+from bart.configuration.configuration import ACTIVATIONS, OF_ALL_NETWORKS, ModelConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 
@@ -42,6 +42,7 @@ class BartConfig(ModelConfig):
     decoder_start_token_id: int = 2
 
     model_types = ("bart", "mbart")
+    decoding_fields: ClassVar = {field.name for field in fields(GenerationConfig)}
     alike = (
         "source_encoder_layers",
         "source_vocab_size",
@@ -105,7 +106,3 @@ class BartConfig(ModelConfig):
         for name, least in (("source_encoder_layers", 0), ("source_vocab_size", 1)):
             value = getattr(self, name)
             self.check(type(value) is int and value >= least, name, f"an integer of at least {least}")
-
-
-BartConfig.types = field_types(BartConfig)
-BartConfig.decoding_fields = {field.name for field in fields(GenerationConfig)} - BartConfig.types.keys()

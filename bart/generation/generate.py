@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from textwrap import shorten
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from bart.generation.hooks import Allowed, Processor, hooks_for
 from bart.generation.model import Model
 from bart.generation.rules import NO_ID, rules_for
 from bart.generation.schedule import Sources, decode
+from bart.inputs import check_tensors, in_short
 
 # Gives at most so many sources, or none: a number of the caller's and ids without padding of each.
 Arrivals = Callable[[int], Sequence[tuple[int, Sequence[int]]]]
@@ -307,44 +307,6 @@ def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, in
     return config, max_length
 
 
-def check_tensors(**inputs: object) -> None:
-    """Raise InputError for an input that is neither None nor a tensor, such as a text."""
-    for name, value in inputs.items():
-        if value is not None and not isinstance(value, Tensor):
-            raise InputError(
-                f"{name} is {_in_short(value)}; allowed: a tensor, for ids of a text "
-                "tokenizer(text, return_tensors='pt')['input_ids']"
-            )
-
-
-def check_forward(input_ids: object, **tensors: object) -> None:
-    """Raise InputError like `check_tensors`, and where there are no input_ids."""
-    check_tensors(input_ids=input_ids, **tensors)
-    if input_ids is None:
-        raise InputError("forward() needs input_ids, and got none")
-
-
-def check_ids(name: str, ids: Tensor, vocab_size: int, **same_shape: Tensor | None) -> None:
-    """Raise InputError unless ids are (B, S) integers, of the vocabulary as far as the CPU can tell at once.
-
-    Args:
-        same_shape: other inputs by name, which have the shape of the ids.
-    """
-    if ids.dim() != 2 or ids.dtype not in (torch.int32, torch.int64) or not ids.numel():
-        raise InputError(f"{name} are {ids.dtype} {tuple(ids.shape)}; allowed: integers (texts, length)")
-    for other, value in same_shape.items():
-        if value is not None and value.shape != ids.shape:
-            raise InputError(f"{other} is {tuple(value.shape)}; allowed: {tuple(ids.shape)}, as {name}")
-    can_tell = ids.device.type == "cpu" and not torch.compiler.is_compiling()  # nor exporting
-    if can_tell and not (ids.min() >= 0 and ids.max() < vocab_size):
-        raise InputError(f"{name} hold {int(ids.min())} to {int(ids.max())}; allowed: ids from 0 to {vocab_size - 1}")
-
-
-def _in_short(value: object) -> str:
-    """A value of the wrong kind, in short."""
-    return f"{type(value).__name__} {shorten(repr(value), 40)}"
-
-
 def _check_source(model: Model, number: int, source: Sequence[int]) -> None:
     """Raise InputError for a source that is no ids, has none or too many, or has ids outside the vocabulary."""
     try:
@@ -352,7 +314,7 @@ def _check_source(model: Model, number: int, source: Sequence[int]) -> None:
     except (TypeError, ValueError, RuntimeError):
         ids = None
     if ids is None or ids.dim() != 1 or (len(ids) and ids.is_floating_point()):
-        raise InputError(f"source {number} is {_in_short(source)}; allowed: ids, such as tokenizer(text)['input_ids']")
+        raise InputError(f"source {number} is {in_short(source)}; allowed: ids, such as tokenizer(text)['input_ids']")
     most, last = model.config.max_position_embeddings, model.config.source_vocab_size - 1
     if not 0 < len(source) <= most:
         raise InputError(f"source {number} has {len(source)} ids; allowed: 1 to {most}, the model's positions")

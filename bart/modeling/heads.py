@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from bart.configuration.configuration import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from bart.generation.generate import check_forward
+from bart.inputs import check_ids
 from bart.modeling.loss import loss_of_tokens
 from bart.modeling.modeling_bart import PretrainedBart
 from bart.modeling.outputs import ClassifierOutput, QuestionAnsweringOutput
@@ -112,7 +112,7 @@ class _HeadedBart(PretrainedBart):
         encoder_outputs: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Decoder states and encoder states, (B, S, D) each."""
-        check_forward(input_ids, encoder_outputs=encoder_outputs, decoder_input_ids=decoder_input_ids)
+        check_ids("input_ids", input_ids, self.config.vocab_size, decoder_input_ids=decoder_input_ids)
         wanted = None
         if decoder_input_ids is None:
             decoder_input_ids, wanted = self.shifted(input_ids), attention_mask
@@ -156,7 +156,7 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
             encoder_outputs: (B, S, D), in place of the encoder's.
 
         Raises:
-            InputError: input_ids are missing or no tensor; on the CPU, a row without `</s>`.
+            InputError: on the CPU, a row without `</s>`; or see `bart.modeling.modeling_bart.BartNetwork.forward`.
         """
         hidden, encoder_states = self._states(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
@@ -201,7 +201,7 @@ class BartForTokenClassification(_HeadedBart):
     ) -> ClassifierOutput:
         """Logits (B, S, N); labels (B, S) are -100 where a token has none. The others are those of whole texts."""
         if self.stack == "encoder":
-            check_forward(input_ids)
+            check_ids("input_ids", input_ids, self.config.vocab_size, attention_mask=attention_mask)
             hidden = encoder_states = self.model.encoder(input_ids, attention_mask)
         else:
             hidden, encoder_states = self._states(input_ids, attention_mask)

@@ -21,7 +21,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.generation import GeneratedArticle, GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache
-from bart.generation.generate import check_ids, check_tensors
+from bart.inputs import check_ids, check_tensors
 from bart.modeling import names
 from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, loss_of_tokens
@@ -48,7 +48,9 @@ def training_operations(config: BartConfig, source_length: int, target_length: i
     width = c.d_model
     encoder = s * (4 * width**2 + 2 * width * c.encoder_ffn_dim + 2 * width * s)
     decoder = t * (6 * width**2 + 2 * width * c.decoder_ffn_dim + 2 * width * (s + t)) + s * 2 * width**2
-    forward = c.encoder_layers * encoder + c.decoder_layers * decoder + t * width * c.vocab_size
+    forward = (
+        (c.encoder_layers + c.source_encoder_layers) * encoder + c.decoder_layers * decoder + t * width * c.vocab_size
+    )
     return 3 * 2 * forward - freeze_embeds * 2 * t * width * c.vocab_size
 
 
@@ -64,6 +66,7 @@ class BartNetwork(nn.Module):
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__()
+        self.config = config
         self.shared = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad_token_id)
         self.encoder = BartEncoder(config, self.shared)
         self.decoder = BartDecoder(config, self.shared)
@@ -80,7 +83,22 @@ class BartNetwork(nn.Module):
         """input_ids (B, S) and decoder_input_ids (B, T) -> decoder states (B, T, D), encoder states (B, S, D).
 
         wanted (B, T) tells where decoder states are read; None means everywhere.
+
+        Raises:
+            InputError: inputs are missing, of other shapes, outside the vocabulary, or longer than there are positions.
         """
+        check_tensors(attention_mask=attention_mask, encoder_outputs=encoder_outputs)
+        if input_ids is not None or encoder_outputs is None:
+            check_ids("input_ids", input_ids, self.config.source_vocab_size, attention_mask=attention_mask)
+        mask = {"decoder_attention_mask": decoder_attention_mask}
+        check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, **mask)
+        read = input_ids if encoder_outputs is None else encoder_outputs
+        rows, sources = (
+            decoder_input_ids.shape[0],
+            read.shape[0],
+        )  # `len` would make constants of them in exported graphs
+        if rows != sources:
+            raise InputError(f"decoder_input_ids has {rows} rows; allowed: {sources}, as the sources")
         if isinstance(attention_mask, Tensor) and not torch.is_grad_enabled():
             # An alias for this pass alone, which may carry the rows that the encoder finds to the decoder.
             attention_mask = carrying(attention_mask.detach(), known_rows(attention_mask))
@@ -95,7 +113,6 @@ class PretrainedBart(PretrainedModel):
 
     config_class = BartConfig
     tokenizer_class = BartTokenizer
-    packer_class = Packer
     shared = names.SHARED
     config: BartConfig
 
@@ -178,23 +195,13 @@ class BartModel(PretrainedBart):
             return_dict: false for a tuple of the output's values.
 
         Raises:
-            InputError: inputs are missing, of other shapes or outside the vocabulary, or see `Recording`.
+            InputError: inputs are missing, or see `BartNetwork.forward` and `Recording`.
         """
-        check_tensors(
-            **{"input_ids": input_ids, "attention_mask": attention_mask, "encoder_outputs": encoder_outputs},
-            **{"decoder_input_ids": decoder_input_ids, "decoder_attention_mask": decoder_attention_mask},
-        )
+        check_tensors(input_ids=input_ids)
         if input_ids is None and (encoder_outputs is None or decoder_input_ids is None):
             raise InputError("forward() needs input_ids, or encoder_outputs and decoder_input_ids, and got neither")
         if decoder_input_ids is None:
             decoder_input_ids = self.shifted(input_ids)
-        if input_ids is not None:
-            check_ids("input_ids", input_ids, self.config.vocab_size, attention_mask=attention_mask)
-        mask = {"decoder_attention_mask": decoder_attention_mask}
-        check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, **mask)
-        sources = len(input_ids if encoder_outputs is None else encoder_outputs)
-        if len(decoder_input_ids) != sources:
-            raise InputError(f"decoder_input_ids has {len(decoder_input_ids)} rows; allowed: {sources}, as the sources")
         recording = Recording(self, output_hidden_states, output_attentions)
         encoder, decoder = self.model.encoder, self.model.decoder
         with recording.of(encoder, decoder):
@@ -238,9 +245,6 @@ class BartForConditionalGeneration(PretrainedBart):
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
 
-    def inference_class(self) -> type[InferenceBart]:
-        return InferenceBart
-
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -266,9 +270,8 @@ class BartForConditionalGeneration(PretrainedBart):
             label_smoothing: of a summed loss: probability spread over the vocabulary.
 
         Raises:
-            InputError: neither decoder_input_ids nor labels are given, or neither input_ids nor encoder_outputs, or
-                they are no tensors, targets are not as many as sources, labels of a summed loss are not as many as
-                decoder_input_ids, or a sequence has more tokens than the model has positions.
+            InputError: neither decoder_input_ids nor labels are given, or neither input_ids nor encoder_outputs; labels
+                are not as many as sources, or with a summed loss as decoder_input_ids; or see `BartNetwork.forward`.
         """
         check_tensors(
             input_ids=input_ids, encoder_outputs=encoder_outputs, decoder_input_ids=decoder_input_ids, labels=labels
@@ -284,6 +287,7 @@ class BartForConditionalGeneration(PretrainedBart):
             if labels is None:
                 raise InputError("forward() needs decoder_input_ids or labels, and got neither")
             decoder_input_ids = self.shifted(labels)
+            check_ids("labels", decoder_input_ids, self.config.vocab_size)
         if summed_loss:
             self._check_whole()
         if summed_loss and (labels is None or labels.shape != decoder_input_ids.shape):
@@ -307,17 +311,16 @@ class BartForConditionalGeneration(PretrainedBart):
         return Seq2SeqOutput(loss_of_tokens(logits, labels), logits, encoder_states)
 
     def _logits(self, hidden: Tensor) -> Tensor:
-        return self.lm_head(hidden) + self.final_logits_bias
+        logits = self.lm_head(hidden)
+        return logits if self.is_packed else logits + self.final_logits_bias  # which a packed head adds
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encoder states (B, S, D) of input_ids (B, S) under a mask (B, S), 1 for tokens and 0 for padding.
 
         Raises:
-            InputError: the mask has another shape, or a sequence has more tokens than the model has positions.
+            InputError: inputs are of other shapes or outside the vocabulary, or longer than there are positions.
         """
-        if attention_mask is not None and attention_mask.shape != input_ids.shape:
-            shape = tuple(attention_mask.shape)
-            raise InputError(f"attention_mask is {shape}; allowed: {tuple(input_ids.shape)}, as input_ids")
+        check_ids("input_ids", input_ids, self.config.source_vocab_size, attention_mask=attention_mask)
         articles = max(1, TOKENS_AT_ONCE // max(1, input_ids.shape[1]))
         if self.device.type != "cpu" or torch.is_grad_enabled() or len(input_ids) <= articles:
             return self.model.encoder(input_ids, attention_mask)
@@ -370,15 +373,8 @@ class BartForConditionalGeneration(PretrainedBart):
         self.lm_head.out_features = vocab_size
         return table
 
-
-class InferenceBart(BartForConditionalGeneration):
-    """A copy of a model that only generates, packed; see `PretrainedModel.for_inference`."""
-
     def pack(self, model: BartForConditionalGeneration, packer: Packer) -> None:
         super().pack(model, packer)
         self.generation_config = copy.deepcopy(model.generation_config)
         self.final_logits_bias = model.final_logits_bias.to(packer.dtype)
         self.lm_head = packer.linear([model.lm_head], bias=model.final_logits_bias[0])
-
-    def _logits(self, hidden: Tensor) -> Tensor:
-        return self.lm_head(hidden)  # which adds the bias

@@ -249,13 +249,16 @@ class Packer:
         backend: for what they do not compute.
     """
 
-    def __init__(self, precision: str, device: torch.device) -> None:
-        """Raises InputError for an unknown precision, and for int8 where it cannot be computed."""
+    def __init__(self, precision: str, device: torch.device, leaves_out_padding: bool) -> None:
+        """Raises InputError for an unknown precision, and for int8 where it cannot be computed.
+
+        leaves_out_padding: on GPUs.
+        """
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
         on_cpu = device.type == "cpu"
         on_cuda = device.type == "cuda"
-        self.backend = CpuBackend() if on_cpu else CudaBackend(leaves_out_padding=True) if on_cuda else TORCH
+        self.backend = CpuBackend() if on_cpu else CudaBackend(leaves_out_padding) if on_cuda else TORCH
         self.is_int8 = precision == "int8"
         if self.is_int8 and not on_cpu:
             raise InputError(f"precision is 'int8' and the model is on {device}; int8 runs on the CPU")

@@ -6,9 +6,8 @@ import copy
 import logging
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import safetensors.torch
 import torch
@@ -36,29 +35,14 @@ from bart.modeling.checkpoint import (
     stored_config,
     tied_copies,
 )
+from bart.modeling.packed import Packer
 from bart.tensor_files import CHECKSUM, checksum_of, sort_metadata
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from bart.unpadding import UnpaddingBackend
 
 if TYPE_CHECKING:
     from typing import Self
 
 logger = logging.getLogger(__name__)
-
-
-class LayerPacker(Protocol):
-    """Makes the layers of a copy for inference.
-
-    Attributes:
-        dtype: the type of weights and states.
-        backend: what the copy computes with.
-    """
-
-    dtype: torch.dtype
-    backend: Backend
-
-    def replace_modules(self, copied: nn.Module, original: nn.Module) -> None:
-        """Give a layer of the copy fast modules with the weights of the original layer."""
 
 
 class PretrainedModel(BackendModule):
@@ -69,7 +53,6 @@ class PretrainedModel(BackendModule):
     Attributes:
         config_class: of its configs, which have a field or property `init_std`.
         tokenizer_class: of its vocabularies.
-        packer_class: makes the layers of its copies for inference, in a precision and on a device.
         shared: the name of the token embeddings.
         head: the first parts of the names of the head's weights.
         lookalikes: other classes whose heads' weights have the same names.
@@ -82,7 +65,6 @@ class PretrainedModel(BackendModule):
 
     config_class: ClassVar[type[ModelConfig]]
     tokenizer_class: ClassVar[type[PretrainedTokenizer]]
-    packer_class: ClassVar[Callable[[str, torch.device], LayerPacker]]
     shared: ClassVar[str]
     head: ClassVar[tuple[str, ...]]
     lookalikes: ClassVar[tuple[str, ...]] = ()
@@ -371,20 +353,14 @@ class PretrainedModel(BackendModule):
             InputError: another precision, int8 where it cannot be computed, or the model is such a copy itself.
         """
         self._check_whole()
-        packer = self.packer_class(precision, self.device)
+        packer = Packer(precision, self.device, leaves_out_padding=not self.reads_padding)
         with torch.device("meta"):  # a skeleton without memory
-            packed = self.inference_class()(copy.deepcopy(self.config))
+            packed = type(self)(copy.deepcopy(self.config))
         packed.pack(self, packer)
-        if self.reads_padding and isinstance(packer.backend, UnpaddingBackend):
-            packer.backend.leaves_out_padding = False
         packed.compute_with(packer.backend)
         return packed.requires_grad_(False).eval()
 
-    def inference_class(self) -> type[Self]:
-        """The class of a copy for inference."""
-        return type(self)
-
-    def pack(self, model: Self, packer: LayerPacker) -> None:
+    def pack(self, model: Self, packer: Packer) -> None:
         """Make this skeleton the copy for inference of a model."""
         self.is_packed = True
         replaced = {self.get_output_embeddings(), *(part for layer in self.layers for part in layer.modules())}

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Encoding, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from bart.tokenization.tokenizer import PretrainedTokenizer, check_integer, texts_to_learn
+from bart.tokenization.encoding import check_integer
+from bart.tokenization.tokenizer import PretrainedTokenizer, texts_to_learn
 
 _BYTES = 256
 _WORD_END = re.compile(r"(?<=\w) (?=[^\W\d_])")
@@ -56,14 +57,13 @@ class BartTokenizer(PretrainedTokenizer):
 
     @classmethod
     def pipeline_of(cls, files: Sequence[Path], unk_token: str | None) -> Tokenizer:
-        return _pipeline(models.BPE.from_file(*map(str, files)), add_prefix_space=False)
+        return _pipeline(models.BPE.from_file(*map(str, files)))
 
     @classmethod
     def configure(cls, backend: Tokenizer, settings: dict[str, Any]) -> None:
         prefix = settings.get("add_prefix_space")
         if isinstance(prefix, bool) and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
-            use_regex = backend.pre_tokenizer.use_regex
-            backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix, use_regex=use_regex)
+            backend.pre_tokenizer.add_prefix_space = prefix
 
     def settings(self) -> dict[str, Any]:
         return {
@@ -97,13 +97,12 @@ class BartTokenizer(PretrainedTokenizer):
             initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
             show_progress=False,
         )
-        learner = Tokenizer(models.BPE())
-        learner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        learner = _pipeline(models.BPE())
         learner.train_from_iterator(texts, trainer)
         vocabulary = learner.get_vocab()
         merges = [(left, right) for left, right in json.loads(learner.to_str())["model"]["merges"]]
         model = models.BPE(vocab=vocabulary | {"<mask>": len(vocabulary)}, merges=merges)
-        return cls(_pipeline(model, add_prefix_space=False))
+        return cls(_pipeline(model))
 
     def encode_many(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
         """The `input_ids` that `tokenizer(texts, max_length=max_length, truncation=True)` gives, but faster.
@@ -147,27 +146,19 @@ class BartTokenizer(PretrainedTokenizer):
             for token in self._backend.get_added_tokens_decoder().values()
         )
 
-    def _encode(
-        self,
-        texts: Sequence[Any],
-        add_prefix_space: bool | None = None,
-        with_offsets: bool = False,
-        are_words: bool = False,
-    ) -> list[Encoding]:
-        backend = None if add_prefix_space in (None, self.add_prefix_space) else self._with_other_prefix()
-        return self._encodings(texts, backend, with_offsets, are_words)
-
-    def _with_other_prefix(self) -> Tokenizer:
+    def _backend_for(self, add_prefix_space: bool | None) -> Tokenizer:
+        if add_prefix_space in (None, self.add_prefix_space):
+            return self._backend
         # A second pipeline, because a change of the first would race with other threads' calls.
         if self._other_prefix is None:
             backend = Tokenizer.from_str(self._backend.to_str())
-            backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=not self.add_prefix_space)
+            backend.pre_tokenizer.add_prefix_space = not self.add_prefix_space
             self._other_prefix = backend
         return self._other_prefix
 
 
-def _pipeline(model: models.BPE, add_prefix_space: bool) -> Tokenizer:
+def _pipeline(model: models.BPE) -> Tokenizer:
     backend = Tokenizer(model)
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     return backend

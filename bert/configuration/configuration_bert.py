@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from bart.configuration.configuration import ACTIVATIONS, OF_ALL_NETWORKS, ModelConfig, field_types
+from bart.configuration.configuration import ACTIVATIONS, OF_ALL_NETWORKS, ModelConfig
 from bart.configuration.configuration_bart import BartConfig
 
 
@@ -80,6 +80,3 @@ class BertConfig(ModelConfig):
             activation_function=self.hidden_act,
             pad_token_id=self.pad_token_id,
         )
-
-
-BertConfig.types = field_types(BertConfig)

@@ -18,13 +18,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.errors import InputError
-from bart.generation.generate import check_forward, check_ids, check_tensors
+from bart.inputs import check_ids, check_tensors
 from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
 from bart.modeling.loss import chunked_cross_entropy, loss_of_tokens
 from bart.modeling.outputs import ClassifierOutput, EncoderOutput, ModelOutput, QuestionAnsweringOutput
-from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
 from bart.modeling.recording import Recording
 from bert.configuration.configuration_bert import BertConfig
@@ -133,11 +132,34 @@ class BertNetwork(nn.Module):
         self.pooler = BertPooler(config) if pools else None
 
     def forward(
-        self, input_ids: Tensor | None, attention_mask: Tensor | None, token_type_ids: Tensor | None
+        self,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """States (B, S, D), and the pooled one (B, D)."""
-        check_forward(input_ids, attention_mask=attention_mask, token_type_ids=token_type_ids)
-        states = self.encoder(input_ids, attention_mask, token_type_ids)
+        """States (B, S, D), and the pooled one (B, D); arguments are those of `BertModel`.
+
+        Raises:
+            InputError: inputs are missing, of other shapes, outside the vocabulary, or longer than there are positions.
+        """
+        table, types = self.encoder.embed_tokens, self.encoder.embed_types
+        check_tensors(inputs_embeds=inputs_embeds, position_ids=position_ids)
+        name, read = "input_ids", input_ids
+        if inputs_embeds is not None:
+            if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != table.embedding_dim:
+                shape = tuple(inputs_embeds.shape)
+                raise InputError(f"inputs_embeds is {shape}; allowed: (texts, length, {table.embedding_dim})")
+            name, read = "inputs_embeds", torch.zeros_like(inputs_embeds[:, :, 0], dtype=torch.long)
+        if position_ids is not None and position_ids.shape == (1, *read.shape[1:]):
+            position_ids = position_ids.expand(read.shape)
+        others = {"token_type_ids": token_type_ids, "position_ids": position_ids}
+        check_ids(name, read, table.num_embeddings, attention_mask=attention_mask, **others)
+        for (name, ids), size in zip(others.items(), (types.num_embeddings, self.encoder.max_positions), strict=True):
+            if ids is not None:
+                check_ids(name, ids, size)
+        states = self.encoder(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         return states, None if self.pooler is None else self.pooler(states)
 
 
@@ -189,7 +211,6 @@ class PretrainedBert(PretrainedModel):
 
     config_class = BertConfig
     tokenizer_class = BertTokenizer
-    packer_class = Packer
     shared = "bert.encoder.embed_tokens.weight"
     vocabulary_multiple = 8  # of NVIDIA's checkpoints
     pools: ClassVar[bool]
@@ -274,31 +295,13 @@ class BertModel(PretrainedBert):
             return_dict: false for a tuple of the output's values.
 
         Raises:
-            InputError: inputs are missing, of other shapes or outside the vocabulary, or see `Recording`.
+            InputError: both inputs or none are given, or see `BertNetwork.forward` and `Recording`.
         """
-        config, encoder, pooler = self.config, self.bert.encoder, self.bert.pooler
-        others = {"attention_mask": attention_mask, "token_type_ids": token_type_ids, "position_ids": position_ids}
-        check_tensors(input_ids=input_ids, inputs_embeds=inputs_embeds, **others)
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("forward() needs input_ids or inputs_embeds, one of both")
-        if inputs_embeds is None:
-            name, read = "input_ids", input_ids
-        else:
-            if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != config.hidden_size:
-                shape = tuple(inputs_embeds.shape)
-                raise InputError(f"inputs_embeds is {shape}; allowed: (texts, length, {config.hidden_size})")
-            name, read = "inputs_embeds", torch.zeros_like(inputs_embeds[:, :, 0], dtype=torch.long)
-        if position_ids is not None and position_ids.shape == (1, *read.shape[1:]):
-            others["position_ids"] = position_ids = position_ids.expand(read.shape)
-        check_ids(name, read, config.vocab_size, **others)
-        if token_type_ids is not None:
-            check_ids("token_type_ids", token_type_ids, config.type_vocab_size)
-        if position_ids is not None:
-            check_ids("position_ids", position_ids, config.max_position_embeddings)
-        recording = Recording(self, output_hidden_states, output_attentions)
+        encoder, recording = self.bert.encoder, Recording(self, output_hidden_states, output_attentions)
         with recording.of(encoder):
-            states = encoder(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        pooled = None if pooler is None else pooler(states)
+            states, pooled = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         output = EncoderOutput(states, pooled, recording.states(encoder, states), recording.weights(encoder))
         return output.to_tuple() if return_dict is False else output
 

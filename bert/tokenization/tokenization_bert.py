@@ -12,9 +12,13 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from bart.errors import InputError
-from bart.tokenization.tokenizer import PretrainedTokenizer, check_integer, texts_to_learn
+from bart.tokenization.encoding import check_integer
+from bart.tokenization.tokenizer import PretrainedTokenizer, texts_to_learn
 
 _PREFIX = "##"  # of pieces within a word
+# Settings in tokenizer_config.json, and the names that the normalizer gives them.
+_SETTINGS = {"do_lower_case": "lowercase", "strip_accents": "strip_accents"}
+_SETTINGS |= {"tokenize_chinese_chars": "handle_chinese_chars"}
 _MOST_CHARACTERS = 1000  # of which pieces are made in training
 
 
@@ -56,23 +60,16 @@ class BertTokenizer(PretrainedTokenizer):
 
     @classmethod
     def configure(cls, backend: Tokenizer, settings: dict[str, Any]) -> None:
-        old = backend.normalizer
-        if isinstance(old, normalizers.BertNormalizer):
-            backend.normalizer = normalizers.BertNormalizer(
-                clean_text=old.clean_text,
-                lowercase=settings.get("do_lower_case", old.lowercase),
-                strip_accents=settings.get("strip_accents", old.strip_accents),
-                handle_chinese_chars=settings.get("tokenize_chinese_chars", old.handle_chinese_chars),
-            )
+        if isinstance(backend.normalizer, normalizers.BertNormalizer):
+            for name, ours in _SETTINGS.items():
+                if name in settings:
+                    setattr(backend.normalizer, ours, settings[name])
 
     def settings(self) -> dict[str, Any]:
-        normalizer = self._backend.normalizer
         return {
             "tokenizer_class": "BertTokenizer",
-            "do_lower_case": normalizer.lowercase,
-            "strip_accents": normalizer.strip_accents,
-            "tokenize_chinese_chars": normalizer.handle_chinese_chars,
             "clean_up_tokenization_spaces": self.clean_up_tokenization_spaces,
+            **{name: getattr(self._backend.normalizer, ours) for name, ours in _SETTINGS.items()},
         }
 
     @classmethod

@@ -68,23 +68,24 @@ def test_a_copy_for_inference_gets_the_backend_of_its_device() -> None:
 
 
 class Lengths(Backend):
-    """Takes a list of lengths, which a collate function knows without asking the device, in place of a source mask."""
+    """Reads lengths, which a collate function knows without asking the device, that a source mask carries."""
 
-    def encoder_rows(self, states: Tensor, mask: list[int]) -> Rows:
-        return super().encoder_rows(states, self.mask_of(mask, states))
+    def encoder_rows(self, states: Tensor, mask: Tensor) -> Rows:
+        return super().encoder_rows(states, self.mask_of(mask))
 
-    def decoder_rows(self, states: Tensor, mask: None, wanted: Tensor, encoder_states: Tensor, encoder_mask: list[int]):
-        return super().decoder_rows(states, mask, wanted, encoder_states, self.mask_of(encoder_mask, encoder_states))
+    def decoder_rows(self, states: Tensor, mask: None, wanted: Tensor, encoder_states: Tensor, encoder_mask: Tensor):
+        return super().decoder_rows(states, mask, wanted, encoder_states, self.mask_of(encoder_mask))
 
-    def mask_of(self, lengths: list[int], states: Tensor) -> Tensor:
-        return torch.arange(states.shape[1]) < torch.tensor(lengths)[:, None]
+    def mask_of(self, mask: Tensor) -> Tensor:
+        return torch.arange(mask.shape[1]) < torch.tensor(mask.lengths)[:, None]
 
 
 def test_in_training_only_the_backend_reads_the_mask() -> None:
     model = tiny_bart(dropout=0.0).train()
     ids = torch.randint(3, 50, (3, 9))
-    lengths = [9, 2, 5]
-    mask = torch.arange(9) < torch.tensor(lengths)[:, None]
+    unreadable = torch.empty_like(ids, device="meta")
+    unreadable.lengths = [9, 2, 5]
+    mask = Lengths().mask_of(unreadable)
     expected, unmasked = (model(ids, given, labels=ids, summed_loss=True).loss for given in (mask, None))
     model.compute_with(Lengths())
-    assert model(ids, lengths, labels=ids, summed_loss=True).loss == expected != unmasked
+    assert model(ids, unreadable, labels=ids, summed_loss=True).loss == expected != unmasked

@@ -70,3 +70,18 @@ def test_what_a_copy_refuses(model: PretrainedModel, tmp_path: Path) -> None:
     for call in (fast.for_inference, fast.num_parameters, lambda: fast.save_pretrained(tmp_path)):
         with pytest.raises(InputError, match="copy for inference"):
             call()
+
+
+def test_wrong_inputs(model: PretrainedModel) -> None:
+    ids = torch.full((2, 5), 2)
+    wrong: list[tuple[dict[str, object], str]] = [
+        ({}, "needs input_ids"),
+        ({"input_ids": ids + 95}, "input_ids hold 97 to 97; allowed: ids from 0 to 96"),
+        ({"input_ids": ids, "attention_mask": ids[:, :1]}, r"attention_mask is \(2, 1\); allowed: \(2, 5\)"),
+    ]
+    if isinstance(model, (BartForSequenceClassification, BartForQuestionAnswering)):
+        # Its states would be taken at the places of input_ids.
+        wrong.append(({"input_ids": ids, "decoder_input_ids": ids.repeat(1, 2)}, r"decoder_input_ids is \(2, 10\)"))
+    for given, message in wrong:
+        with pytest.raises(InputError, match=message):
+            model(**given)

@@ -19,6 +19,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_toke
 from tests.tiny_run import tiny_bart
 
 tiny = functools.partial(tiny_bart, encoder_layers=2, decoder_layers=2, max_position_embeddings=12)
+SOME = torch.full((2, 3), 5)
 
 
 def loss_and_gradients(model: BartForConditionalGeneration, length: int = 9) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -182,6 +183,16 @@ def test_an_encoder_of_another_language_reads_what_the_mask_says() -> None:
             | {"summed_loss": True},
             r"labels are \(1, 3\); allowed with summed_loss: \(1, 4\), as decoder_input_ids",
         ),
+        ({"input_ids": SOME + 200, "labels": SOME}, "input_ids hold 205 to 205; allowed: ids from 0 to "),
+        ({"input_ids": SOME, "labels": SOME - 7}, "labels hold -2 to 2; allowed: ids from 0 to "),
+        ({"input_ids": SOME, "decoder_input_ids": SOME - 7}, "decoder_input_ids hold -2 to -2; allowed"),
+        ({"input_ids": SOME, "labels": SOME, "attention_mask": [[1] * 3] * 2}, "attention_mask is list"),
+        # Masks that would be repeated in silence.
+        ({"input_ids": SOME, "labels": SOME, "attention_mask": SOME[:, :1]}, r"attention_mask is \(2, 1\); allowed"),
+        (
+            {"input_ids": SOME, "labels": SOME, "decoder_attention_mask": SOME[:, :1]},
+            r"decoder_attention_mask is \(2, 1\); allowed: \(2, 3\), as decoder_input_ids",
+        ),
     ],
 )
 def test_inputs_that_do_not_fit_are_named(inputs: dict[str, object], message: str) -> None:
@@ -200,9 +211,9 @@ def test_a_forward_pass_without_targets_or_sources_is_an_error() -> None:
 
 def test_operations_of_a_training_step_are_those_that_torch_counts() -> None:
     sizes = {"encoder_ffn_dim": 24, "decoder_ffn_dim": 40, "decoder_layers": 3, "max_position_embeddings": 64}
-    for freeze_embeds in (False, True):
+    for freeze_embeds, before in ((False, {}), (True, {}), (False, {"source_encoder_layers": 3})):
         with torch.device("meta"), FlopCounterMode(display=False) as counter:
-            model = tiny(**sizes, dropout=0.0).train()
+            model = tiny(**sizes, **before, dropout=0.0).train()
             model.model.shared.requires_grad_(not freeze_embeds)
             source, target = (torch.ones(1, length, dtype=torch.long) for length in (24, 40))
             model(source, labels=target).loss.backward()

@@ -373,6 +373,13 @@ def test_prefix_space_per_call(tokenizer: BartTokenizer) -> None:
     assert tokenizer("cat", add_prefix_space=False) == tokenizer("cat") == plain
 
 
+def test_prefix_space_of_a_call_keeps_how_texts_are_split() -> None:
+    made = BartTokenizer.train(["a cat sat   there"] * 5, 300)
+    unsplit = BartTokenizer.from_json(made.to_json().replace('"use_regex":true', '"use_regex":false'))
+    ids = unsplit("a  cat", add_prefix_space=True)["input_ids"]
+    assert ids == unsplit(" a  cat")["input_ids"] != made(" a  cat")["input_ids"]
+
+
 def test_calls_with_different_options_do_not_meet(tokenizer: BartTokenizer) -> None:
     calls = [
         {"padding": True},

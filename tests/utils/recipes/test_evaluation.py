@@ -24,7 +24,7 @@ import finetune
 import run_eval
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache
-from bart.modeling.modeling_bart import BartForConditionalGeneration, InferenceBart
+from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import write_tiny_run
 from utils.app.cli import run_main
@@ -489,7 +489,7 @@ def test_static_batches_are_timed_as_a_whole(trained: Path, monkeypatch: pytest.
         time.sleep(0.03)
         return generate_many(self, sources, size, **options)
 
-    monkeypatch.setattr(InferenceBart, "encode", slow_encode)
+    monkeypatch.setattr(BartForConditionalGeneration, "encode", slow_encode)
     monkeypatch.setattr(BartForConditionalGeneration, "generate_many", slow)
     evaluate(trained, trained / "run" / "export", "static_speed", "--batching", "static")
     report = speed(trained, "static_speed")
