@@ -267,7 +267,7 @@ ROWS = st.lists(st.dictionaries(st.sampled_from(["source", "target", "more"]), V
 
 
 @given(rows=ROWS, shuffle=st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_every_row_ends_in_one_split_or_is_dropped_whatever_the_order(
     rows: list[dict[str, Any]], shuffle: random.Random, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
