@@ -140,7 +140,7 @@ def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[I
     if len(names) == 1 and (tables := split_tables(paths[0])):
         with opening(f"--input {names[0]}"):
             return [
-                Input(split if keep_splits else None, str(path), open_rows(path, fields, str(path)))
+                Input(split if keep_splits else None, str(path), open_rows(path, fields))
                 for split, path in tables.items()
             ]
     kinds = {suffix_of(path) if suffix_of(path) in TABLES else "text" for path in paths}
@@ -154,7 +154,7 @@ def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[I
     if kinds == {"text"}:
         return _text_inputs(paths, fields)
     with opening(f"--input {' '.join(names)}"):
-        return [Input(None, str(path), open_rows(path, fields, str(path))) for path in paths]
+        return [Input(None, str(path), open_rows(path, fields)) for path in paths]
 
 
 def _text_inputs(paths: Sequence[Path], fields: Fields) -> list[Input]:

@@ -260,12 +260,11 @@ class TableReader:
             ) from error
 
 
-def open_rows(path: Path, fields: Fields, name: str) -> Iterator[Row]:
+def open_rows(path: Path, fields: Fields) -> Iterator[Row]:
     """Open one file of rows. A row is named by the line where it ends or, of a Parquet file, by its number.
 
     Args:
         fields: the columns; of JSON Lines and CSV, the first row decides on those that are not named.
-        name: names a Parquet file in messages.
 
     Raises:
         InputError: a column is missing or holds no texts. What is malformed in a text file raises it when that is read.
@@ -273,7 +272,7 @@ def open_rows(path: Path, fields: Fields, name: str) -> Iterator[Row]:
     """
     if suffix_of(path) in READERS:
         return _text_rows(READERS[suffix_of(path)](path), path, fields)
-    return open_files([str(path.absolute())], name, fields).rows()
+    return open_files([str(path.absolute())], str(path), fields).rows()
 
 
 def _text_rows(rows: NumberedRows, path: Path, fields: Fields) -> Iterator[Row]:
@@ -323,7 +322,7 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
             raise MissingSplit(f"{file}: no such file")
         return choice.of(read_lines(file), str)
     with opening(data_dir):
-        rows: Iterable[Row] = open_rows(path, (source_field,), data_dir)
+        rows: Iterable[Row] = open_rows(path, (source_field,))
     sources = []
     for row in rows:
         if row.fault is not None:
