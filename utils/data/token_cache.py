@@ -137,10 +137,9 @@ class TextFile:
         A process that has mapped one of them goes on with it: on Linux and macOS the bytes of a file that was removed
         stay until the last mapping is gone.
         """
-        caches = self._caches(self.path.name)
-        caches.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
-        of_these_bytes = [path for path in caches if path.name.startswith(f"{self.path.name}-{self.digest[:16]}-")]
-        for path in {*caches} - {*of_these_bytes[:KEPT]}:
+        of_these_bytes = self._caches(f"{self.path.name}-{self.digest[:16]}")
+        of_these_bytes.sort(key=lambda path: path.stat().st_mtime_ns)
+        for path in {*self._caches(self.path.name)} - {*of_these_bytes[-KEPT:]}:
             path.unlink(missing_ok=True)
 
 
