@@ -109,8 +109,7 @@ def _building(folder: Path) -> Iterator[Path]:
                     f"{folder} is there already and is not overwritten: move it away, or name another folder"
                 )
             building = workplace / "data"
-            if building.exists():
-                shutil.rmtree(building)
+            shutil.rmtree(building, ignore_errors=True)
             building.mkdir()
             yield building
             if exists:  # it may be a mount point, or lie where this user may not rename, so it stays

@@ -12,7 +12,7 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -169,15 +169,9 @@ def _lines(file: BinaryIO, piece: Piece) -> Iterator[bytes]:
 
 
 def _texts(lines: Iterable[bytes]) -> Iterator[bytes]:
-    text: list[bytes] = []
-    for line in lines:
-        if line.strip():
-            text.append(line)
-        elif text:
-            yield b"".join(text)
-            text = []
-    if text:
-        yield b"".join(text)
+    for is_text, group in groupby(lines, lambda line: bool(line.strip())):
+        if is_text:
+            yield b"".join(group)
 
 
 def _rows(piece: Piece, text_field: str) -> Iterator[bytes | None]:

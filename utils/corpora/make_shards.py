@@ -20,6 +20,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,7 @@ from bart.files import read_json, write_json
 from utils.app.cli import parse_dataclass
 from utils.app.errors import unwritable
 from utils.app.progress import start_log
-from utils.corpora.documents import Piece, find_files, pieces_of
+from utils.corpora.documents import find_files, pieces_of
 from utils.corpora.shard_cluster import cluster_of, run_stage
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, MakeShardsOptions, Work
 from utils.corpora.shard_stages import (
@@ -161,14 +162,8 @@ def _make(
 ) -> dict[str, Any]:
     """Run all stages; return the part of the manifest that depends on the texts."""
     options = work.options
-    pieces: list[Piece] = []
-    of_file: list[int] = []
-    for place, (path, is_val) in enumerate(files):
-        of_this = pieces_of(path, options.text_field, is_val)
-        pieces += of_this
-        of_file += [place] * len(of_this)
-    names = [f"{number:06d}" for number in range(len(pieces))]
-    numbered = dict(zip(names, enumerate(pieces), strict=True))
+    of_files = [pieces_of(path, options.text_field, is_val) for path, is_val in files]
+    numbered = {f"{number:06d}": (number, piece) for number, piece in enumerate(chain.from_iterable(of_files))}
     read = run_stage(client, "reading", hash_documents, work, "documents", numbered)
     counts = [record["documents"] for record in read]
     dropped = sum((Counter(record["dropped"]) for record in read), Counter())
@@ -181,7 +176,7 @@ def _make(
     lowest = min((record["lowest"] for record in read if record["lowest"]), default=0.0)
     # At least one document is held out, by its hash too.
     ratio = max(options.val_ratio, math.nextafter(lowest, 1)) if options.val_ratio else 0.0
-    again = {name: (*numbered[name], first, ratio) for name, first in zip(names, firsts, strict=True)}
+    again = {name: (*piece, first, ratio) for (name, piece), first in zip(numbered.items(), firsts, strict=True)}
     made = run_stage(client, "tokenising", make_examples, work, "examples", again)
     dropped = sum((Counter(record["dropped"]) for record in made), dropped)
     kept = sum(record["kept"] for record in made)
@@ -193,14 +188,14 @@ def _make(
             *(undivided, sum(counts), LONG_SENTENCE),
         )
     shards = _divide(count_keys(work), options)
-    for split, purpose in zip(SHARD_SPLITS, ("to train on", "to hold out"), strict=True):
-        is_given = split != SHARD_SPLITS[0] and options.val_input
-        needed = split == SHARD_SPLITS[0] or is_given or options.val_ratio
-        if needed and not any(shard.name.startswith(f"{split}/") for shard in shards):
-            given = f"--val_input {' '.join(options.val_input)}" if is_given else f"--input {' '.join(options.input)}"
+    wanted = {"train": ("input", "to train on")}
+    if options.val_input or options.val_ratio:
+        wanted["val"] = "val_input" if options.val_input else "input", "to hold out"
+    for split, (option, purpose) in wanted.items():
+        if not any(shard.name.startswith(f"{split}/") for shard in shards):
             raise InputError(
-                f"{given}: no text is left {purpose}{_reasons(dropped)}; documents of all: {kept:,}, and an empty line "
-                "ends one"
+                f"--{option} {' '.join(getattr(options, option))}: no text is left {purpose}{_reasons(dropped)}; "
+                f"documents of all: {kept:,}, and an empty line ends one"
             )
     named = {shard.name.replace("/", "-"): (shard,) for shard in shards}
     written = run_stage(client, "writing", write_shard, work, "shards", named)
@@ -208,13 +203,12 @@ def _make(
     for shard, record in zip(shards, written, strict=True):
         facts = {"file": shard.name, "bin": options.bins[shard.group % len(options.bins)]}
         splits[shard.name.partition("/")[0]].append(facts | record)
-    digests = [xxhash.xxh3_128() for _ in files]
-    for place, record in zip(of_file, read, strict=True):
-        digests[place].update(record["digest"].encode())
-    source = [facts | {"digest": each.hexdigest()} for facts, each in zip(sources, digests, strict=True)]
-    whole = xxhash.xxh3_128("".join(file["digest"] for file in source).encode()).hexdigest()
+    of_pieces = (record["digest"] for record in read)
+    of_texts = ["".join(islice(of_pieces, len(pieces))) for pieces in of_files]
+    digests = [xxhash.xxh3_128_hexdigest(text.encode()) for text in of_texts]
+    source = [facts | {"digest": digest} for facts, digest in zip(sources, digests, strict=True)]
     return {
-        "source": {"hash": whole, "files": source},
+        "source": {"hash": xxhash.xxh3_128_hexdigest("".join(digests).encode()), "files": source},
         "documents": {"kept": kept, "dropped": dict(sorted(dropped.items()))},
         "short_examples": sum(record["short"] for record in made),
         "splits": splits,

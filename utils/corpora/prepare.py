@@ -84,7 +84,7 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str
 
     A directory with a table for each split is such files.
 
-    The directory lies where token ids are kept. Its name holds digests of the content and of the columns; directories
+    The directory lies where token ids are kept. Its name holds digests of the files and of the columns; directories
     of other content are removed.
 
     Raises:
@@ -96,8 +96,8 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str
     if not (tables or file.is_file()):
         raise InputError(f"--data_dir {file}: no such file")
     cache = cache_folder(file if tables else file.parent, cache_dir)
-    digest = hashlib.blake2b("".join(map(file_digest, tables)).encode()).hexdigest() if tables else file_digest(file)
-    content = f"{file.name}-{digest[:16]}"
+    contents = "".join(f"{path.name} {file_digest(path)} " for path in tables or [file])  # names tell the splits
+    content = f"{file.name}-{hashlib.blake2b(contents.encode(), digest_size=8).hexdigest()}"
     folder = cache / f"{content}-{hashlib.blake2b(repr(fields).encode(), digest_size=4).hexdigest()}"
     with alone(cache):  # of several processes, one makes it
         if not (folder / PROVENANCE).is_file():
@@ -140,7 +140,7 @@ def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[I
     if len(names) == 1 and (tables := split_tables(paths[0])):
         with opening(f"--input {names[0]}"):
             return [
-                Input(split if keep_splits else None, str(path), open_rows(path, fields, str(path)))
+                Input(split if keep_splits else None, str(path), open_rows(path, fields))
                 for split, path in tables.items()
             ]
     kinds = {suffix_of(path) if suffix_of(path) in TABLES else "text" for path in paths}
@@ -154,7 +154,7 @@ def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[I
     if kinds == {"text"}:
         return _text_inputs(paths, fields)
     with opening(f"--input {' '.join(names)}"):
-        return [Input(None, str(path), open_rows(path, fields, str(path))) for path in paths]
+        return [Input(None, str(path), open_rows(path, fields)) for path in paths]
 
 
 def _text_inputs(paths: Sequence[Path], fields: Fields) -> list[Input]:

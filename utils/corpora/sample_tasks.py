@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bart.errors import InputError
 from utils.app.cli import parse_dataclass
 from utils.corpora.sample_corpus import SampleCorpusOptions, Story, sample_stories
 from utils.runs.outputs import writable_folder, write_whole
@@ -56,7 +57,11 @@ def question_of(story: Story, number: int, rng: random.Random) -> dict[str, Any]
 
 
 def write_sample_tasks(folder: Path, sizes: dict[str, int], seed: int = 42) -> None:
-    """Write the files that are not there."""
+    """Write the files that are not there.
+
+    Raises:
+        InputError: a file of other rows is there, or the folder cannot be written.
+    """
     for split, count in sizes.items():
         stories = list(sample_stories(split, count, seed))
         rng = random.Random(f"questions {split} {seed}")
@@ -67,8 +72,11 @@ def write_sample_tasks(folder: Path, sizes: dict[str, int], seed: int = 42) -> N
         }
         for name, rows_of_task in rows.items():
             file = writable_folder("--output_dir", folder / name) / f"{split}.jsonl"
+            text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of_task)
             if not file.exists():
-                write_whole(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows_of_task))
+                write_whole(file, text)
+            elif file.read_bytes() != text.encode():
+                raise InputError(f"{file} is there already, made otherwise, and is not overwritten: move it away")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

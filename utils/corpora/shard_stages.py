@@ -14,7 +14,6 @@ Processes that call these load no torch.
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import os
 from collections import Counter
@@ -32,7 +31,7 @@ import xxhash
 from pyarrow import parquet
 from tokenizers import Tokenizer
 
-from bart.files import replacing
+from bart.files import replacing, sha256_of
 from utils.corpora.documents import NEAR_EMPTY, Document, Piece, read_documents
 from utils.corpora.segment_pairs import SegmentPairs, ShardExample
 from utils.corpora.shard_options import Work
@@ -315,6 +314,6 @@ def write_shard(work: Work, shard: PlannedShard) -> StageRecord:
     path.parent.mkdir(exist_ok=True)
     with replacing(path) as temporary:
         parquet.write_table(table, temporary, row_group_size=ROWS, compression="zstd", use_dictionary=False)
-        digest = hashlib.sha256(temporary.read_bytes()).hexdigest()
+        digest = sha256_of(temporary)
     tokens = int(pc.sum(pc.list_value_length(table["ids"])).as_py())
     return {"examples": len(table), "tokens": tokens, "sha256": digest}

@@ -47,6 +47,8 @@ class TrainTokenizerOptions:
     def __post_init__(self) -> None:
         if (self.data_dir is None) == (not self.input):
             raise InputError(f"--data_dir is {self.data_dir}, --input is {' '.join(self.input)!r}: give one of them")
+        if self.data_dir is not None and (self.text_field, self.max_megabytes) != ("text", 1000):
+            raise InputError("--text_field and --max_megabytes are about --input; --data_dir is read whole")
         if not self.lowercase and self.model_type != "bert":
             raise InputError(f"--no_lowercase is about --model_type bert; --model_type is {self.model_type}")
 

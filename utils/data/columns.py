@@ -116,8 +116,7 @@ def records_of(path: Path) -> Iterator[Record]:
     """
     if suffix_of(path) in READERS:
         for number, values in READERS[suffix_of(path)](path):
-            absent = [name for name, value in values.items() if value is ABSENT]
-            if absent:
+            if absent := [name for name, value in values.items() if value is ABSENT]:
                 raise InputError(f"{path}:{number}: no value of {', '.join(absent)}")
             if half := SURROGATE.search(json.dumps(values, ensure_ascii=False)):
                 raise InputError(f"{path}:{number}: unpaired surrogate {half[0]!r}; allowed: characters of Unicode")

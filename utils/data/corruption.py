@@ -74,7 +74,6 @@ class Corruption(Noise):
     taken. Every span, an empty one too, is one `<mask>`.
     """
 
-    Options = CorruptionOptions
     writes = True
 
     def __init__(self, options: CorruptionOptions, tokenizer: BartTokenizer, seed: int) -> None:

@@ -50,7 +50,6 @@ class Masking(Noise):
         of_pairs: true if rows are pairs of segments.
     """
 
-    Options = MaskingOptions
     writes = False
 
     def __init__(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,17 +20,15 @@ class Noise(ABC):
     """Makes sources and targets of rows of shards.
 
     Attributes:
-        Options: the dataclass of its options.
         writes: true if targets are texts, which a decoder reads as well.
         special: (V,) true for special tokens, which are neither taken nor drawn.
         ordinary: the ids of all other tokens.
     """
 
-    Options: ClassVar[type]
     writes: ClassVar[bool]
 
     def __init__(self, options: Any, tokenizer: PretrainedTokenizer, seed: int) -> None:
-        """Keep the options, an `Options`, and the seed: that of the run, or a fixed one to validate all runs alike."""
+        """Keep the options, a dataclass, and the seed: that of the run, or a fixed one to validate all runs alike."""
         self.options, self.seed, self.mask = options, seed, tokenizer.mask_token_id
         self._stored = json.loads(tokenizer.to_json())
         self.special = np.zeros(len(tokenizer), bool)
@@ -40,7 +38,7 @@ class Noise(ABC):
     @property
     def identity(self) -> dict[str, Any]:
         """Plain values that are equal only for equal noise."""
-        return {**{field.name: getattr(self.options, field.name) for field in fields(self.Options)}, "seed": self.seed}
+        return {**asdict(self.options), "seed": self.seed}
 
     @abstractmethod
     def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:

@@ -24,7 +24,7 @@ from bart.errors import InputError
 from utils.app.errors import RunError
 from utils.app.progress import progress
 from utils.data.parallel_text import SIDES, Pairs, one_line, read_pairs
-from utils.data.places import HUB, TABLES, fields_of, is_streamed, suffix_of
+from utils.data.places import HUB, TABLES, fields_of, is_streamed, split_tables, suffix_of
 from utils.data.published import digest_of_files, find_files_of, load_from_hub, opening, parquet_rows, reason_of
 from utils.data.rows import ABSENT, READERS, SURROGATE, NumberedRows, check_names
 from utils.data.splits import EVERY, Choice, MissingSplit
@@ -260,12 +260,11 @@ class TableReader:
             ) from error
 
 
-def open_rows(path: Path, fields: Fields, name: str) -> Iterator[Row]:
+def open_rows(path: Path, fields: Fields) -> Iterator[Row]:
     """Open one file of rows. A row is named by the line where it ends or, of a Parquet file, by its number.
 
     Args:
         fields: the columns; of JSON Lines and CSV, the first row decides on those that are not named.
-        name: names a Parquet file in messages.
 
     Raises:
         InputError: a column is missing or holds no texts. What is malformed in a text file raises it when that is read.
@@ -273,7 +272,7 @@ def open_rows(path: Path, fields: Fields, name: str) -> Iterator[Row]:
     """
     if suffix_of(path) in READERS:
         return _text_rows(READERS[suffix_of(path)](path), path, fields)
-    return open_files([str(path.absolute())], name, fields).rows()
+    return open_files([str(path.absolute())], str(path), fields).rows()
 
 
 def _text_rows(rows: NumberedRows, path: Path, fields: Fields) -> Iterator[Row]:
@@ -308,22 +307,25 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
     """Read documents without summaries, those that are chosen.
 
     Args:
-        data_dir: a directory with `<split>.source`; a file of one document a line, or a table, all of which is read; or
-            a published set, whose rows that are no examples are left out and counted in the log.
+        data_dir: a directory with `<split>.source`, or with a table of each split; a file of one document a line, or a
+            table, all of which is read; or a published set, whose rows that are no examples are left out and counted in
+            the log.
 
     Raises:
         InputError: they are missing or malformed; in a table, a row has no document.
     """
-    path = Path(data_dir).expanduser()
     if is_streamed(data_dir):
         return read_split(data_dir, split, choice, (source_field,))[0]
-    if path.is_dir() or suffix_of(path) not in TABLES:
-        file = path / f"{split}.source" if path.is_dir() else path
-        if path.is_dir() and not file.exists():
-            raise MissingSplit(f"{file}: no such file")
-        return choice.of(read_lines(file), str)
-    with opening(data_dir):
-        rows: Iterable[Row] = open_rows(path, (source_field,), data_dir)
+    path = Path(data_dir).expanduser()
+    path = split_tables(path).get(split, path)
+    if path.is_dir():
+        path /= f"{split}.source"
+        if not path.exists():
+            raise MissingSplit(f"{path}: no such file")
+    if suffix_of(path) not in TABLES:
+        return choice.of(read_lines(path), str)
+    with opening(str(path)):
+        rows: Iterable[Row] = open_rows(path, (source_field,))
     sources = []
     for row in rows:
         if row.fault is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from glob import escape
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import xxhash
@@ -21,11 +21,11 @@ from bart.files import PathName, temporary_beside
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
 from utils.app.progress import progress
-from utils.data.parallel_text import pair_paths
+from utils.data.parallel_text import pair_paths, paired
 from utils.data.splits import EVERY, Choice
 from utils.data.tokenized import TokenizedTexts, tokenise, tokens_schema
-from utils.runs.outputs import writable_folder
-from utils.text.lines import check_counts, decoded_lines, iter_lines, iter_references, references_of
+from utils.runs.outputs import file_digest, writable_folder
+from utils.text.lines import iter_lines, references_of
 
 logger = logging.getLogger(__name__)
 _FORMAT = "5"  # of the files of the cache and of their content; a new number makes them anew
@@ -99,7 +99,7 @@ class TextFile:
                 texts = (references_of(line)[0] if self.lists else line for line in self.texts())
                 for batch in tokenise(texts, len(self), tokenizer, max_length):
                     file.write(batch)
-            if _checked(self.path) != (self.digest, self.lines):
+            if file_digest(self.path) != self.digest:
                 raise RunError(f"{self.path}: it changed while it was read; start again")
             with pa.memory_map(str(temporary)) as file:
                 path = self.cache / f"{name}-{xxhash.xxh3_64_hexdigest(file.read_buffer())}.arrow"
@@ -137,10 +137,9 @@ class TextFile:
         A process that has mapped one of them goes on with it: on Linux and macOS the bytes of a file that was removed
         stay until the last mapping is gone.
         """
-        caches = self._caches(self.path.name)
-        caches.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
-        of_these_bytes = [path for path in caches if path.name.startswith(f"{self.path.name}-{self.digest[:16]}-")]
-        for path in {*caches} - {*of_these_bytes[:KEPT]}:
+        of_these_bytes = self._caches(f"{self.path.name}-{self.digest[:16]}")
+        of_these_bytes.sort(key=lambda path: path.stat().st_mtime_ns)
+        for path in {*self._caches(self.path.name)} - {*of_these_bytes[-KEPT:]}:
             path.unlink(missing_ok=True)
 
 
@@ -161,15 +160,15 @@ def check_pairs(data_dir: PathName, split: str, choice: Choice = EVERY, cache_di
     """
     paths = pair_paths(data_dir, split)
     cache = cache_folder(Path(data_dir), cache_dir)
-    source, target = (TextFile(path, *_checked(path), cache) for path in paths)
-    check_counts(paths, source.lines, target.lines)
+    pairs = progress(f"reading {split}", None, "examples", paired(*paths))
+    are_lists = [references_of(summary) != [summary] for _, summary in pairs]
+    source, target = (TextFile(path, file_digest(path), len(are_lists), cache) for path in paths)
     if not choice.is_whole:
         kept = tuple(number for number, _ in choice.of(enumerate(source.texts()), itemgetter(1)))
         if len(kept) < source.lines:
             source, target = replace(source, kept=kept), replace(target, kept=kept)
-    are_lists = [references_of(line) != [line] for line in iter_references(target.path)]
-    lists = sum(are_lists if target.kept is None else map(are_lists.__getitem__, target.kept))
-    return source, replace(target, lists=lists)
+            are_lists = [are_lists[number] for number in kept]
+    return source, replace(target, lists=sum(are_lists))
 
 
 def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
@@ -180,30 +179,6 @@ def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
             return writable_folder("--cache_dir", data_dir / ".cache")
         cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch"
     return writable_folder("--cache_dir", Path(cache_dir) / name)
-
-
-def _checked(path: Path) -> tuple[str, int]:
-    """Check a text file; return a digest of its bytes, and the number of its lines.
-
-    The digest need not be cryptographic, since nobody gains by a collision.
-
-    Raises:
-        InputError: the file is malformed or cannot be read.
-    """
-    digest = xxhash.xxh3_128()
-
-    def digested(file: BinaryIO) -> Iterator[bytes]:
-        for line in file:
-            digest.update(line)
-            yield line
-
-    try:
-        with path.open("rb") as file:
-            checked = progress(f"reading {path.name}", None, "lines", decoded_lines(digested(file), path))
-            lines = sum(1 for _ in checked)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    return digest.hexdigest(), lines
 
 
 def alone(cache: Path) -> AcquireReturnProxy:

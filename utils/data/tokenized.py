@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -69,21 +69,15 @@ def tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_len
     `cut` says of each text whether it was longer.
     """
     schema = tokens_schema(tokenizer)
-    kind = schema.field("ids").type.value_type
     texts = iter(progress("tokenising", total, "texts", texts))
-    while True:
-        flat: list[np.ndarray] = []
-        ends = [0]
-        cut: list[np.ndarray] = []
-        while len(ends) <= _CHUNK and (batch := list(islice(texts, _AT_ONCE))):
-            rows, is_cut = encode_cut(tokenizer, batch, max_length)
-            cut.append(is_cut)
-            flat.append(np.fromiter(chain.from_iterable(rows), kind.to_pandas_dtype()))
-            ends += (ends[-1] + np.cumsum([len(row) for row in rows])).tolist()
-        if not flat:
-            return
-        ids = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), np.concatenate(flat))
-        yield pa.record_batch([ids, np.concatenate(cut)], schema=schema)
+
+    def encoded(batch: Sequence[str]) -> pa.RecordBatch:
+        rows, is_cut = encode_cut(tokenizer, batch, max_length)
+        return pa.record_batch([pa.array(rows, schema.field("ids").type), is_cut], schema=schema)
+
+    batches = map(encoded, iter(lambda: list(islice(texts, _AT_ONCE)), []))
+    while chunk := list(islice(batches, _CHUNK // _AT_ONCE)):
+        yield pa.concat_batches(chunk)
 
 
 def encode_cut(tokenizer: PretrainedTokenizer, texts: Sequence[str], most: int) -> tuple[list[list[int]], np.ndarray]:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pyarrow import parquet
 from rouge_score.rouge_scorer import RougeScorer
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
+from tests.tiny_shards import write_tiny_shards
 from utils.corpora.inspect import describe, drawn, inspect, length_chart, length_facts, main
 from utils.corpora.sample_corpus import write_sample_corpus
 
@@ -184,3 +186,27 @@ def test_bad_input(options: list[str], message: str, corpus: Path, tmp_path: Pat
     vocabulary = [] if "--tokenizer" in options else ["--tokenizer", str(corpus / "tokenizer")]
     with pytest.raises(InputError, match=message):
         main([*folder, *options, *vocabulary])
+
+
+def test_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_tiny_shards(tmp_path, bins=(16, 48))
+    main([str(tmp_path), "--json", str(tmp_path / "facts.json")])
+    text, facts = capsys.readouterr().out, json.loads((tmp_path / "facts.json").read_text())
+    rows = [row for path in tmp_path.glob("train/*") for row in parquet.read_table(path).to_pylist()]
+    counted = {row["bin"]: row for row in facts["bins"] if row["split"] == "train"}
+    assert sum(row["examples"] for row in counted.values()) == len(rows)
+    of_bin = [row for row in rows if len(row["ids"]) > 14]
+    assert counted[48]["filled"] == sum(len(row["ids"]) + 2 for row in of_bin) / (48 * len(of_bin))
+    assert re.search(rf"^train +48 +2 +{len(of_bin)} +{sum(len(row['ids']) for row in of_bin):,} ", text, re.MULTILINE)
+    assert "52 documents of 0 files; left out: none" in text
+    assert "".join(facts["example"]).count(".") >= len(facts["example"]) - 1
+    assert "<mask>" in facts["corrupted"] and facts["corrupted"].strip() in text
+    for option, value in (("--max_source_length", "64"), ("--picture", str(tmp_path / "lengths.png"))):
+        with pytest.raises(InputError, match=f"{option}: is of use with data directories, not with shards"):
+            main([str(tmp_path), option, value])
+    (tmp_path / "train/48-00000.parquet").write_bytes(b"")
+    with pytest.raises(InputError, match="train/48-00000.parquet: the shard is cut off or damaged"):
+        main([str(tmp_path)])
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(InputError, match="manifest.json: not a manifest of shards"):
+        main([str(tmp_path)])

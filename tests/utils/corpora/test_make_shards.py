@@ -1,25 +1,18 @@
-"""Shards made on a Dask cluster of threads in this process, and, where processes matter, by the command."""
+"""What shards hold, made on a Dask cluster of threads in this process."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
 import re
 import shutil
-import signal
 import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
-from distributed import LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
@@ -27,63 +20,13 @@ from pyarrow import parquet
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
-from utils.app.errors import RunError
-from utils.corpora import documents, inspect, make_shards, shard_cluster, shard_stages
+from tests.utils.corpora.conftest import WORDS, Make, contents, document
+from utils.corpora import documents, inspect, make_shards, shard_stages
 from utils.corpora.segment_pairs import TokenizedDocument, pair_up
 from utils.corpora.shard_stages import pack
 from utils.text.sentences import split_sentences
 
-ROOT = Path(__file__).parents[3]
-WORDS = "the a dog cat bird sat ran flew on over mat hill tree and then it was seen by old young men Dr".split()
-Make = Callable[..., dict[str, Any]]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
-
-
-def sentence(rng: random.Random, longest: int = 20) -> str:
-    return " ".join(rng.choices(WORDS, k=rng.randint(2, longest))).capitalize() + "."
-
-
-def document(rng: random.Random, marks: Sequence[str] = ()) -> str:
-    """Some paragraphs of some sentences; the first begins with the marks."""
-    lines = [" ".join(sentence(rng) for _ in range(rng.randint(1, 6))) for _ in range(rng.randint(1, 4))]
-    return "\n".join([" ".join([*marks, lines[0]]), *lines[1:]])
-
-
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three files, one of which is held out, and a vocabulary."""
-    folder, rng = tmp_path_factory.mktemp("corpus"), random.Random(0)
-    for name, count in (("a", 60), ("b", 60), ("val", 20)):
-        texts = [document(rng, [f"Book {name} {number}:"]) for number in range(count)]
-        (folder / f"{name}.txt").write_text("\n\n".join(texts) + "\n", encoding="utf-8")
-    BartTokenizer.train([" ".join(WORDS)] * 3, 320).save_pretrained(folder / "tokenizer")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[str]:
-    """The address of a cluster of two threads, which see what a test patches."""
-    with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster:
-        yield cluster.scheduler_address
-
-
-@pytest.fixture
-def make(corpus: Path, cluster: str, tmp_path: Path) -> Make:
-    """Makes shards of the corpus in a folder, with options; gives the manifest."""
-
-    def run(
-        name: str, *options: object, inputs: Sequence[object] = (corpus / "a.txt", corpus / "b.txt")
-    ) -> dict[str, Any]:
-        words = ["--input", *inputs, "--tokenizer", corpus / "tokenizer", "--output", tmp_path / name]
-        words += ["--sequence_length", 48, "--scheduler", cluster, *options]
-        make_shards.main([*map(str, words)])
-        return json.loads((tmp_path / name / "manifest.json").read_text())
-
-    return run
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def rows_of(folder: Path, split: str = "train") -> list[dict[str, list[int]]]:
@@ -157,9 +100,9 @@ def test_shards_of_pairs(make: Make, corpus: Path, tmp_path: Path) -> None:
     """Half of the second segments are random, and of other documents; the same corpus gives the same bytes."""
     BertTokenizer.train([" ".join(WORDS)] * 3, 120).save_pretrained(tmp_path / "words")
     options = ("--task", "mlm_nsp", "--tokenizer", tmp_path / "words", "--val_input", corpus / "val.txt")
-    options += ("--duplicate_factor", 20, "--min_tokens", 2)
+    options += ("--duplicate_factor", 5, "--min_tokens", 2)
     manifest = make("out", *options)
-    assert (manifest["task"], manifest["options"]["duplicate_factor"]) == ("mlm_nsp", 20)
+    assert (manifest["task"], manifest["options"]["duplicate_factor"]) == ("mlm_nsp", 5)
     tokenizer = BertTokenizer.from_pretrained(tmp_path / "words")
 
     def marked(ids: Sequence[int]) -> str:
@@ -286,14 +229,6 @@ def test_the_word_of_a_corpus_without_held_out_text(
     assert "nothing is held out, and run_pretraining.py needs held-out documents" in capsys.readouterr().out
 
 
-def test_the_same_bytes_without_workers(make: Make, corpus: Path, tmp_path: Path) -> None:
-    make("threads", "--val_ratio", 0.1)
-    words = ["--input", corpus / "a.txt", corpus / "b.txt", "--tokenizer", corpus / "tokenizer", "--val_ratio", 0.1]
-    words += ["--output", tmp_path / "here", "--sequence_length", 48, "--workers", 0]
-    make_shards.main([*map(str, words)])
-    assert contents(tmp_path / "here") == contents(tmp_path / "threads")
-
-
 def test_shards_are_shuffled_across_the_corpus(make: Make, corpus: Path, tmp_path: Path) -> None:
     make("out", "--shards", 4)
     tokenizer = BartTokenizer.from_pretrained(corpus / "tokenizer")
@@ -357,205 +292,6 @@ def test_fewer_examples_than_shards(make: Make, tmp_path: Path) -> None:
     assert {file["examples"] for file in manifest["splits"]["train"]} == {1}
 
 
-def test_a_run_goes_on_with_what_is_whole(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(documents, "PIECE", 3000)
-    make("whole", "--bins", 16, 48)
-    done: list[str] = []
-    original = make_shards.write_json
-
-    def failing(path: Path, value: Any) -> None:
-        """The disk fills as the third record of each run is to be written."""
-        if path.name == "manifest.json" or path.parent.parent.name == ".work":
-            if len(done) % 3 == 2:
-                done.append("")
-                raise OSError(28, "No space left on device", str(path))
-            done.append(str(path))
-        original(path, value)
-
-    for module in (make_shards, shard_cluster):
-        monkeypatch.setattr(module, "write_json", failing)
-    failures = 0
-    while not (tmp_path / "out/manifest.json").exists():
-        assert failures < 100  # two records or more a run
-        try:
-            make("out", "--bins", 16, 48)
-        except Exception as error:
-            assert "cannot be written (No space left on device)" in str(error)
-            failures += 1
-    assert failures > 8
-    # A task that runs beside one that fails may end while the next run begins, which then does it too.
-    assert len([*filter(None, done)]) - len(set(filter(None, done))) <= failures
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-
-
-def test_a_finished_folder_is_left_alone(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    make("out")
-    assert re.search(r"out: \d+ examples to train on and \d+ held out, of at most 48 tokens", capsys.readouterr().out)
-    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
-    make("out")
-    assert capsys.readouterr().out.endswith("out: is there already\n")
-    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
-    with pytest.raises(InputError, match="holds shards made otherwise .its seed is 42, this run's is 1.: name another"):
-        make("out", "--seed", 1)
-    (tmp_path / "out/manifest.json").write_text("{}")  # of another program
-    with pytest.raises(InputError, match="holds shards made otherwise .its format is None, this run's is 1.: name"):
-        make("out")
-
-
-@pytest.mark.parametrize(
-    ("module", "called", "error", "lacking"),
-    [
-        (shard_cluster, "import_module", ModuleNotFoundError("No module named 'utils'"), "workers"),
-        # The message of Dask's scheduler about the first task.
-        (
-            make_shards,
-            "hash_documents",
-            RuntimeError("Error during deserialization of the task graph. This\noccurs"),
-            "process",
-        ),
-    ],
-)
-def test_a_cluster_that_lacks_the_program(
-    module: ModuleType, called: str, error: Exception, lacking: str, make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(*_: object) -> None:
-        raise error
-
-    monkeypatch.setattr(module, called, failing)
-    with pytest.raises(RunError, match=rf"its {lacking} cannot load this program; .* with PYTHONPATH={ROOT}$"):
-        make("out")
-
-
-def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(make_shards, "count_keys", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
-        make("out")
-    with pytest.raises(
-        InputError, match="holds what another run has begun .its options min_tokens is 8, this run's is 9"
-    ):
-        make("out", "--min_tokens", 9)
-    (tmp_path / "out/train").mkdir()
-    (tmp_path / "out/train/.48-00000.parquet.host.123.tmp").touch()
-    make("out")
-    assert {path.parts[0] for path in map(Path, contents(tmp_path / "out"))} == {
-        "manifest.json",
-        "tokenizer",
-        "train",
-        "val",
-    }
-    assert all(path.endswith(".parquet") for path in contents(tmp_path / "out/train"))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--sequence_length", "48", "--bins", "16", "32"], "--bins 16 32: they must rise to --sequence_length, 48"),
-        (["--bins", "32", "16", "48"], "--bins 32 16 48: they must rise"),
-        (["--bins", "16", "16", "48"], "they must rise"),
-        (["--min_tokens", "24"], "--min_tokens is 24; at --sequence_length 48 it is at most 23"),
-        (["--workers", "2"], "--workers 2: --scheduler .* has workers of its own"),
-        (["--val_input", "nowhere"], "--val_input nowhere: no such file or folder"),
-        (["--tokenizer", "./nothing"], r"\./nothing: no such file or folder"),
-        (["--output", "{corpus}"], "other files are there; it takes a new folder"),
-        (["--output", "{corpus}/a.txt"], "a file is there; it takes a folder"),
-        (["--input", "{empty}"], "--input .*: no text in it, 1 not UTF-8"),
-        (["--input", "{short}"], "--input .*: no text is left to train on, 1 near-empty; documents"),
-        (["--scheduler", "127.0.0.1:9"], "--scheduler 127.0.0.1:9: no Dask scheduler can be reached"),
-        (["--scheduler", "nonsense"], "--scheduler nonsense: no Dask scheduler can be reached"),
-    ],
-)
-def test_bad_input(
-    options: list[str], message: str, make: Make, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(shard_cluster, "CONNECT_SECONDS", 0.2)
-    (tmp_path / "empty.txt").write_bytes(b"\n\n\xff\n")
-    (tmp_path / "short.txt").write_text("Short.")
-    places = {"corpus": corpus, "empty": tmp_path / "empty.txt", "short": tmp_path / "short.txt"}
-    with pytest.raises(InputError, match=message):
-        make("out", *(option.format(**places) for option in options))
-    assert contents(tmp_path / "out") == {}
-
-
-@pytest.mark.parametrize("length", ["15", "65536"])
-def test_lengths_out_of_range(length: str, make: Make, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        make("out", "--sequence_length", length)
-    assert "it takes an integer at least 16, at most 65535" in capsys.readouterr().err
-
-
-def test_inspect_shows_shards(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    manifest = make("out", "--bins", 16, 48, "--val_ratio", 0.2)
-    capsys.readouterr()
-    inspect.main([str(tmp_path / "out"), "--json", str(tmp_path / "facts.json")])
-    text = capsys.readouterr().out
-    facts = json.loads((tmp_path / "facts.json").read_text())
-    rows = rows_of(tmp_path / "out")
-    counted = {row["bin"]: row for row in facts["bins"] if row["split"] == "train"}
-    assert sum(row["examples"] for row in counted.values()) == len(rows)
-    of_bin = [row for row in rows if len(row["ids"]) > 14]
-    assert counted[48]["filled"] == sum(len(row["ids"]) + 2 for row in of_bin) / (48 * len(of_bin))
-    assert re.search(rf"^train +48 +8 +{len(of_bin)} +{sum(len(row['ids']) for row in of_bin):,} ", text, re.MULTILINE)
-    assert f"{manifest['documents']['kept']} documents of 2 files; left out: none" in text
-    assert "".join(facts["example"]).count(".") >= len(facts["example"]) - 1
-    assert "<mask>" in facts["corrupted"] and facts["corrupted"].strip() in text
-    for option, value in (("--max_source_length", "64"), ("--picture", str(tmp_path / "lengths.png"))):
-        with pytest.raises(InputError, match=f"{option}: is of use with data directories, not with shards"):
-            inspect.main([str(tmp_path / "out"), option, value])
-    (tmp_path / "out/train/48-00000.parquet").write_bytes(b"")
-    with pytest.raises(InputError, match="train/48-00000.parquet: the shard is cut off or damaged"):
-        inspect.main([str(tmp_path / "out")])
-    (tmp_path / "out/manifest.json").write_text("{}")
-    with pytest.raises(InputError, match="manifest.json: not a manifest of shards"):
-        inspect.main([str(tmp_path / "out")])
-
-
-def command(corpus: Path, output: Path, workers: int) -> list[str]:
-    words = [sys.executable, "-m", "utils.corpora.make_shards", "--input", corpus / "a.txt", corpus / "b.txt"]
-    words += ["--tokenizer", corpus / "tokenizer", "--output", output, "--sequence_length", 48, "--workers", workers]
-    words += ["--val_ratio", 0.1]
-    return [*map(str, words)]
-
-
-@pytest.mark.slow
-def test_processes_make_the_same_bytes_without_a_word(make: Make, corpus: Path, tmp_path: Path) -> None:
-    make("threads", "--val_ratio", 0.1)
-    for workers in (1, 2):
-        output = tmp_path / f"{workers}"
-        done = subprocess.run(command(corpus, output, workers), cwd=ROOT, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert contents(output) == contents(tmp_path / "threads")
-        assert {path.name for path in output.iterdir()} == {"manifest.json", "tokenizer", "train", "val"}
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are those of Linux")
-def test_killed_runs_leave_no_process_and_go_on(make: Make, corpus: Path, tmp_path: Path) -> None:
-    texts = [document(random.Random(n), [f"Book {n}"]) for n in range(6_000)]
-    (tmp_path / "big").mkdir()
-    for name, part in (("a", texts[::2]), ("b", texts[1::2])):
-        (tmp_path / f"big/{name}.txt").write_text("\n\n".join(part))
-    (tmp_path / "big/tokenizer").symlink_to(corpus / "tokenizer")
-    words, output = command(tmp_path / "big", tmp_path / "out", 2), tmp_path / "out"
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
-        stage = {signal.SIGINT: "documents", signal.SIGTERM: "examples", signal.SIGKILL: "examples"}[number]
-        while not any((output / ".work" / stage).glob("*")) and process.poll() is None:
-            time.sleep(0.01)
-        # A terminal sends Ctrl-C to all processes.
-        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
-        _, error = process.communicate(timeout=60)
-        if number != signal.SIGKILL:
-            name = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}[number]
-            assert (process.returncode, error) == (128 + number, f"utils.corpora.make_shards: ended by {name}\n")
-        deadline = time.monotonic() + 30
-        while alive := processes_of(process.pid):
-            assert time.monotonic() < deadline, alive
-            time.sleep(0.05)
-    assert subprocess.run(words, cwd=ROOT, stderr=subprocess.DEVNULL).returncode == 0
-    make("whole", "--val_ratio", 0.1, inputs=[tmp_path / "big/a.txt", tmp_path / "big/b.txt"])
-    assert contents(output) == contents(tmp_path / "whole")
-
-
 @pytest.mark.parametrize("task", ["denoising", "mlm_nsp"])
 def test_scripts_without_blanks_have_sentences(
     make: Make, tmp_path: Path, task: str, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
@@ -589,16 +325,3 @@ def test_documents_without_marks_are_counted_in_a_warning(
     (tmp_path / "lines.txt").write_text("\n\n".join(text.replace("ชาย ", "ชาย\n") for text in texts), encoding="utf-8")
     make("lines", "--val_ratio", 0, inputs=[tmp_path / "lines.txt"])
     assert len(caplog.messages) == 1
-
-
-def processes_of(session: int) -> list[str]:
-    """Command lines of the processes of a session that have not ended."""
-    alive = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            state, _, _, of_session = (path / "stat").read_text().rpartition(") ")[2].split()[:4]
-            if int(of_session) == session and state != "Z":
-                alive.append((path / "cmdline").read_text())
-        except OSError:
-            continue
-    return alive

@@ -267,7 +267,7 @@ ROWS = st.lists(st.dictionaries(st.sampled_from(["source", "target", "more"]), V
 
 
 @given(rows=ROWS, shuffle=st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 def test_every_row_ends_in_one_split_or_is_dropped_whatever_the_order(
     rows: list[dict[str, Any]], shuffle: random.Random, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -376,6 +376,15 @@ def test_a_file_as_data_directory_is_prepared_once_and_anew_when_it_changes(
     elsewhere = Path(prepared_file(str(file), (None, None), str(tmp_path / "cache")))
     assert elsewhere.is_relative_to(tmp_path / "cache") and prepared(elsewhere) == prepared(changed)
     assert prepared_file(str(tmp_path / "mine"), (None, None)) == str(tmp_path / "mine")
+
+
+def test_tables_of_splits_are_prepared_anew_when_one_is_renamed(tmp_path: Path) -> None:
+    for name in ("train", "test"):
+        write_jsonl(tmp_path / f"{name}.jsonl", [{"document": f"{name} {i}", "summary": "x"} for i in range(3)])
+    prepared_file(str(tmp_path), (None, None))
+    (tmp_path / "test.jsonl").rename(tmp_path / "val.jsonl")
+    folder = Path(prepared_file(str(tmp_path), (None, None)))
+    assert sorted(path.stem for path in folder.glob("*.source")) == ["train", "val"]
 
 
 def test_a_file_that_gives_no_data_directory_is_named(tmp_path: Path) -> None:

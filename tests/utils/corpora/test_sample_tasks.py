@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bart.errors import InputError
 from utils.corpora.sample_corpus import sample_stories
 from utils.corpora.sample_tasks import main
 
@@ -55,3 +56,11 @@ def test_questions_are_answered_by_their_articles(folder: Path) -> None:
         assert row["answers"]["text"]
     assert len({row["question"] for row in questions}) > 30
     assert [row["id"] for row in questions] == [str(number) for number in range(300)]
+
+
+def test_files_of_other_rows_are_not_taken_for_these(folder: Path) -> None:
+    before = (folder / "tags/val.jsonl").read_bytes()
+    main(["--output_dir", str(folder), "--n_train", "300", "--n_val", "3", "--n_test", "2"])
+    with pytest.raises(InputError, match=r"topics/val\.jsonl is there already, made otherwise, and is not overwritten"):
+        main(["--output_dir", str(folder), "--n_train", "300", "--n_val", "4", "--n_test", "2"])
+    assert (folder / "tags/val.jsonl").read_bytes() == before

@@ -45,6 +45,7 @@ def test_word_pieces(case: str, data_dir: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        (["--max_megabytes", "5"], "--text_field and --max_megabytes are about --input"),
         (["--no_lowercase"], "--no_lowercase is about --model_type bert; --model_type is bart"),
         (["--data_dir", "nowhere"], "nowhere"),
         (["--vocab_size", "260"], "vocab_size=260: give a whole number from 261"),

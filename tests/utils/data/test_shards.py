@@ -55,6 +55,7 @@ def manifest_of(files: int) -> Manifest:
     return Manifest.read(shards_of(files))
 
 
+@cache
 def corruption(seed: int = 7, **options: Any) -> Corruption:
     return Corruption(CorruptionOptions(**options), tiny_tokenizer(), seed)
 
@@ -112,7 +113,7 @@ options = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(options=options)
 def test_every_example_once_an_epoch_and_one_bin_a_step_on_any_number_of_ranks(options: dict[str, Any]) -> None:
     ranks = [epoch_of(rank=rank, **options) for rank in range(options["world_size"])]
@@ -130,7 +131,7 @@ def test_every_example_once_an_epoch_and_one_bin_a_step_on_any_number_of_ranks(o
     assert stream_of(**{name: options[name] for name in options if name != "epoch"}).steps_per_epoch == len(ranks[0])
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=5)
 @given(options=options)
 def test_steps_are_the_same_however_they_are_cut_down_to_their_noise(options: dict[str, Any]) -> None:
     contents_of_cuts = []

@@ -126,7 +126,7 @@ def test_steps_are_the_same_however_they_are_cut(options: dict[str, Any]) -> Non
     assert all(held == contents_of_cuts[0] for held in contents_of_cuts)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(options=options, data=st.data())
 def test_the_order_is_reproducible_and_goes_on_from_any_step(options: dict[str, Any], data: st.DataObject) -> None:
     """From the beginning, or from the cursor of a step at or before the place."""

@@ -264,7 +264,9 @@ def test_sources_without_targets_lie_in_files_of_many_kinds(tmp_path: Path) -> N
     pq.write_table(pa.table({"id": [1, 2, 3], "document": SOURCES}), tmp_path / "a-test.parquet")
     with gzip.open(tmp_path / "texts.txt.gz", "wt") as file:
         file.write((tmp_path / "test.source").read_text())
-    names = ("", "test.source", "texts.txt.gz", "a.jsonl", "a.csv", "a-test.parquet", "a-{split}.parquet")
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables/test.jsonl").write_bytes((tmp_path / "a.jsonl").read_bytes())
+    names = ("", "tables", "test.source", "texts.txt.gz", "a.jsonl", "a.csv", "a-test.parquet", "a-{split}.parquet")
     for name in names:
         assert read_sources(f"{tmp_path}/{name}", "test") == SOURCES, name
         drawn = read_sources(f"{tmp_path}/{name}", "test", Choice(limit=2))

@@ -181,7 +181,8 @@ def test_no_flipped_bit_of_a_cache_is_used(
     data: Path, tokenizer: BartTokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A bit of an id would be trained on, one of an offset would end the process."""
-    first = rows(sources(data, 20).tokenized(tokenizer, 24))
+    file = sources(data, 20)
+    first = rows(file.tokenized(tokenizer, 24))
     (name,) = caches(data / ".cache")
     path = data / ".cache" / name
     whole = path.read_bytes()
@@ -190,7 +191,7 @@ def test_no_flipped_bit_of_a_cache_is_used(
         changed[place // 8] ^= 1 << place % 8
         path.write_bytes(changed)
         caplog.clear()
-        assert rows(sources(data, 20).tokenized(tokenizer, 24)) == first
+        assert rows(file.tokenized(tokenizer, 24)) == first
         assert f"{name} is damaged (its bytes have changed): it is made anew" in caplog.text
         assert path.read_bytes() == whole
 

@@ -72,7 +72,7 @@ def test_sentences_of_other_scripts_end_where_unicode_says(text: str, expected: 
 
 def test_terminals_are_unicodes() -> None:
     """Unicode may add some."""
-    everything = "".join(chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000)
+    everything = "".join(chr(code) for code in range(0x20000) if not 0xD800 <= code < 0xE000)
     terminals = Split(Regex(r"\p{Sentence_Terminal}"), "removed", invert=True).pre_tokenize_str(everything)
     of_latin = {chr(code) for code in (*b"!.?", *range(0x2000, 0x2070), *range(0x2E00, 0x2E80))}
     assert {mark for mark, _ in terminals} - of_latin <= set(re.findall(f"[{TERMINALS}]", everything))

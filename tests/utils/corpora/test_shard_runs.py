@@ -1,0 +1,218 @@
+"""Runs that make shards: how they are told, go on, share a folder, and end; and the processes of the command."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from bart.errors import InputError
+from tests.utils.corpora.conftest import Make, contents, document
+from utils.app.errors import RunError
+from utils.corpora import documents, make_shards, shard_cluster
+
+ROOT = Path(__file__).parents[3]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
+
+
+def test_a_run_goes_on_with_what_is_whole(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "PIECE", 6000)
+    make("whole", "--bins", 16, 48)
+    done: list[str] = []
+    original = make_shards.write_json
+
+    def failing(path: Path, value: Any) -> None:
+        """The disk fills as the third record of each run is to be written."""
+        if path.name == "manifest.json" or path.parent.parent.name == ".work":
+            if len(done) % 3 == 2:
+                done.append("")
+                raise OSError(28, "No space left on device", str(path))
+            done.append(str(path))
+        original(path, value)
+
+    for module in (make_shards, shard_cluster):
+        monkeypatch.setattr(module, "write_json", failing)
+    failures = 0
+    while not (tmp_path / "out/manifest.json").exists():
+        assert failures < 100  # two records or more a run
+        try:
+            make("out", "--bins", 16, 48)
+        except Exception as error:
+            assert "cannot be written (No space left on device)" in str(error)
+            failures += 1
+    assert failures > 5
+    # A task that runs beside one that fails may end while the next run begins, which then does it too.
+    assert len([*filter(None, done)]) - len(set(filter(None, done))) <= failures
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_a_finished_folder_is_left_alone(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make("out")
+    assert re.search(r"out: \d+ examples to train on and \d+ held out, of at most 48 tokens", capsys.readouterr().out)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    make("out")
+    assert capsys.readouterr().out.endswith("out: is there already\n")
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
+    with pytest.raises(InputError, match="holds shards made otherwise .its seed is 42, this run's is 1.: name another"):
+        make("out", "--seed", 1)
+    (tmp_path / "out/manifest.json").write_text("{}")  # of another program
+    with pytest.raises(InputError, match="holds shards made otherwise .its format is None, this run's is 1.: name"):
+        make("out")
+
+
+@pytest.mark.parametrize(
+    ("module", "called", "error", "lacking"),
+    [
+        (shard_cluster, "import_module", ModuleNotFoundError("No module named 'utils'"), "workers"),
+        # The message of Dask's scheduler about the first task.
+        (
+            make_shards,
+            "hash_documents",
+            RuntimeError("Error during deserialization of the task graph. This\noccurs"),
+            "process",
+        ),
+    ],
+)
+def test_a_cluster_that_lacks_the_program(
+    module: ModuleType, called: str, error: Exception, lacking: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(module, called, failing)
+    with pytest.raises(RunError, match=rf"its {lacking} cannot load this program; .* with PYTHONPATH={ROOT}$"):
+        make("out")
+
+
+def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(make_shards, "count_keys", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        make("out")
+    with pytest.raises(
+        InputError, match="holds what another run has begun .its options min_tokens is 8, this run's is 9"
+    ):
+        make("out", "--min_tokens", 9)
+    (tmp_path / "out/train").mkdir()
+    (tmp_path / "out/train/.48-00000.parquet.host.123.tmp").touch()
+    make("out")
+    assert {path.parts[0] for path in map(Path, contents(tmp_path / "out"))} == {
+        "manifest.json",
+        "tokenizer",
+        "train",
+        "val",
+    }
+    assert all(path.endswith(".parquet") for path in contents(tmp_path / "out/train"))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--sequence_length", "48", "--bins", "16", "32"], "--bins 16 32: they must rise to --sequence_length, 48"),
+        (["--bins", "32", "16", "48"], "--bins 32 16 48: they must rise"),
+        (["--bins", "16", "16", "48"], "they must rise"),
+        (["--min_tokens", "24"], "--min_tokens is 24; at --sequence_length 48 it is at most 23"),
+        (["--workers", "2"], "--workers 2: --scheduler .* has workers of its own"),
+        (["--val_input", "nowhere"], "--val_input nowhere: no such file or folder"),
+        (["--tokenizer", "./nothing"], r"\./nothing: no such file or folder"),
+        (["--output", "{corpus}"], "other files are there; it takes a new folder"),
+        (["--output", "{corpus}/a.txt"], "a file is there; it takes a folder"),
+        (["--input", "{empty}"], "--input .*: no text in it, 1 not UTF-8"),
+        (["--input", "{short}"], "--input .*: no text is left to train on, 1 near-empty; documents"),
+        (["--scheduler", "127.0.0.1:9"], "--scheduler 127.0.0.1:9: no Dask scheduler can be reached"),
+        (["--scheduler", "nonsense"], "--scheduler nonsense: no Dask scheduler can be reached"),
+    ],
+)
+def test_bad_input(
+    options: list[str], message: str, make: Make, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_cluster, "CONNECT_SECONDS", 0.2)
+    (tmp_path / "empty.txt").write_bytes(b"\n\n\xff\n")
+    (tmp_path / "short.txt").write_text("Short.")
+    places = {"corpus": corpus, "empty": tmp_path / "empty.txt", "short": tmp_path / "short.txt"}
+    with pytest.raises(InputError, match=message):
+        make("out", *(option.format(**places) for option in options))
+    assert contents(tmp_path / "out") == {}
+
+
+@pytest.mark.parametrize("length", ["15", "65536"])
+def test_lengths_out_of_range(length: str, make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        make("out", "--sequence_length", length)
+    assert "it takes an integer at least 16, at most 65535" in capsys.readouterr().err
+
+
+def test_the_same_bytes_without_workers(make: Make, corpus: Path, tmp_path: Path) -> None:
+    make("threads", "--val_ratio", 0.1)
+    words = ["--input", corpus / "a.txt", corpus / "b.txt", "--tokenizer", corpus / "tokenizer", "--val_ratio", 0.1]
+    words += ["--output", tmp_path / "here", "--sequence_length", 48, "--workers", 0]
+    make_shards.main([*map(str, words)])
+    assert contents(tmp_path / "here") == contents(tmp_path / "threads")
+
+
+def command(corpus: Path, output: Path, workers: int) -> list[str]:
+    words = [sys.executable, "-m", "utils.corpora.make_shards", "--input", corpus / "a.txt", corpus / "b.txt"]
+    words += ["--tokenizer", corpus / "tokenizer", "--output", output, "--sequence_length", 48, "--workers", workers]
+    words += ["--val_ratio", 0.1]
+    return [*map(str, words)]
+
+
+@pytest.mark.slow
+def test_processes_make_the_same_bytes_without_a_word(make: Make, corpus: Path, tmp_path: Path) -> None:
+    make("threads", "--val_ratio", 0.1)
+    for workers in (1, 2):
+        output = tmp_path / f"{workers}"
+        done = subprocess.run(command(corpus, output, workers), cwd=ROOT, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert contents(output) == contents(tmp_path / "threads")
+        assert {path.name for path in output.iterdir()} == {"manifest.json", "tokenizer", "train", "val"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are those of Linux")
+def test_killed_runs_leave_no_process_and_go_on(make: Make, corpus: Path, tmp_path: Path) -> None:
+    texts = [document(random.Random(n), [f"Book {n}"]) for n in range(6_000)]
+    (tmp_path / "big").mkdir()
+    for name, part in (("a", texts[::2]), ("b", texts[1::2])):
+        (tmp_path / f"big/{name}.txt").write_text("\n\n".join(part))
+    (tmp_path / "big/tokenizer").symlink_to(corpus / "tokenizer")
+    words, output = command(tmp_path / "big", tmp_path / "out", 2), tmp_path / "out"
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+        process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
+        stage = {signal.SIGINT: "documents", signal.SIGTERM: "examples", signal.SIGKILL: "examples"}[number]
+        while not any((output / ".work" / stage).glob("*")) and process.poll() is None:
+            time.sleep(0.01)
+        # A terminal sends Ctrl-C to all processes.
+        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+        _, error = process.communicate(timeout=60)
+        if number != signal.SIGKILL:
+            name = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}[number]
+            assert (process.returncode, error) == (128 + number, f"utils.corpora.make_shards: ended by {name}\n")
+        deadline = time.monotonic() + 30
+        while alive := processes_of(process.pid):
+            assert time.monotonic() < deadline, alive
+            time.sleep(0.05)
+    assert subprocess.run(words, cwd=ROOT, stderr=subprocess.DEVNULL).returncode == 0
+    make("whole", "--val_ratio", 0.1, inputs=[tmp_path / "big/a.txt", tmp_path / "big/b.txt"])
+    assert contents(output) == contents(tmp_path / "whole")
+
+
+def processes_of(session: int) -> list[str]:
+    """Command lines of the processes of a session that have not ended."""
+    alive = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, _, of_session = (path / "stat").read_text().rpartition(") ")[2].split()[:4]
+            if int(of_session) == session and state != "Z":
+                alive.append((path / "cmdline").read_text())
+        except OSError:
+            continue
+    return alive
