@@ -109,7 +109,7 @@ class LabelledTexts:
 class TextTask(HeadTask):
     """The base of tasks that read a text, or a pair of texts, as a whole."""
 
-    def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel) -> HeadExamples:
+    def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel, for_scoring: bool = False) -> HeadExamples:
         began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
         if raw.pairs is None:
             ids, is_cut = encode_cut(tokenizer, raw.texts, length)
@@ -128,7 +128,8 @@ class TextTask(HeadTask):
             Example(np.asarray(row, np.int32), target, second, bool(was_cut))
             for (row, second), target, was_cut in zip(rows, targets, is_cut, strict=True)
         ]
-        return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded))
+        is_trained_on = split == "train" and not for_scoring
+        return HeadExamples(examples, took, self.weights_to_train(raw, loaded) if is_trained_on else None)
 
     def collate(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
         inputs = self.inputs_of(examples, tokenizer)

@@ -99,7 +99,9 @@ class Pretraining(TrainedTask[Model]):
         """The split's name: the manifest is read, and its files are checked, when the task is made."""
         return split
 
-    def encode(self, raw: str, split: str, loaded: LoadedModel[Model]) -> StreamedShards | ShardExamples:
+    def encode(
+        self, raw: str, split: str, loaded: LoadedModel[Model], for_scoring: bool = False
+    ) -> StreamedShards | ShardExamples:
         if split == "train":
             return StreamedShards(self.manifest, self.noise, self.place.chosen(split)[1].limit)
         return ShardExamples(self.manifest, split, self.noise, self.place.chosen(split)[1].limit)

@@ -112,11 +112,9 @@ class QuestionAnswering(HeadTask):
 
     # ---- Data
 
-    def read(self, split: str, for_scoring: bool = False) -> Sequence[Question]:
-        """A list to train on, window by window; a tuple to score, also of the training split."""
+    def read(self, split: str, for_scoring: bool = False) -> list[Question]:
         place, skip = self.place, self.options.skip_bad_answers
-        questions = read_questions(place.data_dir, *place.chosen(split), self.is_labelled, skip)
-        return tuple(questions) if for_scoring else questions
+        return read_questions(place.data_dir, *place.chosen(split), self.is_labelled, skip)
 
     def records(self, file: Path) -> Iterable[Record]:
         return squad_rows(file) if is_squad(file) else super().records(file)
@@ -130,7 +128,10 @@ class QuestionAnswering(HeadTask):
                 raise InputError(f"{name}: no {' and no '.join(missing)}; allowed: fields {' and '.join(COLUMNS)}")
         return [question_of(*record) for record in records]
 
-    def encode(self, raw: Sequence[Question], split: str, loaded: LoadedModel) -> HeadExamples:
+    def encode(
+        self, raw: Sequence[Question], split: str, loaded: LoadedModel, for_scoring: bool = False
+    ) -> HeadExamples:
+        """Questions with their windows; to train on, windows alone."""
         began, options, tokenizer = time.perf_counter(), self.options.windows, loaded.tokenizer
         length = self.read_length(loaded)
         room, stride = options.room(length, tokenizer), options.stride(length, tokenizer)
@@ -155,7 +156,7 @@ class QuestionAnswering(HeadTask):
             for question, ids in zip(raw, asked, strict=True)
         ]
         took = time.perf_counter() - began
-        if split == "train" and isinstance(raw, list):
+        if split == "train" and not for_scoring:
             return HeadExamples([window for windows in several for window in windows], took)
         examples = [
             Windows(

@@ -170,8 +170,14 @@ class TrainedTask(ABC, Generic[Model]):
         return None
 
     @abstractmethod
-    def encode(self, raw: Any, split: str, loaded: LoadedModel[Model]) -> Examples | StreamedExamples:
-        """Turn what `read` gave into token ids."""
+    def encode(
+        self, raw: Any, split: str, loaded: LoadedModel[Model], for_scoring: bool = False
+    ) -> Examples | StreamedExamples:
+        """Turn what `read` or, in a task that can be scored, `given` gave into token ids.
+
+        Args:
+            for_scoring: true if the examples are predicted and not trained on, whatever their split.
+        """
 
     @abstractmethod
     def collate(self, examples: Sequence[Any], tokenizer: PretrainedTokenizer) -> Inputs:

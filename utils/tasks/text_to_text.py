@@ -186,9 +186,11 @@ class TextToText(Task[BartForConditionalGeneration]):
                 raise InputError(f"{row.name}: {row.fault}; allowed: a text that is not blank")
         return [row.source for row in rows], None
 
-    def encode(self, raw: PairFiles | Pairs | Table, split: str, loaded: LoadedBart) -> TokenPairs | StreamedPairs:
-        positions = loaded.model.config.max_position_embeddings
-        lengths = (self.options.max_source_length or positions, self._target_length(split) or positions)
+    def encode(
+        self, raw: PairFiles | Pairs | Table, split: str, loaded: LoadedBart, for_scoring: bool = False
+    ) -> TokenPairs | StreamedPairs:
+        positions, kind = loaded.model.config.max_position_embeddings, "test" if for_scoring else split
+        lengths = (self.options.max_source_length or positions, self._target_length(kind) or positions)
         tokenizers = (loaded.source_tokenizer or loaded.tokenizer, loaded.tokenizer)
         if isinstance(raw, Table):
             return StreamedPairs(raw, tokenizers, *lengths)
@@ -213,17 +215,20 @@ class TextToText(Task[BartForConditionalGeneration]):
         sources, targets = (f"{side}{self.of_split(split)}" for side in ("sources", "targets"))
         warn_of_cut(pairs.sources.cut, len(pairs), sources, lengths[0], "--max_source_length")
         if pairs.targets is not None:
-            prefix = "" if split == "train" or not self.training.max_target_length else f"{split}_"
-            effect = "and are cut there" + ("" if split == "train" else " for the loss")
+            prefix = "" if kind == "train" or not self.training.max_target_length else f"{kind}_"
+            effect = "and are cut there" + ("" if kind == "train" else " for the loss")
             option = f"--{prefix}max_target_length"
             warn_of_cut(pairs.targets.cut, len(pairs), targets, lengths[1], option, effect)
         return pairs
 
-    def _target_length(self, split: str) -> int | None:
-        """The tokens that a split's targets are cut to; None for the model's positions."""
+    def _target_length(self, kind: str) -> int | None:
+        """The tokens that targets are cut to in training and validation, train or val, and in scoring, test.
+
+        None stands for the model's positions.
+        """
         training = self.training
         lengths = {"train": training.max_target_length, "val": training.val_max_target_length}
-        return lengths.get(split, training.test_max_target_length) or self.evaluation.max_target_length
+        return lengths.get(kind, training.test_max_target_length) or self.evaluation.max_target_length
 
     def collate(self, examples: Sequence[Any], tokenizer: BartTokenizer) -> Inputs:
         return collate_pairs(examples, tokenizer.pad_token_id)
