@@ -29,6 +29,7 @@ from tests.utils.training.test_module import assert_trained_alike
 from utils.corpora.sample_tasks import write_sample_tasks
 from utils.data.options import Place
 from utils.data.splits import SPLITS, split_of
+from utils.predict import main as predict
 from utils.tasks import find_task
 
 WEIGHTED = dict.fromkeys(("classification", "tagging"), ("--class_weights", "balanced", "--label_smoothing", 0.1))
@@ -234,6 +235,34 @@ def test_other_labels_need_a_new_head(train: Run, corpus: Path) -> None:
         train("two", "classification", *start, "--data_dir", rest)
     two = train("two", "classification", *start, "--data_dir", rest, "--new_head")
     assert BartForSequenceClassification.from_pretrained(two).config.labels == ["no", "yes"]
+
+
+def test_a_model_knows_that_questions_may_have_no_answer(
+    train: Run, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What training was told, scoring and prediction need not be told; another run on the weights is told anew."""
+    train = partial(train, network="bert")
+    windows = ("--max_query_length", 20)
+    known = train("known", "question_answering", *windows, "--version_2_with_negative", "--max_steps", 1)
+    start = ("--model_name_or_path", known, "--tokenizer", known / "export", *windows)
+    other = train("other", "question_answering", *start, "--max_steps", 1)
+    config, data = corpus / "bert" / "config.json", corpus / "questions"
+    never = ("--null_score_diff_threshold", -1000, *windows, "--max_source_length", 96)
+
+    def evaluate(model: Path, out: str, *options: object) -> list[str]:
+        places = (model / "export", config, data, tmp_path / out)
+        run_eval.main([*map(str, places), "--task", "question_answering", *map(str, (*never, *options))])
+        return [article["prediction"] for article in articles_of(tmp_path / out)]
+
+    assert evaluate(known, "scored") == [""] * 8
+    scored = train("alone", "question_answering", *start, *never, "--no_do_train", "--do_predict")
+    assert [article["prediction"] for article in articles_of(scored)] == [""] * 8
+    predict([str(known), str(data / "test.jsonl"), *map(str, never), "--json"])
+    assert [json.loads(line)["prediction"] for line in capsys.readouterr().out.splitlines()[-8:]] == [""] * 8
+    for model, options in ((other, ()), (known, ("--no_version_2_with_negative",))):
+        with pytest.raises(InputError, match="-1000; it is of --version_2_with_negative, which is off"):
+            evaluate(model, "refused", *options)
+    assert scores_of(scored)["windows"] == scores_of(tmp_path / "scored")["windows"]
 
 
 def test_predictions_without_labels(train: Run, corpus: Path, tmp_path: Path) -> None:
