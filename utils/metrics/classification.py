@@ -30,7 +30,7 @@ from utils.metrics.significance import pearson_of
 from utils.text.lines import list_in
 
 PREDICTIONS, REFERENCES = ("prediction", *LABELS), (*LABELS, "reference")
-JOINT = ", "  # stands between labels that a model predicts, in a line or a cell
+JOINT = ", "  # stands between labels that a model predicts, in a line or a cell, where none of them holds it
 
 
 def name_of(label: Any) -> str:
@@ -38,7 +38,7 @@ def name_of(label: Any) -> str:
     return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label))
 
 
-def read_label(where: str, value: Any, separator: str | None = None, names: Iterable[str] = ()) -> Any:
+def read_label(where: str, value: Any, separator: str | None = None) -> Any:
     """A label, or the list of labels that a value is, or a text in JSON or as Python prints it.
 
     Names have no white space at their ends.
@@ -47,7 +47,6 @@ def read_label(where: str, value: Any, separator: str | None = None, names: Iter
         where: begins an error.
         separator: stands between the labels of any other text, of which a blank one is a list of none; None where such
             a text is one label.
-        names: labels that may hold the separator.
 
     Raises:
         InputError: a label is missing, blank, or neither a text nor a finite number.
@@ -56,7 +55,7 @@ def read_label(where: str, value: Any, separator: str | None = None, names: Iter
     if is_text and (listed := list_in(value, of_numbers=True)) is not None:
         labels = listed
     elif separator is not None and not isinstance(value, list):
-        labels = _parts(value, separator, names) if is_text else [value]
+        labels = [value] if not is_text else value.split(separator) if value.strip() else []
     every = labels if isinstance(labels, list) else [labels]
     every = [name_of(each.strip()) if isinstance(each, str) else each for each in every]
     for each in every:
@@ -182,8 +181,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for of_file in rows:
         parted = []
         for each in dict.fromkeys([separator or JOINT, JOINT]) if has_sets else [None]:
-            names = [name for name in known if each is not None and each in name]
-            labels = ((where, read_label(f"{where}: the label", value, each, names)) for where, value, _ in of_file)
+            labels = ((where, read_label(f"{where}: the label", value, each)) for where, value, _ in of_file)
             parted.append([_labels_of(*label, has_sets) for label in labels])
         predicted.append(min(parted, key=lambda labels: len({*chain.from_iterable(labels)} - known)))
 
@@ -238,9 +236,3 @@ def _labels_of(where: str, label: Any, has_sets: bool) -> list[str]:
         allowed = "a list of labels" if has_sets else "one label"
         raise InputError(f"{where}: the label is {label!r}; allowed: {allowed}")
     return [*map(name_of, label if has_sets else [label])]
-
-
-def _parts(text: str, separator: str, names: Iterable[str]) -> list[str]:
-    """The labels of a text; a separator that one of these names holds, such as "Arts, Crafts", parts none."""
-    end, whole = re.escape(separator), "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    return re.findall(rf"(?:^|(?<={end}))(?:{whole}|.*?)(?={end}|$)", text, re.S) if text.strip() else []

@@ -30,6 +30,7 @@ from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed
 from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
 from utils.metrics.classification import (
+    JOINT,
     each_count,
     in_order,
     name_of,
@@ -45,6 +46,7 @@ from utils.models.model_to_train import renamed
 from utils.tasks.glue import GLUE, HUB_SET, submission
 from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
 from utils.tasks.task import Prediction, Scores
+from utils.text.lines import joined
 
 logger = logging.getLogger(__name__)
 UNKNOWN = "(not in training)"  # stands for all classes that the model does not know
@@ -146,7 +148,7 @@ class Classification(TextTask):
     Options = ClassificationOptions
     TrainingOptions = ClassificationTrainingOptions
     model_classes = (BartForSequenceClassification, BertForSequenceClassification)
-    separator = ", "
+    separator = JOINT
     metrics: ClassVar[Mapping[str, str]] = {name: "max" for names in METRICS.values() for name in names}
 
     def check_options(self) -> None:
@@ -413,7 +415,7 @@ class Classification(TextTask):
         if raw.labels is not None:
             label = raw.labels[number]
             row["reference"] = label if isinstance(chosen, (list, float)) else name_of(label)
-        row["prediction"] = self.separator.join(chosen) if isinstance(chosen, list) else str(chosen)
+        row["prediction"] = joined(chosen, self.separator) if isinstance(chosen, list) else str(chosen)
         return {**row, **values, **examples.counts(number)}
 
     def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
