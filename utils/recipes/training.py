@@ -125,10 +125,7 @@ def train_on(
     """
     output_dir = Path(args.run.output_dir)
     checkpoint = find_checkpoint(args.resumed, output_dir)
-    if checkpoint is None:
-        loaded = task.initial_model(args.model, learned)
-    else:
-        loaded = task.resumed_model(args.model, checkpoint)
+    loaded = task.initial_model(args.model, learned, checkpoint)
     backend = CudaBackend if args.hardware.gpus else CpuBackend
     loaded.model.compute_with(backend(leaves_out_padding=True))  # no task's loss reads padding
     data = TrainingData(

@@ -31,8 +31,9 @@ from utils.app.cli import card_option, option
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad_ids
 from utils.metrics.classification import number_of
-from utils.models import loading, model_to_train
+from utils.models import loading
 from utils.models.loading import LoadedModel, check_lengths
+from utils.models.model_to_train import initial_model, resumed_model
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Task, smoothing_option
 from utils.text.lines import read_lines
@@ -190,17 +191,15 @@ class HeadTask(Task[PretrainedModel]):
             config.classifier_dropout = self.training.classifier_dropout
         return config
 
-    def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel:
+    def initial_model(self, model: ModelOptions, learned: Labels | None, checkpoint: Path | None = None) -> LoadedModel:
+        config, classes = self.config(model), self.model_classes
+        if checkpoint is not None:
+            return self.checked(resumed_model(checkpoint, config, classes, model.computing, model.adaptation))
         # Without training, a head that begins with random weights would be scored.
-        config, new_head = self.config(model), False if learned is None else self.training.new_head or None
+        new_head = False if learned is None else self.training.new_head or None
         labels, columns = (learned.names, learned.columns) if learned else (None, ())
-        loaded = model_to_train.initial_model(model, config, self.model_classes, labels, new_head, columns)
+        loaded = initial_model(model, config, classes, labels, new_head, columns)
         return self.checked(loaded, learned or None)
-
-    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel:
-        classes, computing = self.model_classes, model.computing
-        loaded = model_to_train.resumed_model(checkpoint, self.config(model), classes, computing, model.adaptation)
-        return self.checked(loaded)
 
     def trained_model(
         self, path: PathName, config_path: str | None = None, tokenizer: str | None = None

@@ -202,19 +202,15 @@ class TrainedTask(ABC, Generic[Model]):
         return self
 
     @abstractmethod
-    def initial_model(self, model: ModelOptions, learned: Any) -> LoadedModel[Model]:
-        """The model that training starts from.
+    def initial_model(self, model: ModelOptions, learned: Any, checkpoint: Path | None = None) -> LoadedModel[Model]:
+        """The model that a run starts from, or goes on from.
 
         Args:
             learned: what `learn` gave; None where nothing is trained.
-        """
-
-    @abstractmethod
-    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[Model]:
-        """The model of a training checkpoint; the optimizer comes later.
+            checkpoint: of training, whose weights are taken; the optimizer comes later.
 
         Raises:
-            InputError: it has another architecture than the options ask for.
+            InputError: there is no such model, or it does not fit the options.
         """
 
     # ---- Training and validation

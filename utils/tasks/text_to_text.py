@@ -31,9 +31,10 @@ from utils.data.places import FromTraining, check_fields, fields_of, is_streamed
 from utils.data.tables import Row, Table, open_split, read_sources, read_split
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
 from utils.data.tokenized import warn_of_cut
-from utils.models import loading, model_to_train
+from utils.models import loading
 from utils.models.generation_options import GENERATE, GenerationOptions, check_generation
 from utils.models.loading import LoadedBart, LoadedModel, check_lengths
+from utils.models.model_to_train import initial_model, resumed_model
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Scores, Task, smoothing_option
 from utils.text.lines import references_of
@@ -249,22 +250,21 @@ class TextToText(Task[BartForConditionalGeneration]):
         fitted.training = replace(training, **{name: length or target for name, length in lengths.items()})
         return fitted
 
-    def initial_model(self, model: ModelOptions, learned: str | None) -> LoadedBart:
+    def initial_model(self, model: ModelOptions, learned: str | None, checkpoint: Path | None = None) -> LoadedBart:
+        """The model, with a length of generated texts; InputError where it cannot generate what it will be asked to."""
         config, classes = self.config(model), [BartForConditionalGeneration]
-        columns = () if learned is None else (learned,)
-        return self._to_train(model_to_train.initial_model(model, config, classes, columns=columns))
-
-    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedBart:
-        return self._to_train(
-            model_to_train.resumed_model(
-                checkpoint,
-                self.config(model),
-                [BartForConditionalGeneration],
-                model.computing,
-                model.adaptation,
-                keeps_generation=model.weights.config_path is None,
-            )
-        )
+        if checkpoint is None:
+            loaded = initial_model(model, config, classes, columns=() if learned is None else (learned,))
+        else:
+            keeps = model.weights.config_path is None
+            loaded = resumed_model(checkpoint, config, classes, model.computing, model.adaptation, keeps)
+        config, generation = loaded.model.config, loaded.model.generation_config
+        positions = config.max_position_embeddings
+        if generation.max_length is None and generation.max_new_tokens is None:
+            generation.max_length = self.training.max_target_length or min(TARGET_LENGTH, positions)
+        for given in (self._generation(self.training.eval_beams), self.scoring_generation()):
+            check_generation(generation, given, config.vocab_size, positions)
+        return loaded
 
     def trained_model(self, path: PathName, config_path: str | None = None, tokenizer: str | None = None) -> LoadedBart:
         loaded = LoadedModel(*loading.load_for_evaluation(path, config_path, tokenizer))
@@ -279,16 +279,6 @@ class TextToText(Task[BartForConditionalGeneration]):
         check_generation(generation, given, config.vocab_size, config.max_position_embeddings)
         chosen = generation.merged(**given).choices()
         logger.info("decoding: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()) or "greedy")
-        return loaded
-
-    def _to_train(self, loaded: LoadedBart) -> LoadedBart:
-        """Give the model a length of generated texts where it has none, and check what it will be asked to generate."""
-        config, generation = loaded.model.config, loaded.model.generation_config
-        positions = config.max_position_embeddings
-        if generation.max_length is None and generation.max_new_tokens is None:
-            generation.max_length = self.training.max_target_length or min(TARGET_LENGTH, positions)
-        for given in (self._generation(self.training.eval_beams), self.scoring_generation()):
-            check_generation(generation, given, config.vocab_size, positions)
         return loaded
 
     # ---- Training and validation
