@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, count
 from typing import Any, ClassVar
@@ -259,7 +259,7 @@ class Classification(TextTask):
             return Labels(["score"], problem, train.columns)
         if self.glue is not None:
             return Labels(list(self.glue.labels), problem, train.columns)
-        ordered = _names_of(train.labels)
+        ordered = in_order(name for name, _ in self.labels_in(train))
         if len(ordered) < 2:
             raise InputError(
                 f"{self.place.data_dir}: the training labels are {', '.join(ordered) or 'none'}; allowed: at least two"
@@ -313,7 +313,8 @@ class Classification(TextTask):
         config = loaded.model.config
         # A model that was trained here has the columns and the names of its data.
         if raw.labels is not None and "columns" not in config.extra and config.problem_type != REGRESSION:
-            names, numbers = _names_of(raw.labels), [str(number) for number in range(len(config.labels))]
+            names = in_order(name for name, _ in self.labels_in(raw))
+            numbers = [str(number) for number in range(len(config.labels))]
             if not config.has_unnamed_labels:
                 config.labels = renamed(config.labels, names)
             elif {*names} <= {*numbers}:
@@ -459,11 +460,6 @@ def _target(where: str, label: Any, problem: str, names: list[str]) -> int | flo
         return names.index(name_of(label)) if name_of(label) in names else IGNORE_INDEX
     given = {*map(name_of, label)}
     return [float(name in given) for name in names]
-
-
-def _names_of(labels: Iterable[Any]) -> list[str]:
-    """The names of all labels of a split in the order of a head."""
-    return in_order(name_of(each) for label in labels for each in (label if isinstance(label, list) else [label]))
 
 
 def _is_target(labels: Tensor) -> Tensor:

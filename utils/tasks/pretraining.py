@@ -25,7 +25,7 @@ from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, ShardExamples, StreamedShards
 from utils.models.loading import LoadedModel, check_lengths, fit_vocabulary
 from utils.models.model_to_train import pretraining_model, resumed_model
-from utils.models.options import NewModelOptions
+from utils.models.options import AdaptationOptions, NewModelOptions
 from utils.tasks.task import Model, TrainedTask
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Pretraining(TrainedTask[Model]):
         config, keeps = self.config(model), model.config_path is None
         if checkpoint is None:
             return pretraining_model(config, model, self.model_class, self.tokenizer, self.weights)
-        loaded = resumed_model(checkpoint, config, [self.model_class], model.computing, keeps_generation=keeps)
+        loaded = resumed_model(checkpoint, config, [self.model_class], model.computing, AdaptationOptions(), keeps)
         fit_vocabulary(loaded.model, self.tokenizer)
         return loaded
 

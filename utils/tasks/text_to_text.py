@@ -147,27 +147,22 @@ class TextToText(Task[BartForConditionalGeneration]):
     # ---- Data
 
     @property
-    def fields(self) -> tuple[str | None, str | None]:
-        """The columns of a table that hold sources and targets; None for those of published sets."""
-        return self.source_field, self.options.target_field
-
-    @property
     def source_field(self) -> str | None:
         """The column of sources that the options name, or that training read."""
         return self.options.source_field or next(map(FromTraining, self.columns), None)
 
     @property
     def pair_fields(self) -> tuple[str | None, str | None] | None:
-        return self.fields if self.evaluation.references else None
+        return (self.source_field, self.options.target_field) if self.evaluation.references else None
 
     def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs | Table:
         data_dir, (held_in, choice) = self.place.data_dir, self.place.chosen(split)
         if not self.evaluation.references:
             return read_sources(data_dir, held_in, choice, self.source_field), None
         if not for_scoring and split == "train" and is_streamed(data_dir):
-            return open_split(data_dir, split, self.fields)
+            return open_split(data_dir, split, self.pair_fields)
         if for_scoring or is_streamed(data_dir):
-            return read_split(data_dir, held_in, choice, self.fields)
+            return read_split(data_dir, held_in, choice, self.pair_fields)
         return check_pairs(data_dir, held_in, choice, self.place.cache_dir)
 
     def learn(self, train: PairFiles | Table) -> str | None:

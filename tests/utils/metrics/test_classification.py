@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,16 +181,15 @@ def test_labels_of_a_cell_are_parted(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("write", [json.dumps, str])
 def test_lists_in_cells(write: Callable[[list[str]], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As utils.predict and pandas write them; labels may hold what utils.predict puts between labels."""
-    lists = [["Arts, Crafts", "Toys"], [], ["Toys"], ["Arts", "Crafts"], ["Arts, Crafts"]]
-    with (tmp_path / "p.csv").open("w", newline="") as file:
-        rows = [[write(labels), joined(labels, ", ")] for labels in lists]
-        csv.writer(file).writerows([["labels", "prediction"], *rows])
-    report = printed_by(capsys, tmp_path / "p.csv", tmp_path / "p.csv")
-    assert (report["accuracy"], list(report["groups"]["label"])) == (
-        100,
-        ["Arts", "Arts, Crafts", "Crafts", "Toys"],
-    )
+    """As pandas, others and utils.predict write them; labels may hold what stands between labels."""
+    lists = [["Arts, Crafts", "Toys"], [], ["Toys"]]
+    for join, more in ((", ".join, []), (partial(joined, separator=", "), [["Arts", "Crafts"]])):
+        with (tmp_path / "p.csv").open("w", newline="") as file:
+            rows = [[write(labels), join(labels)] for labels in lists + more]
+            csv.writer(file).writerows([["labels", "prediction"], *rows])
+        report = printed_by(capsys, tmp_path / "p.csv", tmp_path / "p.csv")
+        names = sorted({name for labels in lists + more for name in labels})
+        assert (report["accuracy"], list(report["groups"]["label"])) == (100, names)
 
 
 @pytest.mark.parametrize("whole", [False, True])
