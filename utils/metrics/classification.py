@@ -240,7 +240,7 @@ def _labels_of(where: str, label: Any, has_sets: bool) -> list[str]:
 
 
 def _parts(text: str, separator: str, names: Set[str]) -> list[str]:
-    """The labels of a text; a name that holds the separator, such as "Arts, Crafts", is one if its parts are no names."""
+    """The labels of a text; a name that holds the separator, such as "Arts, Crafts", is one if its parts are not."""
     if not text.strip():
         return []
     if {*(parts := text.split(separator))} <= names:

@@ -44,8 +44,9 @@ def initial_model(
     labels: Sequence[str] | None = None,
     new_head: bool | None = None,
     columns: Sequence[str] | Mapping[str, str] = (),
+    checkpoint: Path | None = None,
 ) -> LoadedModel[Model]:
-    """Initial weights and their vocabulary for a fine-tuning run.
+    """The weights that a fine-tuning run starts from, and their vocabulary.
 
     Args:
         config: gives the architecture and the decoding defaults. Its vocabulary size is replaced by that of the
@@ -55,11 +56,15 @@ def initial_model(
         new_head: true if a new head begins where the weights have one; false if none may begin; None if one begins
             where they have none.
         columns: of the texts in the training data, or the options that named them, which the config then has.
+        checkpoint: of training, which then tells all this.
 
     Raises:
         InputError: no tokenizer can be found, or vocabulary, weights, labels and config do not fit together.
     """
     weights, name = options.weights, options.weights.model_name_or_path
+    if checkpoint is not None:
+        keeps = weights.config_path is None
+        return resumed_model(checkpoint, config, model_classes, options.computing, options.adaptation, keeps)
     model_class = class_for(config, model_classes)
     logger.info("architecture and decoding options: %s", weights.config_path or f"those of {name}")
     if weights.is_scratch:
@@ -150,7 +155,7 @@ def resumed_model(
     model_classes: Sequence[type[Model]],
     computing: ComputingOptions,
     adaptation: AdaptationOptions,
-    keeps_generation: bool = True,
+    keeps_generation: bool,
 ) -> LoadedModel[Model]:
     """The model and vocabulary of a training checkpoint, whose config has what the run learned of its data.
 

@@ -271,16 +271,13 @@ class Classification(TextTask):
             for each in label if isinstance(label, list) else [label]:
                 yield name_of(each), place
 
-    def check(self, examples: Mapping[str, Any], learned: Labels | None) -> None:
-        if learned is None:
-            return
+    def check(self, examples: Mapping[str, Any], learned: Labels) -> None:
         smoothing, class_weights = self.training.label_smoothing, self.training.class_weights
         if smoothing and learned.problem != SINGLE_LABEL:
             raise InputError(f"--label_smoothing is {smoothing}; allowed with one class for each text")
         if class_weights is not None and learned.problem == REGRESSION:
             raise InputError(f"--class_weights is {class_weights!r}; the labels are numbers, which have no classes")
-        if learned.problem != REGRESSION:
-            super().check(examples, learned)
+        super().check(examples, learned)
 
     # ---- Model
 

@@ -33,7 +33,7 @@ from utils.data.batches import Batch, Inputs, pad_ids
 from utils.metrics.classification import number_of
 from utils.models import loading
 from utils.models.loading import LoadedModel, check_lengths
-from utils.models.model_to_train import initial_model, resumed_model
+from utils.models.model_to_train import initial_model
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Task, smoothing_option
 from utils.text.lines import read_lines
@@ -192,13 +192,10 @@ class HeadTask(Task[PretrainedModel]):
         return config
 
     def initial_model(self, model: ModelOptions, learned: Labels | None, checkpoint: Path | None = None) -> LoadedModel:
-        config, classes = self.config(model), self.model_classes
-        if checkpoint is not None:
-            return self.checked(resumed_model(checkpoint, config, classes, model.computing, model.adaptation))
         # Without training, a head that begins with random weights would be scored.
-        new_head = False if learned is None else self.training.new_head or None
+        config, new_head = self.config(model), False if learned is None else self.training.new_head or None
         labels, columns = (learned.names, learned.columns) if learned else (None, ())
-        loaded = initial_model(model, config, classes, labels, new_head, columns)
+        loaded = initial_model(model, config, self.model_classes, labels, new_head, columns, checkpoint)
         return self.checked(loaded, learned or None)
 
     def trained_model(

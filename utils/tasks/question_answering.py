@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import math
 import time
@@ -136,10 +135,10 @@ class QuestionAnswering(HeadTask):
 
     def _with_negative(self, default: bool) -> Self:
         """This task, with --version_2_with_negative filled in where it is not given."""
-        filled, windows = copy.copy(self), self.options.windows
+        windows = self.options.windows
         chosen = default if windows.version_2_with_negative is None else windows.version_2_with_negative
-        filled.options = replace(self.options, windows=replace(windows, version_2_with_negative=chosen))
-        return filled
+        windows = replace(windows, version_2_with_negative=chosen)
+        return self.with_parts(options=replace(self.options, windows=windows))
 
     # ---- Data
 

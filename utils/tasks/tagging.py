@@ -223,7 +223,7 @@ class Tagging(HeadTask):
     def records(self, file: Path) -> Iterable[Record]:
         if _conll_file(str(file), WHOLE) is None:
             return super().records(file)
-        sentences = self.at(Place(str(file))).read(WHOLE)
+        sentences = self.with_parts(place=Place(str(file))).read(WHOLE)
         return (Record(sentence.name, {"words": sentence.words}) for sentence in sentences)
 
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:

@@ -132,11 +132,11 @@ class TrainedTask(ABC, Generic[Model]):
         """The columns of sources and targets in a table that is made a data directory before `read`; None: none is."""
         return None
 
-    def at(self, place: Place) -> Self:
-        """This task on examples at another place."""
-        moved = copy.copy(self)
-        moved.place = place
-        return moved
+    def with_parts(self, **parts: Any) -> Self:
+        """This task with other attributes, such as its place or its options."""
+        changed = copy.copy(self)
+        vars(changed).update(parts)
+        return changed
 
     def of_split(self, split: str) -> str:
         """Words that name a split in a message; none where rows or what is typed are predicted, of no split."""
@@ -299,9 +299,8 @@ class Task(TrainedTask[Model]):
 
     def as_trained(self, config: ModelConfig) -> Self:
         """This task, reading the columns that training read, as far as the model's config names them."""
-        trained, columns = copy.copy(self), config.extra.get("columns", ())
-        setattr(trained, "file_columns" if isinstance(columns, Mapping) else "columns", columns)
-        return trained
+        columns = config.extra.get("columns", ())
+        return self.with_parts(**{"file_columns" if isinstance(columns, Mapping) else "columns": columns})
 
     def records(self, file: Path) -> Iterable[Record]:
         """The rows of a table, or of another file that the task reads, one after the other."""

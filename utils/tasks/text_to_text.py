@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -34,7 +33,7 @@ from utils.data.tokenized import warn_of_cut
 from utils.models import loading
 from utils.models.generation_options import GENERATE, GenerationOptions, check_generation
 from utils.models.loading import LoadedBart, LoadedModel, check_lengths
-from utils.models.model_to_train import initial_model, resumed_model
+from utils.models.model_to_train import initial_model
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Scores, Task, smoothing_option
 from utils.text.lines import references_of
@@ -238,21 +237,17 @@ class TextToText(Task[BartForConditionalGeneration]):
         longest = {"max_source_length": self.options.max_source_length, **lengths}
         check_lengths(config, **longest, eval_max_gen_length=self.options.decoding.eval_max_gen_length)
         target = training.max_target_length or min(TARGET_LENGTH, positions)
-        fitted = copy.copy(self)
-        fitted.options = replace(
-            self.options, max_source_length=self.options.max_source_length or min(SOURCE_LENGTH, positions)
+        source = self.options.max_source_length or min(SOURCE_LENGTH, positions)
+        return self.with_parts(
+            options=replace(self.options, max_source_length=source),
+            training=replace(training, **{name: length or target for name, length in lengths.items()}),
         )
-        fitted.training = replace(training, **{name: length or target for name, length in lengths.items()})
-        return fitted
 
     def initial_model(self, model: ModelOptions, learned: str | None, checkpoint: Path | None = None) -> LoadedBart:
         """The model, with a length of generated texts; InputError where it cannot generate what it will be asked to."""
         config, classes = self.config(model), [BartForConditionalGeneration]
-        if checkpoint is None:
-            loaded = initial_model(model, config, classes, columns=() if learned is None else (learned,))
-        else:
-            keeps = model.weights.config_path is None
-            loaded = resumed_model(checkpoint, config, classes, model.computing, model.adaptation, keeps)
+        columns = () if learned is None else (learned,)
+        loaded = initial_model(model, config, classes, columns=columns, checkpoint=checkpoint)
         config, generation = loaded.model.config, loaded.model.generation_config
         positions = config.max_position_embeddings
         if generation.max_length is None and generation.max_new_tokens is None:
