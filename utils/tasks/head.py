@@ -196,6 +196,8 @@ class HeadTask(Task[PretrainedModel]):
         config, new_head = self.config(model), False if learned is None else self.training.new_head or None
         labels, columns = (learned.names, learned.columns) if learned else (None, ())
         loaded = initial_model(model, config, self.model_classes, labels, new_head, columns, checkpoint)
+        if learned and learned.problem is None:
+            loaded.model.config.extra.pop("problem_type", None)  # of weights that classified texts
         return self.checked(loaded, learned or None)
 
     def trained_model(

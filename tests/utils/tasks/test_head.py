@@ -237,6 +237,17 @@ def test_other_labels_need_a_new_head(train: Run, corpus: Path) -> None:
     assert BartForSequenceClassification.from_pretrained(two).config.labels == ["no", "yes"]
 
 
+def test_a_kind_of_labels_of_earlier_training_has_no_part_in_another_task(train: Run, tmp_path: Path) -> None:
+    """Weights as those of several labels of a text would be negative here."""
+    write(tmp_path / "texts", both__jsonl='{"text": "a", "label": ["x"]}\n{"text": "b", "label": ["y", "z"]}\n')
+    write(tmp_path / "words", both__jsonl=WORDS + 2 * WORDS.replace("B-X", "O"))
+    start = train("start", "classification", "--data_dir", tmp_path / "texts", "--max_steps", 1)
+    places = ("--model_name_or_path", start, "--tokenizer", start / "export", "--data_dir", tmp_path / "words")
+    run = train("run", "tagging", *places, "--max_steps", 1, "--class_weights", "balanced")
+    config = json.loads((run / "export" / "config.json").read_text())
+    assert config["class_weights"] == {"O": 0.6, "B-X": 3} and "problem_type" not in config
+
+
 def test_a_model_knows_that_questions_may_have_no_answer(
     train: Run, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
