@@ -186,6 +186,8 @@ class TextToText(Task[BartForConditionalGeneration]):
     ) -> TokenPairs | StreamedPairs:
         positions, kind = loaded.model.config.max_position_embeddings, "test" if for_scoring else split
         lengths = (self.options.max_source_length or positions, self._target_length(kind) or positions)
+        if loaded.source_tokenizer is None and loaded.model.config.source_encoder_layers:
+            raise InputError("the model reads another language than it writes; allowed: --task translation")
         tokenizers = (loaded.source_tokenizer or loaded.tokenizer, loaded.tokenizer)
         if isinstance(raw, Table):
             return StreamedPairs(raw, tokenizers, *lengths)
