@@ -182,8 +182,8 @@ def peer_of(args: ClassifierArguments, folder: Path) -> Any:
 def score(args: ClassifierArguments, folder: Path, mode: str) -> float:
     """The score of what transformers' network predicts with the weights of a mode, in percent."""
     task = parse_finetune_arguments(recipe(args, folder / "start")).make_task()
-    start, raw = task.trained_model(folder / "start"), task.read(args.type_path)
-    examples, device = task.encode(raw, args.type_path, start), torch.device(args.device)
+    start, raw = task.trained_model(folder / "start"), task.read(args.type_path, for_scoring=True)
+    examples, device = task.encode(raw, args.type_path, start, for_scoring=True), torch.device(args.device)
     batches = Batches(examples, partial(task.collate, tokenizer=start.tokenizer))
     model, right, tags = peer_of(args, folder / mode / "export").to(device).eval(), 0, []
     for numbers in evaluation_batches(examples.lengths[:, 0], EVAL_BATCH_SIZE):

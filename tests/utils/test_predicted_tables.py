@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,12 @@ from bart.errors import InputError
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG
+from utils.data.columns import Record
 from utils.data.options import Place
 from utils.metrics.classification import main as classification
 from utils.metrics.entities import main as entities
 from utils.predict import main
+from utils.prediction.outputs import Format
 from utils.prediction.predictor import Predictor
 from utils.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions, WindowOptions
 
@@ -215,6 +218,24 @@ def test_numbers_that_parquet_cannot_hold_beside_others(
         predict(models["class"], tmp_path / "in.jsonl", "--output", tmp_path / "out.parquet")
 
 
+def test_a_label_that_holds_what_stands_between_labels(
+    models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is told from two labels, and scored as the list that JSON has of it."""
+    file = write(tmp_path / "in.jsonl", [{"text": text} for text in ("a", "of", "a text")])
+    folder = Path(shutil.copytree(models["labels"], tmp_path / "model"))
+    config = json.loads((folder / "config.json").read_text()) | {"id2label": {"0": "a", "1": "b", "2": "a, b"}}
+    (folder / "config.json").write_text(json.dumps({**config, "label2id": {"a": 0, "b": 1, "a, b": 2}}))
+    for form in (".jsonl", ".csv", ".txt"):
+        predict(folder, file, "--output", tmp_path / f"out{form}")
+    labels = [row["prediction"] for row in read(tmp_path / "out.jsonl")]
+    assert labels == [["a", "b"], ["b"], ["a, b"]]
+    assert [row["prediction"] for row in read(tmp_path / "out.csv")] == ["a, b", "b", '["a, b"]']
+    for name in ("out.csv", "out.txt"):
+        classification([str(tmp_path / name), str(tmp_path / "out.jsonl"), "--label_field", "prediction", "--json"])
+        assert json.loads(capsys.readouterr().out)["accuracy"] == 100
+
+
 @pytest.mark.parametrize("flag", [False, True])
 def test_questions_without_an_answer_are_counted(
     flag: bool, models: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -299,6 +320,8 @@ def test_cells_that_spreadsheets_run(models: dict[str, str], tmp_path: Path) -> 
         assert {row["prediction"] for row in written} <= {"yes", "no", "'=maybe"}
         predict(models["class"], tmp_path / "in.jsonl", "--output", tmp_path / name)
         assert [row["=text"] for row in read(tmp_path / name)] == [row["=text"] for row in rows]
+    number = (Record("", {}), {"prediction": -0.5})
+    assert "".join(Format(".csv", " ", for_spreadsheets=True).texts([number], [])) == "prediction\n-0.5\n"
     with pytest.raises(InputError, match="--spreadsheet is for --output FILE.csv or FILE.tsv; --output is out.jsonl"):
         predict(models["class"], tmp_path / "in.jsonl", "--output", "out.jsonl", "--spreadsheet")
 

@@ -117,7 +117,7 @@ def score_split(
         InputError: another run's scores or progress lie there.
     """
     task.match(raw, run.split, loaded)
-    examples, settings = task.encode(raw, run.split, loaded), task.settings(loaded)
+    examples, settings = task.encode(raw, run.split, loaded, for_scoring=True), task.settings(loaded)
     record = run.record(settings, len(examples))
     replaced = check_other_runs(run, record)
     with closing(Journal(run.save_dir, run.split)) as journal:

@@ -12,7 +12,7 @@ if __name__ == "__main__":
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 from reprlib import repr as shortened
@@ -30,7 +30,7 @@ from utils.metrics.significance import pearson_of
 from utils.text.lines import list_in
 
 PREDICTIONS, REFERENCES = ("prediction", *LABELS), (*LABELS, "reference")
-JOINT = ", "  # stands between labels that a model predicts, in a line or a cell
+JOINT = ", "  # stands between labels that a model predicts, in a line or a cell, where none of them holds it
 
 
 def name_of(label: Any) -> str:
@@ -38,7 +38,7 @@ def name_of(label: Any) -> str:
     return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label))
 
 
-def read_label(where: str, value: Any, separator: str | None = None, names: Iterable[str] = ()) -> Any:
+def read_label(where: str, value: Any, separator: str | None = None, names: Set[str] = frozenset()) -> Any:
     """A label, or the list of labels that a value is, or a text in JSON or as Python prints it.
 
     Names have no white space at their ends.
@@ -47,7 +47,7 @@ def read_label(where: str, value: Any, separator: str | None = None, names: Iter
         where: begins an error.
         separator: stands between the labels of any other text, of which a blank one is a list of none; None where such
             a text is one label.
-        names: labels that may hold the separator.
+        names: labels that are known, some of which may hold the separator.
 
     Raises:
         InputError: a label is missing, blank, or neither a text nor a finite number.
@@ -182,8 +182,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for of_file in rows:
         parted = []
         for each in dict.fromkeys([separator or JOINT, JOINT]) if has_sets else [None]:
-            names = [name for name in known if each is not None and each in name]
-            labels = ((where, read_label(f"{where}: the label", value, each, names)) for where, value, _ in of_file)
+            labels = ((where, read_label(f"{where}: the label", value, each, known)) for where, value, _ in of_file)
             parted.append([_labels_of(*label, has_sets) for label in labels])
         predicted.append(min(parted, key=lambda labels: len({*chain.from_iterable(labels)} - known)))
 
@@ -240,7 +239,11 @@ def _labels_of(where: str, label: Any, has_sets: bool) -> list[str]:
     return [*map(name_of, label if has_sets else [label])]
 
 
-def _parts(text: str, separator: str, names: Iterable[str]) -> list[str]:
-    """The labels of a text; a separator that one of these names holds, such as "Arts, Crafts", parts none."""
-    end, whole = re.escape(separator), "|".join(map(re.escape, sorted(names, key=len, reverse=True)))
-    return re.findall(rf"(?:^|(?<={end}))(?:{whole}|.*?)(?={end}|$)", text, re.S) if text.strip() else []
+def _parts(text: str, separator: str, names: Set[str]) -> list[str]:
+    """The labels of a text; a name that holds the separator, such as "Arts, Crafts", is one if its parts are not."""
+    if not text.strip():
+        return []
+    if {*(parts := text.split(separator))} <= names:
+        return parts
+    end, holding = re.escape(separator), sorted((name for name in names if separator in name), key=len, reverse=True)
+    return re.findall(rf"(?:^|(?<={end}))(?:{'|'.join(map(re.escape, holding))}|.*?)(?={end}|$)", text, re.S)

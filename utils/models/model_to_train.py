@@ -44,8 +44,9 @@ def initial_model(
     labels: Sequence[str] | None = None,
     new_head: bool | None = None,
     columns: Sequence[str] | Mapping[str, str] = (),
+    checkpoint: Path | None = None,
 ) -> LoadedModel[Model]:
-    """Initial weights and their vocabulary for a fine-tuning run.
+    """The weights that a fine-tuning run starts from, and their vocabulary.
 
     Args:
         config: gives the architecture and the decoding defaults. Its vocabulary size is replaced by that of the
@@ -55,11 +56,15 @@ def initial_model(
         new_head: true if a new head begins where the weights have one; false if none may begin; None if one begins
             where they have none.
         columns: of the texts in the training data, or the options that named them, which the config then has.
+        checkpoint: of training, which then tells all this.
 
     Raises:
         InputError: no tokenizer can be found, or vocabulary, weights, labels and config do not fit together.
     """
     weights, name = options.weights, options.weights.model_name_or_path
+    if checkpoint is not None:
+        keeps = weights.config_path is None
+        return resumed_model(checkpoint, config, model_classes, options.computing, options.adaptation, keeps)
     model_class = class_for(config, model_classes)
     logger.info("architecture and decoding options: %s", weights.config_path or f"those of {name}")
     if weights.is_scratch:
@@ -149,20 +154,20 @@ def resumed_model(
     config: ModelConfig,
     model_classes: Sequence[type[Model]],
     computing: ComputingOptions,
-    adaptation: AdaptationOptions | None = None,
-    keeps_generation: bool = True,
+    adaptation: AdaptationOptions,
+    keeps_generation: bool,
 ) -> LoadedModel[Model]:
-    """The model and vocabulary of a training checkpoint.
+    """The model and vocabulary of a training checkpoint, whose config has what the run learned of its data.
 
     Args:
         config: what the options ask for.
-        adaptation: what fine-tuning does to the model; None in pretraining.
+        adaptation: what fine-tuning does to the model.
         keeps_generation: true if the checkpoint's decoding defaults count, and not those of the config.
 
     Raises:
         InputError: the file is no training checkpoint, or its network has another shape than the options ask for.
     """
-    if adaptation is not None and adaptation.distill is not None:
+    if adaptation.distill is not None:
         set_layers(config, len(adaptation.kept_layers), adaptation.shrunk_stacks)
     content = read_file(checkpoint)
     if not content.keys() >= CHECKPOINT_PARTS:
@@ -170,20 +175,16 @@ def resumed_model(
     with naming(f"--resume_from_checkpoint {checkpoint}"):
         stored = kind_of(content["config"], [type(config)])(**content["config"])
     config.vocab_size = stored.vocab_size  # weights or tokenizer gave it
-    config.labels = stored.labels  # the data did
-    if "columns" in stored.extra:
-        config.columns = stored.columns
     check_same_config(stored, config, f"--resume_from_checkpoint {checkpoint}")
     model_class = class_for(config, model_classes)
     tokenizer = model_class.tokenizer_class.from_pretrained(checkpoint)
-    model = model_class.from_pretrained(checkpoint, config, new_head=False)
-    if keeps_generation and model.generation_config is not None:
-        model.generation_config = GenerationConfig.from_dict(content["generation_config"])
+    model = model_class.from_pretrained(checkpoint, new_head=False)
+    if not keeps_generation and model.generation_config is not None:
+        model.generation_config = GenerationConfig.from_model_config(config.to_dict())
     fit_vocabulary(model, tokenizer)
-    if adaptation is not None:
-        adapt(model, adaptation)
+    adapt(model, adaptation)
     set_computing(model, computing)
-    return LoadedModel(model, tokenizer, lora_scale=None if adaptation is None else adaptation.lora_scale)
+    return LoadedModel(model, tokenizer, lora_scale=adaptation.lora_scale)
 
 
 def pretraining_model(

@@ -240,12 +240,7 @@ class NewModelOptions:
     computing: ComputingOptions = part(ComputingOptions)
 
     def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
-        """The config of --config_path or of the weights, with the dropouts that are given in place of its own.
-
-        Raises:
-            InputError: the file is no config of one of these kinds, the weights have none, or an option is about what
-                it has not.
-        """
+        """The same as of `ModelOptions`."""
         config = _config_of(self, kinds)
         self.computing.set_dropouts(config)
         return config

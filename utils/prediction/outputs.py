@@ -19,6 +19,7 @@ from utils.app.errors import unwritable
 from utils.data.columns import Record
 from utils.prediction.inputs import AT_ONCE, PARQUET, Source, batches, becoming_parquet, schema_of, table_of
 from utils.runs.outputs import difference
+from utils.text.lines import joined
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # begins a cell that spreadsheets run
@@ -31,7 +32,7 @@ class Format:
 
     Attributes:
         suffix: one of `TABLES`; "" for lines of predictions alone.
-        separator: stands between the parts of a prediction that is a list, in a line or a cell.
+        separator: stands between the parts of a prediction that is a list, in a line or a cell; see `joined`.
         for_spreadsheets: put an apostrophe before texts in cells that a spreadsheet would run.
     """
 
@@ -54,7 +55,7 @@ class Format:
         elif self.suffix:
             yield from (_json({**record.values, **added}) + "\n" for record, added in rows)
         else:
-            yield from (" ".join(self._joined(added["prediction"]).split("\n")) + "\n" for _, added in rows)
+            yield from (" ".join(str(self._joined(added["prediction"])).split("\n")) + "\n" for _, added in rows)
 
     def _delimited(self, rows: Rows, columns: Sequence[str]) -> Iterator[str]:
         lines: list[str] = []
@@ -72,8 +73,7 @@ class Format:
             lines.clear()
 
     def _joined(self, value: Any) -> Any:
-        parts = value if isinstance(value, (list, tuple)) else [value]
-        return self.separator.join("" if part is None else str(part) for part in parts)
+        return joined(value, self.separator) if isinstance(value, (list, tuple)) else value
 
     def _safe(self, value: Any) -> str:
         """A value as a cell."""

@@ -60,7 +60,7 @@ class Predictor:
         """
         task = self.task
         raw = task.given(records, columns)
-        examples = task.encode(raw, WHOLE, self.loaded)
+        examples = task.encode(raw, WHOLE, self.loaded, for_scoring=True)
         predictions: dict[int, Prediction] = {}
 
         def predict(pending: list[int], batch_size: int) -> Iterator[int]:

@@ -39,10 +39,11 @@ def with_table_prepared(task: AnyTask) -> AnyTask:
     if place.val_ratio is not None and Path(place.data_dir).expanduser().is_file():
         raise refused("is one file, which is split by itself")
     if task.pair_fields is not None:
-        ready = task.at(replace(place, data_dir=prepared(place.data_dir, task.pair_fields, place.cache_dir)))
+        data_dir = prepared(place.data_dir, task.pair_fields, place.cache_dir)
+        ready = task.with_parts(place=replace(place, data_dir=data_dir))
     if place.val_ratio is not None:
         with suppress(MissingSplit):
-            ready.at(replace(ready.place, val_ratio=None)).read("val")
+            ready.with_parts(place=replace(ready.place, val_ratio=None)).read("val")
             raise refused("has a validation split")
     return ready
 

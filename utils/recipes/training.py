@@ -67,13 +67,13 @@ def run(args: TrainingArguments) -> None:
         check_free(output_dir, args.resumed, args.run.overwrite_output_dir)
     start_log(keep=True)
     task = args.make_task()
+    if not (args.do_train or args.model.weights.is_scratch):
+        task = as_trained(task, args.model.weights.model_name_or_path)
     task = task.fitted(task.config(args.model))
     args = replace(args, task_options=task.options, training=task.training)  # whose defaults the config has filled in
     if isinstance(args, FinetuneArguments):
         args = replace(args, places=replace(args.places, data_dir=task.place.data_dir))
     data_dir = task.place.data_dir
-    if not (args.do_train or args.model.weights.is_scratch):
-        task = as_trained(task, args.model.weights.model_name_or_path)
     task = with_table_prepared(task)
     # All examples are looked at first: better refused now than after a download, or after hours of training.
     examples = read_to_train(task, data_dir) if args.do_train else {}
@@ -125,10 +125,7 @@ def train_on(
     """
     output_dir = Path(args.run.output_dir)
     checkpoint = find_checkpoint(args.resumed, output_dir)
-    if checkpoint is None:
-        loaded = task.initial_model(args.model, learned)
-    else:
-        loaded = task.resumed_model(args.model, checkpoint)
+    loaded = task.initial_model(args.model, learned, checkpoint)
     backend = CudaBackend if args.hardware.gpus else CpuBackend
     loaded.model.compute_with(backend(leaves_out_padding=True))  # no task's loss reads padding
     data = TrainingData(

@@ -6,7 +6,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, count
 from typing import Any, ClassVar
@@ -30,6 +30,7 @@ from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed
 from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
 from utils.metrics.classification import (
+    JOINT,
     each_count,
     in_order,
     name_of,
@@ -45,6 +46,7 @@ from utils.models.model_to_train import renamed
 from utils.tasks.glue import GLUE, HUB_SET, submission
 from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
 from utils.tasks.task import Prediction, Scores
+from utils.text.lines import joined
 
 logger = logging.getLogger(__name__)
 UNKNOWN = "(not in training)"  # stands for all classes that the model does not know
@@ -109,7 +111,7 @@ class LabelledTexts:
 class TextTask(HeadTask):
     """The base of tasks that read a text, or a pair of texts, as a whole."""
 
-    def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel) -> HeadExamples:
+    def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel, for_scoring: bool = False) -> HeadExamples:
         began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
         if raw.pairs is None:
             ids, is_cut = encode_cut(tokenizer, raw.texts, length)
@@ -128,7 +130,8 @@ class TextTask(HeadTask):
             Example(np.asarray(row, np.int32), target, second, bool(was_cut))
             for (row, second), target, was_cut in zip(rows, targets, is_cut, strict=True)
         ]
-        return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded))
+        is_trained_on = split == "train" and not for_scoring
+        return HeadExamples(examples, took, self.weights_to_train(raw, loaded) if is_trained_on else None)
 
     def collate(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
         inputs = self.inputs_of(examples, tokenizer)
@@ -145,7 +148,7 @@ class Classification(TextTask):
     Options = ClassificationOptions
     TrainingOptions = ClassificationTrainingOptions
     model_classes = (BartForSequenceClassification, BertForSequenceClassification)
-    separator = ", "
+    separator = JOINT
     metrics: ClassVar[Mapping[str, str]] = {name: "max" for names in METRICS.values() for name in names}
 
     def check_options(self) -> None:
@@ -256,7 +259,7 @@ class Classification(TextTask):
             return Labels(["score"], problem, train.columns)
         if self.glue is not None:
             return Labels(list(self.glue.labels), problem, train.columns)
-        ordered = _names_of(train.labels)
+        ordered = in_order(name for name, _ in self.labels_in(train))
         if len(ordered) < 2:
             raise InputError(
                 f"{self.place.data_dir}: the training labels are {', '.join(ordered) or 'none'}; allowed: at least two"
@@ -268,16 +271,13 @@ class Classification(TextTask):
             for each in label if isinstance(label, list) else [label]:
                 yield name_of(each), place
 
-    def check(self, examples: Mapping[str, Any], learned: Labels | None) -> None:
-        if learned is None:
-            return
+    def check(self, examples: Mapping[str, Any], learned: Labels) -> None:
         smoothing, class_weights = self.training.label_smoothing, self.training.class_weights
         if smoothing and learned.problem != SINGLE_LABEL:
             raise InputError(f"--label_smoothing is {smoothing}; allowed with one class for each text")
         if class_weights is not None and learned.problem == REGRESSION:
             raise InputError(f"--class_weights is {class_weights!r}; the labels are numbers, which have no classes")
-        if learned.problem != REGRESSION:
-            super().check(examples, learned)
+        super().check(examples, learned)
 
     # ---- Model
 
@@ -310,7 +310,8 @@ class Classification(TextTask):
         config = loaded.model.config
         # A model that was trained here has the columns and the names of its data.
         if raw.labels is not None and "columns" not in config.extra and config.problem_type != REGRESSION:
-            names, numbers = _names_of(raw.labels), [str(number) for number in range(len(config.labels))]
+            names = in_order(name for name, _ in self.labels_in(raw))
+            numbers = [str(number) for number in range(len(config.labels))]
             if not config.has_unnamed_labels:
                 config.labels = renamed(config.labels, names)
             elif {*names} <= {*numbers}:
@@ -412,7 +413,7 @@ class Classification(TextTask):
         if raw.labels is not None:
             label = raw.labels[number]
             row["reference"] = label if isinstance(chosen, (list, float)) else name_of(label)
-        row["prediction"] = self.separator.join(chosen) if isinstance(chosen, list) else str(chosen)
+        row["prediction"] = joined(chosen, self.separator) if isinstance(chosen, list) else str(chosen)
         return {**row, **values, **examples.counts(number)}
 
     def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
@@ -456,11 +457,6 @@ def _target(where: str, label: Any, problem: str, names: list[str]) -> int | flo
         return names.index(name_of(label)) if name_of(label) in names else IGNORE_INDEX
     given = {*map(name_of, label)}
     return [float(name in given) for name in names]
-
-
-def _names_of(labels: Iterable[Any]) -> list[str]:
-    """The names of all labels of a split in the order of a head."""
-    return in_order(name_of(each) for label in labels for each in (label if isinstance(label, list) else [label]))
 
 
 def _is_target(labels: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -51,9 +50,7 @@ class Denoising(Pretraining[BartForConditionalGeneration]):
         return config
 
     def fitted(self, config: BartConfig) -> Self:
-        fitted = copy.copy(super().fitted(config))
-        fitted.options = replace(self.options, pre_ln=config.pre_ln)
-        return fitted
+        return super().fitted(config).with_parts(options=replace(self.options, pre_ln=config.pre_ln))
 
     # ---- Training and validation
 

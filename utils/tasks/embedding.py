@@ -58,7 +58,7 @@ class Embedding(TextTask):
     def _only_predicts(self, *args: Any, **options: Any) -> NoReturn:
         raise InputError("--task embedding only predicts; allowed: python -m utils.predict MODEL --task embedding")
 
-    config = initial_model = resumed_model = read = loss = validate = metrics_of = score = _only_predicts
+    config = initial_model = read = loss = validate = metrics_of = score = _only_predicts
 
     # ---- Model
 

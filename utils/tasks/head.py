@@ -31,8 +31,9 @@ from utils.app.cli import card_option, option
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad_ids
 from utils.metrics.classification import number_of
-from utils.models import loading, model_to_train
+from utils.models import loading
 from utils.models.loading import LoadedModel, check_lengths
+from utils.models.model_to_train import initial_model
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Task, smoothing_option
 from utils.text.lines import read_lines
@@ -190,17 +191,14 @@ class HeadTask(Task[PretrainedModel]):
             config.classifier_dropout = self.training.classifier_dropout
         return config
 
-    def initial_model(self, model: ModelOptions, learned: Labels | None) -> LoadedModel:
+    def initial_model(self, model: ModelOptions, learned: Labels | None, checkpoint: Path | None = None) -> LoadedModel:
         # Without training, a head that begins with random weights would be scored.
         config, new_head = self.config(model), False if learned is None else self.training.new_head or None
         labels, columns = (learned.names, learned.columns) if learned else (None, ())
-        loaded = model_to_train.initial_model(model, config, self.model_classes, labels, new_head, columns)
+        loaded = initial_model(model, config, self.model_classes, labels, new_head, columns, checkpoint)
+        if learned and learned.problem is None:
+            loaded.model.config.extra.pop("problem_type", None)  # of weights that classified texts
         return self.checked(loaded, learned or None)
-
-    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel:
-        classes, computing = self.model_classes, model.computing
-        loaded = model_to_train.resumed_model(checkpoint, self.config(model), classes, computing, model.adaptation)
-        return self.checked(loaded)
 
     def trained_model(
         self, path: PathName, config_path: str | None = None, tokenizer: str | None = None
@@ -287,10 +285,8 @@ class HeadTask(Task[PretrainedModel]):
             weights[name] = others / count if others and count else 1.0
         return weights
 
-    def weights_to_train(self, raw: Any, split: str, loaded: LoadedModel) -> dict[str, float] | None:
-        """The `class_weights` of a training split, in the order of the model's labels; its config then names them."""
-        if split != "train":
-            return None
+    def weights_to_train(self, raw: Any, loaded: LoadedModel) -> dict[str, float] | None:
+        """The `class_weights` of training examples, in the order of the model's labels; its config then names them."""
         config = loaded.model.config
         config.extra.pop("class_weights", None)  # of the run that the weights come from
         weights = self.class_weights(raw, loaded.labels, getattr(config, "problem_type", None))

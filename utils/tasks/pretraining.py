@@ -23,9 +23,9 @@ from utils.data.options import Place
 from utils.data.pairs import collate_pairs
 from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, ShardExamples, StreamedShards
-from utils.models import model_to_train
 from utils.models.loading import LoadedModel, check_lengths, fit_vocabulary
-from utils.models.options import NewModelOptions
+from utils.models.model_to_train import pretraining_model, resumed_model
+from utils.models.options import AdaptationOptions, NewModelOptions
 from utils.tasks.task import Model, TrainedTask
 
 if TYPE_CHECKING:
@@ -99,7 +99,9 @@ class Pretraining(TrainedTask[Model]):
         """The split's name: the manifest is read, and its files are checked, when the task is made."""
         return split
 
-    def encode(self, raw: str, split: str, loaded: LoadedModel[Model]) -> StreamedShards | ShardExamples:
+    def encode(
+        self, raw: str, split: str, loaded: LoadedModel[Model], for_scoring: bool = False
+    ) -> StreamedShards | ShardExamples:
         if split == "train":
             return StreamedShards(self.manifest, self.noise, self.place.chosen(split)[1].limit)
         return ShardExamples(self.manifest, split, self.noise, self.place.chosen(split)[1].limit)
@@ -113,15 +115,13 @@ class Pretraining(TrainedTask[Model]):
         check_lengths(config, max_source_length=self.options.max_source_length)
         return self
 
-    def initial_model(self, model: NewModelOptions, learned: None) -> LoadedModel[Model]:
-        return model_to_train.pretraining_model(
-            self.config(model), model, self.model_class, self.tokenizer, self.weights
-        )
-
-    def resumed_model(self, model: NewModelOptions, checkpoint: Path) -> LoadedModel[Model]:
-        loaded = model_to_train.resumed_model(
-            checkpoint, self.config(model), [self.model_class], model.computing, keeps_generation=False
-        )
+    def initial_model(
+        self, model: NewModelOptions, learned: None, checkpoint: Path | None = None
+    ) -> LoadedModel[Model]:
+        config, keeps = self.config(model), model.config_path is None
+        if checkpoint is None:
+            return pretraining_model(config, model, self.model_class, self.tokenizer, self.weights)
+        loaded = resumed_model(checkpoint, config, [self.model_class], model.computing, AdaptationOptions(), keeps)
         fit_vocabulary(loaded.model, self.tokenizer)
         return loaded
 

@@ -6,14 +6,15 @@ import json
 import math
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
 from bart.modeling.heads import BartForQuestionAnswering
 from bart.modeling.pretrained import PretrainedModel
@@ -27,9 +28,14 @@ from utils.data.tokenized import encode_cut, warn_of, warn_of_cut
 from utils.metrics.by_class import surest_errors
 from utils.metrics.squad import best, by_question, exact_match, f1
 from utils.models.loading import LoadedModel
+from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, HeadTask, ReadingOptions
 from utils.tasks.task import Prediction, Scores
 
+if TYPE_CHECKING:
+    from typing import Self
+
+NEGATIVE = "version_2_with_negative"  # the option, which the model's config keeps
 NO_ANSWER = 0  # the token, `<s>` or `[CLS]`, that stands for it
 SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
 
@@ -45,8 +51,10 @@ class WindowOptions:
         help="tokens of a context that a window shares with the one before; by default 128, at most half of one",
     )
     max_query_length: int = option(64, least=1, help="tokens that a question is cut to")
-    version_2_with_negative: bool = option(
-        False, section="answers", help="some questions have no answer, as in SQuAD 2.0"
+    version_2_with_negative: bool | None = option(
+        None,
+        section="answers",
+        help="some questions have no answer, as in SQuAD 2.0; by default off in training, then as in training",
     )
     null_score_diff_threshold: float = option(
         0.0, help="of --version_2_with_negative: no answer is given where it scores more than the best one and this"
@@ -55,10 +63,10 @@ class WindowOptions:
     max_answer_length: int = option(30, least=1, help="tokens of an answer at most")
 
     def __post_init__(self) -> None:
-        if self.null_score_diff_threshold and not self.version_2_with_negative:
+        if self.null_score_diff_threshold and self.version_2_with_negative is False:
             raise InputError(
                 f"--null_score_diff_threshold is {self.null_score_diff_threshold:g}; it is of "
-                "--version_2_with_negative, which is not given"
+                "--version_2_with_negative, which is off"
             )
 
     def room(self, length: int, tokenizer: PretrainedTokenizer) -> int:
@@ -110,13 +118,33 @@ class QuestionAnswering(HeadTask):
     model_classes = (BartForQuestionAnswering, BertForQuestionAnswering)
     metrics: ClassVar[Mapping[str, str]] = {"f1": "max", "exact_match": "max"}
 
+    # ---- Model
+
+    def config(self, model: ModelOptions) -> ModelConfig:
+        config = super().config(model)
+        config.extra.pop(NEGATIVE, None)  # of the run that the weights come from
+        if self.options.windows.version_2_with_negative:
+            config.version_2_with_negative = True
+        return config
+
+    def fitted(self, config: ModelConfig) -> Self:
+        return self._with_negative(False)
+
+    def as_trained(self, config: ModelConfig) -> Self:
+        return super().as_trained(config)._with_negative(config.extra.get(NEGATIVE, False))
+
+    def _with_negative(self, default: bool) -> Self:
+        """This task, with --version_2_with_negative filled in where it is not given."""
+        windows = self.options.windows
+        chosen = default if windows.version_2_with_negative is None else windows.version_2_with_negative
+        windows = replace(windows, version_2_with_negative=chosen)
+        return self.with_parts(options=replace(self.options, windows=windows))
+
     # ---- Data
 
-    def read(self, split: str, for_scoring: bool = False) -> Sequence[Question]:
-        """A list to train on, window by window; a tuple to score, also of the training split."""
+    def read(self, split: str, for_scoring: bool = False) -> list[Question]:
         place, skip = self.place, self.options.skip_bad_answers
-        questions = read_questions(place.data_dir, *place.chosen(split), self.is_labelled, skip)
-        return tuple(questions) if for_scoring else questions
+        return read_questions(place.data_dir, *place.chosen(split), self.is_labelled, skip)
 
     def records(self, file: Path) -> Iterable[Record]:
         return squad_rows(file) if is_squad(file) else super().records(file)
@@ -130,7 +158,10 @@ class QuestionAnswering(HeadTask):
                 raise InputError(f"{name}: no {' and no '.join(missing)}; allowed: fields {' and '.join(COLUMNS)}")
         return [question_of(*record) for record in records]
 
-    def encode(self, raw: Sequence[Question], split: str, loaded: LoadedModel) -> HeadExamples:
+    def encode(
+        self, raw: Sequence[Question], split: str, loaded: LoadedModel, for_scoring: bool = False
+    ) -> HeadExamples:
+        """Questions with their windows; to train on, windows alone."""
         began, options, tokenizer = time.perf_counter(), self.options.windows, loaded.tokenizer
         length = self.read_length(loaded)
         room, stride = options.room(length, tokenizer), options.stride(length, tokenizer)
@@ -155,7 +186,7 @@ class QuestionAnswering(HeadTask):
             for question, ids in zip(raw, asked, strict=True)
         ]
         took = time.perf_counter() - began
-        if split == "train" and isinstance(raw, list):
+        if split == "train" and not for_scoring:
             return HeadExamples([window for windows in several for window in windows], took)
         examples = [
             Windows(

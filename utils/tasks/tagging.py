@@ -223,7 +223,7 @@ class Tagging(HeadTask):
     def records(self, file: Path) -> Iterable[Record]:
         if _conll_file(str(file), WHOLE) is None:
             return super().records(file)
-        sentences = self.at(Place(str(file))).read(WHOLE)
+        sentences = self.with_parts(place=Place(str(file))).read(WHOLE)
         return (Record(sentence.name, {"words": sentence.words}) for sentence in sentences)
 
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
@@ -244,7 +244,7 @@ class Tagging(HeadTask):
             sentences.append(Sentence(record.name, words, None))
         return sentences
 
-    def encode(self, raw: list[Sentence], split: str, loaded: LoadedModel) -> HeadExamples:
+    def encode(self, raw: list[Sentence], split: str, loaded: LoadedModel, for_scoring: bool = False) -> HeadExamples:
         began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
         # As in running text: a space before every word but the first. Blank words are not read.
         filled = [[word for word in sentence.words if word.strip()] for sentence in raw]
@@ -279,7 +279,8 @@ class Tagging(HeadTask):
         words, read = (sum(map(len, of_each)) for of_each in ([sentence.words for sentence in raw], filled))
         warn_of(words - read, words, f"words are blank, are not read and get the tag {OUTSIDE}")
         took = time.perf_counter() - began
-        return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded))
+        is_trained_on = split == "train" and not for_scoring
+        return HeadExamples(examples, took, self.weights_to_train(raw, loaded) if is_trained_on else None)
 
     def collate(self, examples: Sequence[TaggedExample], tokenizer: PretrainedTokenizer) -> Inputs:
         inputs = self.inputs_of(examples, tokenizer)

@@ -132,11 +132,11 @@ class TrainedTask(ABC, Generic[Model]):
         """The columns of sources and targets in a table that is made a data directory before `read`; None: none is."""
         return None
 
-    def at(self, place: Place) -> Self:
-        """This task on examples at another place."""
-        moved = copy.copy(self)
-        moved.place = place
-        return moved
+    def with_parts(self, **parts: Any) -> Self:
+        """This task with other attributes, such as its place or its options."""
+        changed = copy.copy(self)
+        vars(changed).update(parts)
+        return changed
 
     def of_split(self, split: str) -> str:
         """Words that name a split in a message; none where rows or what is typed are predicted, of no split."""
@@ -170,8 +170,14 @@ class TrainedTask(ABC, Generic[Model]):
         return None
 
     @abstractmethod
-    def encode(self, raw: Any, split: str, loaded: LoadedModel[Model]) -> Examples | StreamedExamples:
-        """Turn what `read` gave into token ids."""
+    def encode(
+        self, raw: Any, split: str, loaded: LoadedModel[Model], for_scoring: bool = False
+    ) -> Examples | StreamedExamples:
+        """Turn what `read` or, in a task that can be scored, `given` gave into token ids.
+
+        Args:
+            for_scoring: true if the examples are predicted and not trained on, whatever their split.
+        """
 
     @abstractmethod
     def collate(self, examples: Sequence[Any], tokenizer: PretrainedTokenizer) -> Inputs:
@@ -196,19 +202,15 @@ class TrainedTask(ABC, Generic[Model]):
         return self
 
     @abstractmethod
-    def initial_model(self, model: ModelOptions, learned: Any) -> LoadedModel[Model]:
-        """The model that training starts from.
+    def initial_model(self, model: ModelOptions, learned: Any, checkpoint: Path | None = None) -> LoadedModel[Model]:
+        """The model that a run starts from, or goes on from.
 
         Args:
             learned: what `learn` gave; None where nothing is trained.
-        """
-
-    @abstractmethod
-    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedModel[Model]:
-        """The model of a training checkpoint; the optimizer comes later.
+            checkpoint: of training, whose weights are taken; the optimizer comes later.
 
         Raises:
-            InputError: it has another architecture than the options ask for.
+            InputError: there is no such model, or it does not fit the options.
         """
 
     # ---- Training and validation
@@ -297,9 +299,8 @@ class Task(TrainedTask[Model]):
 
     def as_trained(self, config: ModelConfig) -> Self:
         """This task, reading the columns that training read, as far as the model's config names them."""
-        trained, columns = copy.copy(self), config.extra.get("columns", ())
-        setattr(trained, "file_columns" if isinstance(columns, Mapping) else "columns", columns)
-        return trained
+        columns = config.extra.get("columns", ())
+        return self.with_parts(**{"file_columns" if isinstance(columns, Mapping) else "columns": columns})
 
     def records(self, file: Path) -> Iterable[Record]:
         """The rows of a table, or of another file that the task reads, one after the other."""

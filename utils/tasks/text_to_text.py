@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -31,9 +30,10 @@ from utils.data.places import FromTraining, check_fields, fields_of, is_streamed
 from utils.data.tables import Row, Table, open_split, read_sources, read_split
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
 from utils.data.tokenized import warn_of_cut
-from utils.models import loading, model_to_train
+from utils.models import loading
 from utils.models.generation_options import GENERATE, GenerationOptions, check_generation
 from utils.models.loading import LoadedBart, LoadedModel, check_lengths
+from utils.models.model_to_train import initial_model
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Scores, Task, smoothing_option
 from utils.text.lines import references_of
@@ -146,27 +146,22 @@ class TextToText(Task[BartForConditionalGeneration]):
     # ---- Data
 
     @property
-    def fields(self) -> tuple[str | None, str | None]:
-        """The columns of a table that hold sources and targets; None for those of published sets."""
-        return self.source_field, self.options.target_field
-
-    @property
     def source_field(self) -> str | None:
         """The column of sources that the options name, or that training read."""
         return self.options.source_field or next(map(FromTraining, self.columns), None)
 
     @property
     def pair_fields(self) -> tuple[str | None, str | None] | None:
-        return self.fields if self.evaluation.references else None
+        return (self.source_field, self.options.target_field) if self.evaluation.references else None
 
     def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs | Table:
         data_dir, (held_in, choice) = self.place.data_dir, self.place.chosen(split)
         if not self.evaluation.references:
             return read_sources(data_dir, held_in, choice, self.source_field), None
         if not for_scoring and split == "train" and is_streamed(data_dir):
-            return open_split(data_dir, split, self.fields)
+            return open_split(data_dir, split, self.pair_fields)
         if for_scoring or is_streamed(data_dir):
-            return read_split(data_dir, held_in, choice, self.fields)
+            return read_split(data_dir, held_in, choice, self.pair_fields)
         return check_pairs(data_dir, held_in, choice, self.place.cache_dir)
 
     def learn(self, train: PairFiles | Table) -> str | None:
@@ -186,9 +181,13 @@ class TextToText(Task[BartForConditionalGeneration]):
                 raise InputError(f"{row.name}: {row.fault}; allowed: a text that is not blank")
         return [row.source for row in rows], None
 
-    def encode(self, raw: PairFiles | Pairs | Table, split: str, loaded: LoadedBart) -> TokenPairs | StreamedPairs:
-        positions = loaded.model.config.max_position_embeddings
-        lengths = (self.options.max_source_length or positions, self._target_length(split) or positions)
+    def encode(
+        self, raw: PairFiles | Pairs | Table, split: str, loaded: LoadedBart, for_scoring: bool = False
+    ) -> TokenPairs | StreamedPairs:
+        positions, kind = loaded.model.config.max_position_embeddings, "test" if for_scoring else split
+        lengths = (self.options.max_source_length or positions, self._target_length(kind) or positions)
+        if loaded.source_tokenizer is None and loaded.model.config.source_encoder_layers:
+            raise InputError("the model reads another language than it writes; allowed: --task translation")
         tokenizers = (loaded.source_tokenizer or loaded.tokenizer, loaded.tokenizer)
         if isinstance(raw, Table):
             return StreamedPairs(raw, tokenizers, *lengths)
@@ -213,17 +212,20 @@ class TextToText(Task[BartForConditionalGeneration]):
         sources, targets = (f"{side}{self.of_split(split)}" for side in ("sources", "targets"))
         warn_of_cut(pairs.sources.cut, len(pairs), sources, lengths[0], "--max_source_length")
         if pairs.targets is not None:
-            prefix = "" if split == "train" or not self.training.max_target_length else f"{split}_"
-            effect = "and are cut there" + ("" if split == "train" else " for the loss")
+            prefix = "" if kind == "train" or not self.training.max_target_length else f"{kind}_"
+            effect = "and are cut there" + ("" if kind == "train" else " for the loss")
             option = f"--{prefix}max_target_length"
             warn_of_cut(pairs.targets.cut, len(pairs), targets, lengths[1], option, effect)
         return pairs
 
-    def _target_length(self, split: str) -> int | None:
-        """The tokens that a split's targets are cut to; None for the model's positions."""
+    def _target_length(self, kind: str) -> int | None:
+        """The tokens that targets are cut to in training and validation, train or val, and in scoring, test.
+
+        None stands for the model's positions.
+        """
         training = self.training
         lengths = {"train": training.max_target_length, "val": training.val_max_target_length}
-        return lengths.get(split, training.test_max_target_length) or self.evaluation.max_target_length
+        return lengths.get(kind, training.test_max_target_length) or self.evaluation.max_target_length
 
     def collate(self, examples: Sequence[Any], tokenizer: BartTokenizer) -> Inputs:
         return collate_pairs(examples, tokenizer.pad_token_id)
@@ -237,29 +239,24 @@ class TextToText(Task[BartForConditionalGeneration]):
         longest = {"max_source_length": self.options.max_source_length, **lengths}
         check_lengths(config, **longest, eval_max_gen_length=self.options.decoding.eval_max_gen_length)
         target = training.max_target_length or min(TARGET_LENGTH, positions)
-        fitted = copy.copy(self)
-        fitted.options = replace(
-            self.options, max_source_length=self.options.max_source_length or min(SOURCE_LENGTH, positions)
+        source = self.options.max_source_length or min(SOURCE_LENGTH, positions)
+        return self.with_parts(
+            options=replace(self.options, max_source_length=source),
+            training=replace(training, **{name: length or target for name, length in lengths.items()}),
         )
-        fitted.training = replace(training, **{name: length or target for name, length in lengths.items()})
-        return fitted
 
-    def initial_model(self, model: ModelOptions, learned: str | None) -> LoadedBart:
+    def initial_model(self, model: ModelOptions, learned: str | None, checkpoint: Path | None = None) -> LoadedBart:
+        """The model, with a length of generated texts; InputError where it cannot generate what it will be asked to."""
         config, classes = self.config(model), [BartForConditionalGeneration]
         columns = () if learned is None else (learned,)
-        return self._to_train(model_to_train.initial_model(model, config, classes, columns=columns))
-
-    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedBart:
-        return self._to_train(
-            model_to_train.resumed_model(
-                checkpoint,
-                self.config(model),
-                [BartForConditionalGeneration],
-                model.computing,
-                model.adaptation,
-                keeps_generation=model.weights.config_path is None,
-            )
-        )
+        loaded = initial_model(model, config, classes, columns=columns, checkpoint=checkpoint)
+        config, generation = loaded.model.config, loaded.model.generation_config
+        positions = config.max_position_embeddings
+        if generation.max_length is None and generation.max_new_tokens is None:
+            generation.max_length = self.training.max_target_length or min(TARGET_LENGTH, positions)
+        for given in (self._generation(self.training.eval_beams), self.scoring_generation()):
+            check_generation(generation, given, config.vocab_size, positions)
+        return loaded
 
     def trained_model(self, path: PathName, config_path: str | None = None, tokenizer: str | None = None) -> LoadedBart:
         loaded = LoadedModel(*loading.load_for_evaluation(path, config_path, tokenizer))
@@ -274,16 +271,6 @@ class TextToText(Task[BartForConditionalGeneration]):
         check_generation(generation, given, config.vocab_size, config.max_position_embeddings)
         chosen = generation.merged(**given).choices()
         logger.info("decoding: %s", ", ".join(f"{name} {value}" for name, value in chosen.items()) or "greedy")
-        return loaded
-
-    def _to_train(self, loaded: LoadedBart) -> LoadedBart:
-        """Give the model a length of generated texts where it has none, and check what it will be asked to generate."""
-        config, generation = loaded.model.config, loaded.model.generation_config
-        positions = config.max_position_embeddings
-        if generation.max_length is None and generation.max_new_tokens is None:
-            generation.max_length = self.training.max_target_length or min(TARGET_LENGTH, positions)
-        for given in (self._generation(self.training.eval_beams), self.scoring_generation()):
-            check_generation(generation, given, config.vocab_size, positions)
         return loaded
 
     # ---- Training and validation

@@ -102,12 +102,9 @@ class Translation(TextToText):
         config.validate()
         return config
 
-    def initial_model(self, model: ModelOptions, learned: None) -> LoadedBart:
-        place = self.training.source_tokenizer or model.weights.model_name_or_path
-        return self._with_sources(super().initial_model(model, learned), place)
-
-    def resumed_model(self, model: ModelOptions, checkpoint: Path) -> LoadedBart:
-        return self._with_sources(super().resumed_model(model, checkpoint), checkpoint)
+    def initial_model(self, model: ModelOptions, learned: str | None, checkpoint: Path | None = None) -> LoadedBart:
+        place = checkpoint or self.training.source_tokenizer or model.weights.model_name_or_path
+        return self._with_sources(super().initial_model(model, learned, checkpoint), place)
 
     def trained_model(self, path: PathName, config_path: str | None = None, tokenizer: str | None = None) -> LoadedBart:
         return self._with_sources(super().trained_model(path, config_path, tokenizer), path)

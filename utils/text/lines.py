@@ -122,6 +122,14 @@ def list_in(text: str, of_numbers: bool = False) -> list[object] | None:
     return None if are_numbers and not of_numbers else values
 
 
+def joined(parts: Iterable[object], separator: str) -> str:
+    """A list as one text: its parts between separators or, where one of them holds the separator, in JSON."""
+    texts = ["" if part is None else str(part) for part in parts]
+    if any(separator in text for text in texts):
+        return json.dumps(texts, ensure_ascii=False)
+    return separator.join(texts)
+
+
 def _parsed(line: str) -> list[object] | None:
     if line.startswith("[") and line.endswith("]"):
         with suppress(ValueError, RecursionError):

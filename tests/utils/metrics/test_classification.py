@@ -6,6 +6,7 @@ import csv
 import json
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from sklearn.metrics import (
 from bart.errors import InputError
 from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
 from utils.metrics.classification import each_count, main, of_classes, of_label_sets, of_numbers
+from utils.text.lines import joined
 
 
 def counts_of(predicted: np.ndarray, right: np.ndarray, classes: int) -> np.ndarray:
@@ -168,8 +170,8 @@ def test_scores_of_a_file_do_not_depend_on_the_other_one(
 def test_labels_of_a_cell_are_parted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As training parts them, and predicted ones also as utils.predict joins them, of which names may be a part."""
     cells = {"r": ["a, b|c", "c", "", "a, b"], "own": ["a, b|c", "a, b", "", "c"]}
-    for name, joined in (("r", cells["r"]), ("own", cells["own"]), ("plain", ["c", "c", "", "d, c"])):
-        (tmp_path / f"{name}.csv").write_text("label,id\n" + "".join(f'"{cell}",1\n' for cell in joined))
+    for name, of_file in (("r", cells["r"]), ("own", cells["own"]), ("plain", ["c", "c", "", "d, c"])):
+        (tmp_path / f"{name}.csv").write_text("label,id\n" + "".join(f'"{cell}",1\n' for cell in of_file))
     report = printed_by(capsys, tmp_path / "own.csv", tmp_path / "r.csv", "--label_separator", "|")
     assert (report["accuracy"], list(report["groups"]["label"])) == (50, ["a, b", "c"])
     (tmp_path / "r.csv").write_text("label,id\n" + "".join(f'"{cell}",1\n' for cell in ("c", "c d", "", "c d")))
@@ -179,13 +181,15 @@ def test_labels_of_a_cell_are_parted(tmp_path: Path, capsys: pytest.CaptureFixtu
 
 @pytest.mark.parametrize("write", [json.dumps, str])
 def test_lists_in_cells(write: Callable[[list[str]], str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As utils.predict and pandas write them; labels may hold what utils.predict puts between labels."""
+    """As pandas, others and utils.predict write them; labels may hold what stands between labels."""
     lists = [["Arts, Crafts", "Toys"], [], ["Toys"]]
-    with (tmp_path / "p.csv").open("w", newline="") as file:
-        rows = [[write(labels), ", ".join(labels)] for labels in lists]
-        csv.writer(file).writerows([["labels", "prediction"], *rows])
-    report = printed_by(capsys, tmp_path / "p.csv", tmp_path / "p.csv")
-    assert (report["accuracy"], list(report["groups"]["label"])) == (100, ["Arts, Crafts", "Toys"])
+    for join, more in ((", ".join, []), (partial(joined, separator=", "), [["Arts", "Crafts"]])):
+        with (tmp_path / "p.csv").open("w", newline="") as file:
+            rows = [[write(labels), join(labels)] for labels in lists + more]
+            csv.writer(file).writerows([["labels", "prediction"], *rows])
+        report = printed_by(capsys, tmp_path / "p.csv", tmp_path / "p.csv")
+        names = sorted({name for labels in lists + more for name in labels})
+        assert (report["accuracy"], list(report["groups"]["label"])) == (100, names)
 
 
 @pytest.mark.parametrize("whole", [False, True])

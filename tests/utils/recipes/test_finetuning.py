@@ -74,6 +74,15 @@ def test_one_file_is_data_for_training_and_scoring(train: Train, tmp_path: Path)
     assert (again["loss"], again["examples"]) == (scores["loss"], scores["examples"])
 
 
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_targets_of_any_split_are_cut_for_scoring_as_the_scores_say(train: Train, split: str) -> None:
+    lengths = ("--max_target_length", 4, "--val_max_target_length", 4, "--test_max_target_length", 40)
+    output = train("run", "--no_do_train", "--do_predict", "--type_path", split, *lengths)
+    articles = [json.loads(line) for line in (output / f"{split}_articles.jsonl").open()]
+    assert json.loads((output / f"{split}_scores.json").read_text())["max_target_length"] == 40
+    assert max(article["reference_tokens"] for article in articles) > 4
+
+
 def test_export_loads_in_transformers_and_checkpoints_need_neither_config_nor_tokenizer(train: Train) -> None:
     output = train("run", "--max_steps", 3)
     theirs = AutoModelForSeq2SeqLM.from_pretrained(output / "export")

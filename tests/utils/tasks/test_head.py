@@ -29,6 +29,7 @@ from tests.utils.training.test_module import assert_trained_alike
 from utils.corpora.sample_tasks import write_sample_tasks
 from utils.data.options import Place
 from utils.data.splits import SPLITS, split_of
+from utils.predict import main as predict
 from utils.tasks import find_task
 
 WEIGHTED = dict.fromkeys(("classification", "tagging"), ("--class_weights", "balanced", "--label_smoothing", 0.1))
@@ -236,6 +237,45 @@ def test_other_labels_need_a_new_head(train: Run, corpus: Path) -> None:
     assert BartForSequenceClassification.from_pretrained(two).config.labels == ["no", "yes"]
 
 
+def test_a_kind_of_labels_of_earlier_training_has_no_part_in_another_task(train: Run, tmp_path: Path) -> None:
+    """Weights as those of several labels of a text would be negative here."""
+    write(tmp_path / "texts", both__jsonl='{"text": "a", "label": ["x"]}\n{"text": "b", "label": ["y", "z"]}\n')
+    write(tmp_path / "words", both__jsonl=WORDS + 2 * WORDS.replace("B-X", "O"))
+    start = train("start", "classification", "--data_dir", tmp_path / "texts", "--max_steps", 1)
+    places = ("--model_name_or_path", start, "--tokenizer", start / "export", "--data_dir", tmp_path / "words")
+    run = train("run", "tagging", *places, "--max_steps", 1, "--class_weights", "balanced")
+    config = json.loads((run / "export" / "config.json").read_text())
+    assert config["class_weights"] == {"O": 0.6, "B-X": 3} and "problem_type" not in config
+
+
+def test_a_model_knows_that_questions_may_have_no_answer(
+    train: Run, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What training was told, scoring and prediction need not be told; another run on the weights is told anew."""
+    train = partial(train, network="bert")
+    windows = ("--max_query_length", 20)
+    known = train("known", "question_answering", *windows, "--version_2_with_negative", "--max_steps", 1)
+    start = ("--model_name_or_path", known, "--tokenizer", known / "export", *windows)
+    other = train("other", "question_answering", *start, "--max_steps", 1)
+    config, data = corpus / "bert" / "config.json", corpus / "questions"
+    never = ("--null_score_diff_threshold", -1000, *windows, "--max_source_length", 96)
+
+    def evaluate(model: Path, out: str, *options: object) -> list[str]:
+        places = (model / "export", config, data, tmp_path / out)
+        run_eval.main([*map(str, places), "--task", "question_answering", *map(str, (*never, *options))])
+        return [article["prediction"] for article in articles_of(tmp_path / out)]
+
+    assert evaluate(known, "scored") == [""] * 8
+    scored = train("alone", "question_answering", *start, *never, "--no_do_train", "--do_predict")
+    assert [article["prediction"] for article in articles_of(scored)] == [""] * 8
+    predict([str(known), str(data / "test.jsonl"), *map(str, never), "--json"])
+    assert [json.loads(line)["prediction"] for line in capsys.readouterr().out.splitlines()[-8:]] == [""] * 8
+    for model, options in ((other, ()), (known, ("--no_version_2_with_negative",))):
+        with pytest.raises(InputError, match="-1000; it is of --version_2_with_negative, which is off"):
+            evaluate(model, "refused", *options)
+    assert scores_of(scored)["windows"] == scores_of(tmp_path / "scored")["windows"]
+
+
 def test_predictions_without_labels(train: Run, corpus: Path, tmp_path: Path) -> None:
     """GLUE's files."""
     folder = corpus / "rte"
@@ -279,7 +319,8 @@ def test_kinds_of_labels(
     for split in ("train", "val", "test"):
         lines = [json.dumps({"text": f"text {number}", "label": label(number)}) for number in range(12)]
         (folder / f"{split}.jsonl").write_text("\n".join(lines))
-    run = train("run", "classification", "--data_dir", folder, "--do_predict")
+    train("run", "classification", "--data_dir", folder, "--max_steps", 4)
+    run = train("run", "classification", "--data_dir", folder, "--do_predict", "--resume_from_checkpoint", "last")
     assert figures <= scores_of(run).keys()
     assert torch.isfinite(torch.tensor([scores_of(run)[name] for name in figures])).all()
     assert (run / "test_generations.txt").read_text().count("\n") == 12

@@ -18,6 +18,7 @@ from tests.tiny_run import Train, checkpoint_of, compute_in_double, same, weight
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt
 from tests.utils.training.test_module import assert_trained_alike
+from utils.predict import main as predict
 from utils.summarize import main as summarize
 
 
@@ -89,8 +90,12 @@ def test_two_stages(
         run_eval.main([*given, "--task", "translation", "--eval_beams", "2", "--overwrite_output_dir", *precision])
     scores = json.loads((tmp_path / "scores" / "test_scores.json").read_text())
     assert {"bleu", "chrf", "bleu_signature", "chrf_signature"} <= scores.keys()
+    texts = str(tmp_path / "data" / "test.source")
+    for program, words in ((run_eval.main, [*given, "--overwrite_output_dir"]), (predict, [given[0], texts])):
+        with pytest.raises(InputError, match="reads another language than it writes; allowed: --task translation"):
+            program([*words, "--task", "summarization"])
     with pytest.raises(InputError, match="reads another language"):
-        summarize([str(second), str(tmp_path / "data" / "test.source")])
+        summarize([str(second), texts])
 
 
 def test_more_options(translate: Callable[..., Path], base: Path, source_tokenizer: Path) -> None:

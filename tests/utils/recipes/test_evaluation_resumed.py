@@ -1,0 +1,202 @@
+"""run_eval.py where another run, or an earlier part of the same one, has left something."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import run_eval
+from bart.errors import InputError
+from bart.modeling.modeling_bart import BartForConditionalGeneration
+from tests.scoring import ROOT, SECONDS, evaluate, files, speed, torchrun, words
+from utils.app.cli import run_main
+
+
+@pytest.fixture
+def many(trained: Path) -> Path:
+    """The same model, and 88 test articles."""
+    folder = trained / "many"
+    folder.mkdir(exist_ok=True)
+    for side in ("source", "target"):
+        (folder / f"test.{side}").write_text((trained / "data" / f"train.{side}").read_text() * 4)
+    return folder
+
+
+def workers(process: subprocess.Popen[str]) -> dict[int, int]:
+    """Processes that torchrun started, by rank."""
+    found = {}
+    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
+        environment = Path(f"/proc/{child}/environ").read_text().split("\0")
+        ranks = [int(entry.removeprefix("RANK=")) for entry in environment if entry.startswith("RANK=")]
+        found |= {rank: int(child) for rank in ranks}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes in Linux's /proc")
+def test_a_process_that_is_killed_fails_the_run_and_the_rest_is_decoded_later(
+    trained: Path, many: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first process waits for the other one's results when that is killed."""
+    export = trained / "run" / "export"
+    options = ["--batching", "static", "--bs", "1"]
+    evaluate(trained, export, "whole", *options, data="many")
+    progress = trained / "killed" / ".test_progress"
+
+    def finished(rank: int) -> int:
+        path = progress / f"rank{rank}.jsonl"
+        return path.read_text().count("\n") if path.exists() else 0
+
+    process = subprocess.Popen(
+        torchrun(*words(trained, export, "killed", *options, data="many")),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + SECONDS
+    while finished(1) == 0:
+        assert process.poll() is None, process.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    second = workers(process)[1]
+    os.kill(second, signal.SIGSTOP)
+    while finished(0) < 44:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.5)
+    assert process.poll() is None
+    os.kill(second, signal.SIGKILL)
+    killed_at = time.monotonic()
+    output = process.communicate(timeout=SECONDS)[0]
+    assert time.monotonic() - killed_at < 30
+    assert process.returncode != 0, output
+    assert not (trained / "killed" / "test_scores.json").exists()
+
+    done = sum(map(finished, (0, 1)))
+    assert 44 < done < 88
+    with (progress / "rank1.jsonl").open("a") as file:
+        file.write('{"index": 3, "texts": ["torn')
+    decoded = watch(monkeypatch)
+    evaluate(trained, export, "killed", *options, data="many")
+    assert len(decoded) == 88 - done
+    assert f"{done} of 88 examples were predicted before" in caplog.text
+    assert files(trained, "killed") == files(trained, "whole")
+    assert speed(trained, "killed")["resumed_articles"] == done
+    assert not progress.exists()
+    evaluate(trained, export, "killed", *options, data="many")
+    assert len(decoded) == 88 - done + 88  # a run that is over is done again
+
+
+def watch(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> list[Any]:
+    """The articles decoded from now on; after so many of them the run is broken off."""
+    generate_many = BartForConditionalGeneration.generate_many
+    decoded: list[Any] = []
+
+    def watched(self: BartForConditionalGeneration, sources: Any, size: int, **options: Any) -> Iterator[Any]:
+        for article in generate_many(self, sources, size, **options):
+            if len(decoded) == stop_after:
+                signal.raise_signal(signal.SIGINT)
+            decoded.append(article)
+            yield article
+
+    monkeypatch.setattr(BartForConditionalGeneration, "generate_many", watched)
+    return decoded
+
+
+def test_an_interrupted_run_goes_on_where_it_was(
+    trained: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Another run does not touch what it had done."""
+    export = trained / "run" / "export"
+    evaluate(trained, export, "uninterrupted")
+    with monkeypatch.context() as patch:
+        watch(patch, stop_after=5)
+        patch.setattr(sys, "argv", ["run_eval.py", *words(trained, export, "interrupted")])
+        with pytest.raises(SystemExit) as stop:
+            run_main(run_eval.main)
+    assert stop.value.code == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == "run_eval.py: ended by Ctrl-C; the same command goes on with the examples that are left"
+    shutil.copytree(trained / "interrupted", trained / "kept")
+    for options, difference in [
+        (("--eval_beams", 1), "its generation num_beams is 2, this run's is 1"),
+        (("--prefix", "the "), "its prefix|its content"),
+        (("--bf16",), "its precision is 'fp32'"),
+        (("--n_obs", 8), "its examples is 9, this run's is 8"),
+    ]:
+        with pytest.raises(InputError, match=f"holds the progress of another run .*({difference})"):
+            evaluate(trained, export, "interrupted", *options)
+    for options in ((), ("--bs", 3, "--batching", "static"), ("--task", "translation")):
+        shutil.rmtree(trained / "interrupted")
+        shutil.copytree(trained / "kept", trained / "interrupted")
+        caplog.clear()
+        with monkeypatch.context() as patch:
+            decoded = watch(patch)
+            scores = evaluate(trained, export, "interrupted", *options)
+        assert len(decoded) == 9 - 5
+        assert "5 of 9 examples were predicted before" in caplog.text
+        if scores["task"] == "summarization":
+            assert files(trained, "interrupted") == files(trained, "uninterrupted")
+
+
+def test_scores_of_another_run_are_replaced_on_demand_alone(trained: Path) -> None:
+    export, out = trained / "run" / "export", trained / "used"
+    [other] = (trained / "run").glob("_epoch*.ckpt")
+    evaluate(trained, export, "used")
+    evaluate(trained, export, "used", "--bs", 3)  # the same run
+    kept = files(trained, "used")
+    for model, options, difference in (
+        (other, (), f"its model is '{export}', this run's is '{other}'"),
+        (other, ("--type_path", "val"), f"its model is '{export}', this run's is '{other}'"),
+        (export, ("--eval_beams", 3), "its generation num_beams is 2, this run's is 3"),
+        (export, ("--n_obs", 3), "its examples is 9, this run's is 3"),
+        (export, ("--bf16",), "its precision is 'fp32', this run's is 'bf16'"),
+        (export, ("--task", "translation"), "its task is 'summarization', this run's is 'translation'"),
+    ):
+        named = rf"^{out}/test_scores.json holds the scores of another run \({difference}\): .* --overwrite_output_dir$"
+        with pytest.raises(InputError, match=named):
+            evaluate(trained, model, "used", *options)
+    assert files(trained, "used") == kept
+    (out / "notes.txt").touch()
+    assert evaluate(trained, export, "used", "--n_obs", 3, "--overwrite_output_dir")["examples"] == 3
+    run_eval.main(words(trained, other, "used", "--type_path", "val", "--overwrite_output_dir"))
+    assert (out / "notes.txt").exists() and not list(out.glob("test_*"))
+    assert json.loads((out / "val_scores.json").read_text())["model"] == str(other)
+
+
+def test_in_bf16_the_batch_belongs_to_the_run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    export = trained / "run" / "export"
+    with monkeypatch.context() as patch:
+        watch(patch, stop_after=5)
+        with pytest.raises(KeyboardInterrupt):  # of Python's own handler
+            evaluate(trained, export, "interrupted_bf16", "--bf16")
+    with pytest.raises(InputError, match="its batch_size is 4, this run's is 3"):
+        evaluate(trained, export, "interrupted_bf16", "--bf16", "--bs", 3)
+
+
+def test_an_output_filter_belongs_to_the_run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that was broken off is not gone on with under another filter."""
+    monkeypatch.setattr("utils.evaluation.scoring.write_whole", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(trained, trained / "run", "filtered", "--no_references", "--drop_repeated_sentences")
+    with pytest.raises(InputError, match="another run .its drop_repeated_sentences is True, this run's is False"):
+        evaluate(trained, trained / "run", "filtered", "--no_references")
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
