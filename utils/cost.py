@@ -5,7 +5,7 @@
 By formulas; nothing is run. Operations and memory are within 5 % of what torch counts, for one process, batches without
 padding, one micro-batch a step, and fp32 weights, with bf16 and fp16 under autocast; on GPUs from Ampere on, without
 --compile. Times are those at the peak of a GPU, or at --peak: the least possible. Beam search takes at least as long as
-reading weights and caches in each step.
+reading weights and caches in each step. Its memory is theirs alone, without that of the encoder's pass before.
 
 Shapes: B batch, S source length, T target length, K beams, D model width, H heads, F feed-forward width, V vocabulary.
 """
