@@ -15,8 +15,8 @@
 # run_pretraining_phase2.sh take the same arguments, for one phase alone.
 # The environment may set
 #   DATA_DIR (default data): in it pretrain_lddl_128 and pretrain_lddl_512 hold the shards of utils.corpora.make_shards;
-#       --data_dir wins, and the shards in data/sample are made if they are missing;
-#   SHARDS_PHASE1 and SHARDS_PHASE2: the folder of each phase's shards, in place of DATA_DIR;
+#       the shards in data/sample are made if they are missing;
+#   SHARDS_PHASE1 and SHARDS_PHASE2: the folder of each phase's shards, in place of DATA_DIR; --data_dir wins over all;
 #   RESULTS_DIR (default results/bart_pyt_pretraining): the folder for phase_1 and phase_2;
 #   INIT_CHECKPOINT: a checkpoint, run, export or Hub name to start phase 1 from;
 #   PHASE1_CKPT: a checkpoint or run to start phase 2 from, in place of phase 1;
@@ -61,8 +61,8 @@ for ((i = 0; i < ${#options[@]}; i++)); do
     case ${options[i]//-/_} in
     __task) task=${options[++i]:-} further+=(--task "$task") ;;
     __task=*) task=${options[i]#*=} further+=(--task "$task") ;;
-    __data_dir) DATA_DIR=${options[++i]:-} ;;
-    __data_dir=*) DATA_DIR=${options[i]#*=} ;;
+    __data_dir) DATA_DIR=${options[++i]:-} SHARDS_PHASE1='' SHARDS_PHASE2='' ;;
+    __data_dir=*) DATA_DIR=${options[i]#*=} SHARDS_PHASE1='' SHARDS_PHASE2='' ;;
     __output_dir* | __max_source_length* | __resume_from_checkpoint* | __load_model_weights_only | __overwrite_output_dir)
         fail "${options[i]} is set for each phase; RESULTS_DIR, LENGTH_PHASE1 or PHASE1_CKPT in the environment change it"
         ;;

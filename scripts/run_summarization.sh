@@ -9,7 +9,7 @@
 # values by hand, all but the first may be left off from the right. NUM_GPU counts the GPUs of one machine; 0 is the CPU.
 # DATA_DIR data/sample, the synthetic corpus of the preset cpu_smoke, is written if it is missing.
 # The first argument that starts with "--" and everything after it go to finetune.py (python finetune.py --help), and win over
-# the values that are fixed here. Options that a positional value gives are refused.
+# the values given here; those of data, architecture, GPUs, precision and lengths are refused, which their places give.
 # The environment may set SEED (default 42); RESULTS_DIR (default results/bart_pyt_<stamp>), in which
 # --resume_from_checkpoint last goes on with an interrupted run; LAUNCH (default python), the words that start finetune.py,
 # such as "torchrun --nproc_per_node=8 --numa-binding=node"; SCORE (default 1): 0 leaves off the scoring.

@@ -8,7 +8,7 @@ task_values=(CONFIG_PATH=configs/config.json NUM_GPU=1 LR=1e-5 BS=32 ACCUM=1 PRE
 
 fail_preset() { # the file of presets, what else may be given
     local presets
-    presets=$(sed -n '/_eval()/d; s/^\(_preset \)\{0,1\}\([a-z][a-z0-9_]*\)\(()\| \).*/\2/p' "$root/scripts/params/$1" | paste -sd ' ')
+    presets=$(sed -nE '/_eval\(\)/d; s/^(_preset )?([a-z][a-z0-9_]*)(\(\)| ).*/\2/p' "$root/scripts/params/$1" | paste -sd ' ' -)
     fail "0 positional values; give at least $2, or \$(source scripts/params/$1 && PRESET) where PRESET is one of $presets"
 }
 

@@ -93,6 +93,8 @@ def test_launching_a_container(tmp_path: Path) -> None:
     assert values(default, "--user") == [f"{os.getuid()}:{os.getgid()}"]
     assert {"HOME=/tmp", "HF_HOME=/huggingface"} <= {*values(default, "--env")} and (tmp_path / "hub").is_dir()
     assert {"--network=host", "--ipc=host"} <= {*default} and values(default, "--stop-timeout") == ["120"]
+    relative = docker(tmp_path, f"cd {tmp_path} && HF_HOME=other bash {ROOT}/scripts/docker/launch.sh")
+    assert values(relative, "--volume")[0] == f"{tmp_path}/other:/huggingface"  # a bare name would be a volume's
     assert "--user" not in docker(tmp_path, "bash scripts/docker/launch.sh", "[name=rootless]")
     given = docker(tmp_path, "bash scripts/docker/launch.sh 'nvidia-smi -L && ls' 0,3")
     assert given[-4:] == ["bart_pyt", "bash", "-c", "nvidia-smi -L && ls"]

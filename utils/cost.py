@@ -3,8 +3,9 @@
     python -m utils.cost --config_path configs/config_xsum.json --shape 40x1024x60 --gpu h200
 
 By formulas; nothing is run. Operations and memory are within 5 % of what torch counts, for one process, batches without
-padding, one micro-batch a step, and fp32 weights, with bf16 and fp16 under autocast. Times are those at the peak of a
-GPU, or at --peak: the least possible. Beam search takes at least as long as reading weights and caches in each step.
+padding, one micro-batch a step, and fp32 weights, with bf16 and fp16 under autocast; on GPUs from Ampere on, without
+--compile. Times are those at the peak of a GPU, or at --peak: the least possible. Beam search takes at least as long as
+reading weights and caches in each step. Its memory is theirs alone, without that of the encoder's pass before.
 
 Shapes: B batch, S source length, T target length, K beams, D model width, H heads, F feed-forward width, V vocabulary.
 """
@@ -89,41 +90,44 @@ def parameters(config: BartConfig) -> dict[str, int]:
 def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bool, freeze: bool) -> float:
     """Bytes that the forward pass keeps for the backward pass, with dropout, under autocast if half.
 
-    A linear layer keeps its inputs, in half precision as a copy, which on a CPU projections of the same states share,
-    and matrices that became one; a norm keeps its inputs in fp32; attention keeps queries, keys, values and its result;
-    the loss keeps its gradients by states and weights. On a GPU dropout keeps a byte for each place, but attention's
-    draws again. On a CPU, with the compiled kernels, all draw again.
+    Linear layers that read the same states keep these once, and one matrix; in half precision both are copies. A norm
+    keeps its inputs in fp32; attention keeps queries, keys, values and its result; the loss keeps its gradients by
+    states and weights. On a GPU dropout keeps a byte for each place, unless it draws again: in attention, and in half
+    precision in front of a norm. On a CPU, with the compiled kernels, all draw again.
 
     Args:
         shape: B, S, T.
         freeze: the embeddings are not trained.
     """
+    from bart.cuda.backend import ROWS  # torch takes seconds to load
+    from bart.rounding import round_to_few
+
     c, d = config, config.d_model
     batch, source, target = shape
     size = HALF if half else FULL
-    # Inputs of three projections, or two, are one tensor unless each is cast; on a CPU they are one product.
-    casts_of_3, casts_of_2 = (3, 2) if half and not on_cpu else (1, 1)
-    added = (0 if on_cpu else d) + FULL * d + NORM  # dropout of a branch, and the sum that is normalised
+    sources, targets = batch * source, batch * target
+    if half and not on_cpu:
+        sources, targets = (round_to_few(rows + 1, ROWS) for rows in (sources, targets))
+    embedded = (0 if on_cpu else d) + FULL * d + NORM  # dropout, and the sum that is normalised
+    added = embedded - (d if half and not (on_cpu or c.pre_ln) else 0)  # at the end of a branch
     of_head = 0 if on_cpu else FULL  # the sum of its weights
 
     def feed_forward(width: int) -> float:
-        kept = 1 if c.activation_function == "relu" else 2  # relu's inputs are not needed, its results are kept anyway
-        return size * d + kept * size * width + added
+        # Relu's inputs are not needed, and its results are kept anyway, unless dropout follows.
+        kept = size * (1 if c.activation_function == "relu" and not c.activation_dropout else 2)
+        return size * d + (kept + (0 if on_cpu or not c.activation_dropout else 1)) * width + added
 
-    self_attention = (casts_of_3 + 4) * size * d + added
-    encoder = self_attention + of_head * c.encoder_attention_heads + feed_forward(c.encoder_ffn_dim)
-    decoder = self_attention + of_head * c.decoder_attention_heads + feed_forward(c.decoder_ffn_dim)
-    decoder += 3 * size * d + of_head * c.decoder_attention_heads + added
-    # Each source token has keys and values in each layer, and the encoder's states, which are one tensor unless cast.
-    states = c.decoder_layers * 2 * size * d + (c.decoder_layers * casts_of_2 if half else 1) * size * d
-    embedded = added
+    encoder = 5 * size * d + added + of_head * c.encoder_attention_heads + feed_forward(c.encoder_ffn_dim)
+    decoder = 8 * size * d + 2 * (added + of_head * c.decoder_attention_heads) + feed_forward(c.decoder_ffn_dim)
+    # Each source token has keys and values in each layer, and the encoder's states, which a CPU casts for each layer.
+    states = (2 * c.decoder_layers + (c.decoder_layers if half and on_cpu else 1)) * size * d
     if c.pre_ln:
         embedded += d * FULL + NORM
-    total = batch * source * (c.encoder_layers * encoder + states + embedded)
-    total += batch * target * (c.decoder_layers * decoder + embedded + FULL * d)
+    total = sources * (c.encoder_layers * encoder + states + embedded)
+    total += targets * (c.decoder_layers * decoder + embedded + FULL * d)
     if half:
         total += HALF * parameters(config)["matrices"]
-    elif on_cpu:  # matrices of projections that are one product
+    else:  # matrices of projections that are one product
         total += FULL * d * d * (3 * c.encoder_layers + 5 * c.decoder_layers)
     return total + (0 if freeze else FULL * c.vocab_size * d)
 

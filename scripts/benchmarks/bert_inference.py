@@ -35,14 +35,6 @@ from utils.app.cli import option, parse_dataclass
 
 # torch, transformers and onnxruntime are imported where they are used, so that each process holds its own alone.
 
-COLUMNS = {
-    "mode": "mode",
-    "rate": "sequences/s",
-    "seconds": "seconds",
-    "speed_up": "speed-up",
-    "peak_memory_gb": "peak GB",
-    "error": "error",
-}
 OPSET = 17  # of the exported graph
 Read = Callable[[np.ndarray], np.ndarray]  # ids (B, S) -> logits (2, B, S)
 
@@ -192,4 +184,4 @@ def error(logits: np.ndarray, expected: np.ndarray) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(BertArguments, argv, str(__doc__))
-    measuring.compare_inference(args, COLUMNS, prepare, measure, error)
+    measuring.compare_inference(args, "sequences/s", prepare, measure, error, "error")

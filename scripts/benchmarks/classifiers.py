@@ -17,7 +17,6 @@ is a process of its own. The first steps warm up; the rate is that of all others
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 from collections.abc import Sequence
@@ -203,8 +202,6 @@ def score(args: ClassifierArguments, folder: Path, mode: str) -> float:
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(ClassifierArguments, argv, str(__doc__))
     parse_finetune_arguments(recipe(args, args.model_name_or_path))  # refuses values that no run would take
-    # Of several GPUs the Trainer would use all.
-    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     machine, runs = environment(int(args.device == "cuda"), "accelerate"), {mode: [] for mode in args.modes}
     for seed in range(args.seed, args.seed + args.rounds):
         count, done = measuring.beside_peers(replace(args, seed=seed, rounds=1), prepare, train)

@@ -50,14 +50,6 @@ SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_
 # Further decoding options of --model that are taken: those that all three have.
 SHARED = ("num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "repetition_penalty")
 FORCED = ("forced_bos_token_id", "forced_eos_token_id")
-COLUMNS = {
-    "mode": "mode",
-    "rate": "articles/s",
-    "seconds": "seconds",
-    "speed_up": "speed-up",
-    "peak_memory_gb": "peak GB",
-    "identical_share": "same ids",
-}
 Inputs = Mapping[str, Any]  # `articles`, a list of ids for each; `batch_size`; `decoding`, the options
 Decode = Callable[..., list[list[int]]]  # articles, and the most new ids of each -> their ids
 
@@ -283,4 +275,4 @@ def identical_share(ids: Sequence[list[int]], expected: Sequence[list[int]]) -> 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(DecodingArguments, argv, str(__doc__))
-    measuring.compare_inference(args, COLUMNS, prepare, measure, identical_share)
+    measuring.compare_inference(args, "articles/s", prepare, measure, identical_share, "same ids")

@@ -118,7 +118,7 @@ def load(mode: str, args: LoadingArguments) -> dict[str, Any]:
 def main(argv: Sequence[str]) -> None:
     args = parse_dataclass(LoadingArguments, argv, str(__doc__), prog="training.py loading")
     Manifest.read(args.data_dir)  # refuses what is no folder of shards
-    measuring.quiet_peers()
+    measuring.restrain_peers()
     results = measuring.compared(measuring.in_turns(MODES, args.rounds, load, args), ONE_BY_ONE)
     for row in results:
         row["megabytes"] = 1000 * row["peak_memory_gb"]

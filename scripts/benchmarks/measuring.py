@@ -152,15 +152,16 @@ def beside_peers(
     Returns:
         The result of `prepare`, and the runs of each mode.
     """
-    quiet_peers()
+    restrain_peers()
     with TemporaryDirectory(prefix="benchmark_") as temporary:
         folder = Path(temporary)
         return in_new_process(prepare, args, folder), in_turns(args.modes, args.rounds, work, args, folder)
 
 
-def quiet_peers() -> None:
-    """Let the libraries of the peers print no bars of progress and no advice, here and in new processes."""
+def restrain_peers() -> None:
+    """Let the libraries of the peers print no bars of progress and no advice, and take one GPU, in new processes."""
     os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
 
 
 def compared(runs: Mapping[str, Sequence[Run]], peer: str) -> list[dict[str, Any]]:
@@ -193,16 +194,19 @@ def report(
 
 def compare_inference(
     args: InferenceOptions,
-    columns: Mapping[str, str],
+    unit: str,
     prepare: Callable[[Any, Path], Mapping[str, Any]],
     work: Callable[[str, Any, Path], Run],
     difference: Callable[[Any, Any], float],
+    title: str,
 ) -> None:
     """Run all modes in turns, and report.
 
     Args:
-        columns: the last one is called as its key: the difference between a mode's outputs and those of the first mode.
+        unit: of the rate.
         prepare, work: see `beside_peers`; the former gives facts for the report, the latter calls `timed`.
+        difference: between a mode's outputs and those of the first mode; its name is the key of the last column.
+        title: of that column.
     """
     os.environ["OMP_NUM_THREADS"] = str(args.threads)  # libraries read it when they are loaded
     facts, runs = beside_peers(args, prepare, work)
@@ -211,7 +215,9 @@ def compare_inference(
     for row in rows:
         run = firsts[row["mode"]]
         row["seconds"] = run["rate"] * run["seconds"] / row["rate"]
-        row[[*columns][-1]] = difference(run["outputs"], firsts[args.modes[0]]["outputs"])
+        row[difference.__name__] = difference(run["outputs"], firsts[args.modes[0]]["outputs"])
+    columns = {"mode": "mode", "rate": unit, "seconds": "seconds", "speed_up": "speed-up", "peak_memory_gb": "peak GB"}
+    columns[difference.__name__] = title
     report(args, columns, rows, environment(int(args.device == "cuda"), *packages_of(args.modes)), **facts)
 
 

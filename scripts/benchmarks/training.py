@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -409,8 +408,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         return loading.main(words[1:])
     args = parse_dataclass(TrainerArguments, words, str(__doc__))
     parse_finetune_arguments(recipe(args, Path()))  # refuses precisions that a CPU lacks
-    # Of several GPUs the Trainer would use all.
-    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     machine = environment(int(args.device == "cuda"), "accelerate")
     sample, runs = measuring.beside_peers(args, prepare, train)
     peak = sample.pop("product_rate")

@@ -31,7 +31,7 @@ read_arguments TRAIN_BATCH_SIZE=8192 LEARNING_RATE=6e-3 PRECISION=fp16 NUM_GPUS=
     WIKIPEDIA_SOURCE=data/wikipedia NUM_DASK_WORKERS= NUM_SHARDS_PER_WORKER=128 NUM_WORKERS=4 SAMPLE_RATIO=0.9 \
     PHASE2_BIN_SIZE=64 MASKING=static BERT_CONFIG=configs/bert_large.json -- "$@"
 ((given > 0)) || echo "0 positional values: NVIDIA's are used, which --help lists, on $NUM_GPUS GPUs"
-NUM_DASK_WORKERS=${NUM_DASK_WORKERS:-$(nproc)}
+NUM_DASK_WORKERS=${NUM_DASK_WORKERS:-$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)} # macOS has no nproc
 for name in {TRAIN_BATCH_SIZE,TRAIN_STEPS,GRADIENT_ACCUMULATION_STEPS}{,_PHASE2} NUM_DASK_WORKERS \
     NUM_SHARDS_PER_WORKER PHASE2_BIN_SIZE; do
     [[ ${!name} =~ ^[1-9][0-9]{0,8}$ ]] || fail "$name is '${!name}'; allowed: a whole number, at least 1"
@@ -50,6 +50,7 @@ for phase in '' _PHASE2; do
     micro_batches+=($((${!batch} / ${!parts})))
     warmups+=("$(awk "BEGIN { printf \"%.0f\", ${!warmup} * ${!steps} }")")
 done
+[[ " ${options[*]-}" != *" --data"[-_]dir* ]] || fail "--data_dir; give DATA_DIR_PHASE1 and DATA_DIR_PHASE2 by their places"
 [[ $NUM_WORKERS =~ ^[0-9]+$ ]] || fail "NUM_WORKERS is '$NUM_WORKERS'; allowed: a whole number, at least 0"
 
 make_shards() { # folder, length, further options

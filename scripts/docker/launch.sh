@@ -51,7 +51,7 @@ mkdir -p "$hub"
 exec docker run --rm "$interactive" \
     ${gpus[@]+"${gpus[@]}"} ${limits[@]+"${limits[@]}"} ${user[@]+"${user[@]}"} \
     --env HOME=/tmp --env "USER=$(id -un)" \
-    --volume "$hub:/huggingface" --env HF_HOME=/huggingface \
+    --volume "$(cd "$hub" && pwd):/huggingface" --env HF_HOME=/huggingface \
     --ipc=host --network=host --stop-timeout "${STOP_SECONDS:-120}" \
     --volume "$PWD:/workspace/bart" --workdir /workspace/bart \
     "$image" bash -c "$COMMAND"

@@ -1,10 +1,15 @@
-"""The kernels and the bytes of bart-large's steps, counted on a CUDA device that is not there."""
+"""The kernels and the bytes of steps, of bart-large unless told otherwise, on a CUDA device that is not there."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
 
 from bart.backend import IGNORE_INDEX
 from bart.configuration.configuration_bart import BartConfig
@@ -20,24 +25,40 @@ from tests.fake_cuda.device import ROOT, Watch, carrying_rows, fake, on_device, 
 CONFIG = ROOT / "configs" / "config_xsum.json"
 
 
+def _training(
+    config: BartConfig, ids: list[Tensor], freeze: bool, dtype: torch.dtype | None
+) -> tuple[BartForConditionalGeneration, Callable[[], Tensor]]:
+    """A model, and a call of its loss, under autocast to dtype; in a `fake` mode.
+
+    ids: of sources and targets, without padding, made outside the mode.
+    """
+    backend.load_kernels = lambda _: kernels
+    model = on_device(BartForConditionalGeneration(config)).train()
+    model.compute_with(CudaBackend(leaves_out_padding=True))
+    network = model.model
+    for part in (network.shared, network.encoder.embed_positions, network.decoder.embed_positions):
+        part.requires_grad_(not freeze)
+    mask, labels = map(carrying_rows, ids, (0, IGNORE_INDEX))
+
+    def loss() -> Tensor:
+        # As Lightning has it.
+        autocast = torch.autocast("cuda", dtype or torch.bfloat16, enabled=dtype is not None, cache_enabled=False)
+        with autocast, model.backend.step(model.layers):
+            return model(mask, mask, labels=labels, summed_loss=True, label_smoothing=0.1).loss
+
+    return model, loss
+
+
 def _training_step() -> tuple[int, float, Counter[str]]:
     plug_in()
-    backend.load_kernels = lambda _: kernels
-    sources, targets = (torch.ones(40, length, dtype=torch.long) for length in (1024, 64))
+    ids = [torch.ones(40, length, dtype=torch.long) for length in (1024, 64)]
     with fake():
-        model = on_device(BartForConditionalGeneration(BartConfig.from_json(CONFIG))).train()
-        model.compute_with(CudaBackend(leaves_out_padding=True))
-        network = model.model
-        for part in (network.shared, network.encoder.embed_positions, network.decoder.embed_positions):
-            part.requires_grad_(False)  # --freeze_embeds, as in the recipe
-        mask, labels = carrying_rows(sources, 0), carrying_rows(targets, IGNORE_INDEX)
+        # --freeze_embeds, as in the recipe.
+        model, loss = _training(BartConfig.from_json(CONFIG), ids, True, torch.bfloat16)
         for _ in range(2):  # the first step makes the copies of weights
             model.zero_grad()
-            autocast = torch.autocast("cuda", torch.bfloat16, cache_enabled=False)  # as Lightning has it
             with Watch() as watch:
-                with autocast, model.backend.step(model.layers):
-                    loss = model(mask, mask, labels=labels, summed_loss=True, label_smoothing=0.1).loss
-                loss.backward()
+                loss().backward()
     return watch.kernels.total(), watch.elementwise, watch.kernels
 
 
@@ -47,6 +68,41 @@ def training_step() -> tuple[int, float, Counter[str]]:
     The batch is 40 articles of 1,024 tokens and summaries of 64, by autocast to bf16.
     """
     return forked.call(_training_step)
+
+
+def _kept(config: BartConfig, shape: tuple[int, int, int], *arguments: Any) -> int:
+    plug_in()
+    ids = [torch.ones(shape[0], length, dtype=torch.long) for length in shape[1:]]
+    # Without numbers torch would choose the attention that holds all weights.
+    attend = torch.ops.aten._scaled_dot_product_efficient_attention
+    F.scaled_dot_product_attention = lambda *states, attn_mask, dropout_p, is_causal: attend(
+        *states, attn_mask, True, dropout_p, is_causal
+    )[0]
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage._cdata] = storage
+        return tensor
+
+    with fake():
+        model, loss = _training(config, ids, *arguments)
+        with saved_tensors_hooks(keep, lambda tensor: tensor):
+            loss()
+        for weight in model.parameters():
+            kept.pop(weight.untyped_storage()._cdata, None)
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+def kept_in_training(config: BartConfig, shape: tuple[int, int, int], freeze: bool, dtype: torch.dtype | None) -> int:
+    """Bytes that the forward pass keeps for the backward pass, beside weights, on a batch without padding.
+
+    Args:
+        shape: of the batch: examples, and tokens of each source and target.
+        freeze: the embeddings are not trained.
+        dtype: of autocast, or None.
+    """
+    return forked.call(_kept, config, shape, freeze, dtype)
 
 
 def _decoding_step() -> tuple[int, float, Counter[str]]:

@@ -44,6 +44,10 @@ from tests.scripts.recording import Recorder
         ("run_pretraining.sh --max-source-length=64", "--max-source-length=64 is set for each phase; RESULTS_DIR, "),
         ("run_pretraining.sh --resume_from_checkpoint last", "--resume_from_checkpoint is set for each phase; "),
         ("run_pretraining.sh --data_dir nowhere", "no manifest.json in nowhere/pretrain_lddl_128, the data of phase 1"),
+        (
+            "bert/run_pretraining.sh --data-dir=x",
+            "--data_dir; give DATA_DIR_PHASE1 and DATA_DIR_PHASE2 by their places",
+        ),
         ("bert/run_pretraining.sh many", "TRAIN_BATCH_SIZE is 'many'; allowed: a whole number, at least 1"),
         (
             "bert/run_pretraining.sh 100",

@@ -147,7 +147,8 @@ def test_where_pretraining_finds_its_data(pretrain: Any, tmp_path: Path) -> None
     (tmp_path / "work/data").rename(tmp_path / "work/more")
     assert pretrain() == (2, [])
     for words, data in (("", "more"), ("--data-dir=more/ --seed 3", "data"), ("--data_dir more", "data")):
-        _, runs = pretrain(words, RESULTS_DIR=f"results{len(words)}", DATA_DIR=data)
+        variables = {"SHARDS_PHASE1": "other", "SHARDS_PHASE2": "other"} if words else {}
+        _, runs = pretrain(words, RESULTS_DIR=f"results{len(words)}", DATA_DIR=data, **variables)
         assert [args["data_dir"] for args in runs] == ["more/pretrain_lddl_128", "more/pretrain_lddl_512"]
     (tmp_path / "work/more/pretrain_lddl_512").rename(tmp_path / "work/more/pretrain_lddl_1024")
     assert pretrain("--data_dir more", RESULTS_DIR="new") == (2, [])  # before phase 1 is trained

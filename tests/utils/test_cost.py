@@ -19,10 +19,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from bart.configuration.configuration_bart import BartConfig
 from bart.cpu import kernels
 from bart.cpu.backend import CpuBackend
+from bart.cuda.backend import CudaBackend
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache
 from bart.modeling import loss as loss_in_chunks
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+from tests.fake_cuda.budgets import kept_in_training
+from tests.fake_cuda.device import carrying_rows, needs_compiler
 from utils import cost
 
 ROOT = Path(__file__).parents[2]
@@ -80,6 +83,26 @@ def test_activations_are_what_autograd_keeps(
         loss(model)
     counted = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     assert cost.activations(model.config, SHAPE, half, on_cpu=True, freeze=freeze) == pytest.approx(counted, rel=NEAR)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("dtype", "freeze", "fields"),
+    [
+        (torch.bfloat16, True, {}),
+        (torch.float16, False, {"activation_dropout": 0.1}),
+        (torch.bfloat16, False, {"pre_ln": True, "activation_function": "relu"}),
+        (None, False, {}),
+    ],
+    ids=str,
+)
+def test_activations_are_what_autograd_keeps_on_a_gpu(
+    dtype: torch.dtype | None, freeze: bool, fields: dict[str, Any]
+) -> None:
+    given, shape = config(d_model=256, dropout=0.1, attention_dropout=0.1, **fields), (16, *SHAPE[1:])
+    counted = kept_in_training(given, shape, freeze, dtype)
+    expected = cost.activations(given, shape, dtype is not None, on_cpu=False, freeze=freeze)
+    assert expected == pytest.approx(counted, rel=NEAR)
 
 
 @pytest.mark.parametrize("targets", [32, 320, 960])
@@ -200,14 +223,14 @@ def test_a_step_on_a_gpu_needs_that_memory() -> None:
     given = json.loads((ROOT / "configs/config_base.json").read_text())
     model = BartForConditionalGeneration(BartConfig(**given)).train()
     before = torch.cuda.memory_allocated()  # by other tests
-    model.cuda()
+    model.cuda().compute_with(CudaBackend(leaves_out_padding=True))
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     shape = (16, 512, 64)
-    ids, labels = (torch.randint(4, 900, (shape[0], length), device="cuda") for length in shape[1:])
+    ids, labels = map(carrying_rows, (torch.ones(16, length, dtype=torch.long) for length in shape[1:]), (0, -100))
     for _ in range(2):  # the first makes the optimizer's state
         torch.cuda.reset_peak_memory_stats()
-        with torch.autocast("cuda", torch.bfloat16):
-            result = model(ids, labels=labels, summed_loss=True, label_smoothing=0.1).loss
+        with torch.autocast("cuda", torch.bfloat16, cache_enabled=False), model.backend.step(model.layers):
+            result = model(ids, ids, labels=labels, summed_loss=True, label_smoothing=0.1).loss
         result.backward()
         optimizer.step()
         optimizer.zero_grad()

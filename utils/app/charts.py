@@ -105,7 +105,8 @@ def draw(path: Path, *charts: Chart | Matrix) -> str:
     import matplotlib
 
     # A glyph that the font lacks is a box in the PNG; browsers find it for the SVG.
-    with matplotlib.rc_context(_LOOK | {"svg.hashsalt": charts[0].name}), warnings.catch_warnings(action="ignore"):
+    with matplotlib.rc_context(_LOOK | {"svg.hashsalt": charts[0].name}), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         figure = _matrix(charts[0]) if isinstance(charts[0], Matrix) else _charts(charts)
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", metadata={"Software": None})

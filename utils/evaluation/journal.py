@@ -104,10 +104,13 @@ def _read(path: Path) -> dict[int, Prediction]:
 
 
 def model_identity(name: PathName) -> dict[str, Any]:
-    """The values that tell a model from others: its path and the digests of its files; a Hub name counts as it is."""
+    """The values that tell a model from others: its path and the digests of its files; a Hub name counts as it is.
+
+    A model card is left out: the scores of another split are written to it.
+    """
     path = Path(name)
     if path.is_dir():
         path = resolve(path, ["*.safetensors", "*.bin", "*.pt"])
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
-    digests = {file.name: file_digest(file) for file in files if file.is_file()}
+    digests = {file.name: file_digest(file) for file in files if file.is_file() and file.name != "README.md"}
     return {"model": str(path.resolve()) if files else str(name), "model_files": digests}

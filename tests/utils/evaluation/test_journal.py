@@ -115,6 +115,7 @@ def test_models_are_told_apart_by_the_content_of_their_files(tmp_path: Path, mon
     before = model_identity(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     weights.write_bytes(b"1234")  # an export that was written again
+    (tmp_path / "model" / "README.md").write_text("Scores of another split.")
     assert model_identity("model") == before
     alone = model_identity(weights)
     weights.write_bytes(b"1235")

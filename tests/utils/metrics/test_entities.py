@@ -57,7 +57,8 @@ def by_group(predicted: Rows, right: Rows) -> dict[str, list[float]]:
 def expected_of(predicted: Rows, right: Rows, scheme: type | None) -> dict[str, float]:
     options = {} if scheme is None else {"mode": "strict", "scheme": scheme}
     measures = {"f1": f1_score, "entity_precision": precision_score, "entity_recall": recall_score}
-    with warnings.catch_warnings(action="ignore"):  # of the division by no entities
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the division by no entities
         scores = {name: 100 * measure(right, predicted, **options) for name, measure in measures.items()}
         return {**scores, "accuracy": 100 * accuracy_score(right, predicted)}
 
