@@ -30,6 +30,7 @@ from utils.runs.machine import BANDWIDTHS, PEAKS, PRECISIONS, peak_rate
 GPUS = {name.lower().replace(" ", "_"): name for name in PEAKS}
 WORK = ("fine-tuning", "pretraining", "beam search")
 HALF, FULL = 2, 4  # bytes of a number
+HALVES = "bf16", "fp16"
 NORM = 8  # bytes that a norm's mean and deviation take for each token
 COLUMNS = {"what": "", **{work: work for work in WORK}}
 MEMORY = ("weights", "gradients", "optimizer", "activations", "cache")
@@ -87,13 +88,14 @@ def parameters(config: BartConfig) -> dict[str, int]:
     }
 
 
-def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bool, freeze: bool) -> float:
-    """Bytes that the forward pass keeps for the backward pass, with dropout, under autocast if half.
+def activations(config: BartConfig, shape: Sequence[int], precision: str, on_cpu: bool, freeze: bool) -> float:
+    """Bytes that the forward pass keeps for the backward pass, with dropout, under autocast if not in fp32.
 
     Linear layers that read the same states keep these once, and one matrix; in half precision both are copies. A norm
-    keeps its inputs in fp32; attention keeps queries, keys, values and its result; the loss keeps its gradients by
-    states and weights. On a GPU dropout keeps a byte for each place, unless it draws again: in attention, and in half
-    precision in front of a norm. On a CPU, with the compiled kernels, all draw again.
+    keeps its inputs in fp32, in bf16 on a GPU what it normed in bf16; attention keeps queries, keys, values and its
+    result; the loss keeps its gradients by states and weights. On a GPU dropout keeps a byte for each place, unless it
+    draws again: in attention, and in half precision in front of a norm. On a CPU, with the compiled kernels, all draw
+    again.
 
     Args:
         shape: B, S, T.
@@ -104,12 +106,15 @@ def activations(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bo
 
     c, d = config, config.d_model
     batch, source, target = shape
+    half = precision in HALVES
     size = HALF if half else FULL
     sources, targets = batch * source, batch * target
     if half and not on_cpu:
         sources, targets = (round_to_few(rows + 1, ROWS) for rows in (sources, targets))
     embedded = (0 if on_cpu else d) + FULL * d + NORM  # dropout, and the sum that is normalised
-    added = embedded - (d if half and not (on_cpu or c.pre_ln) else 0)  # at the end of a branch
+    added: float = embedded  # at the end of a branch
+    if half and not (on_cpu or c.pre_ln):
+        added = (HALF if precision == "bf16" else FULL) * d + NORM / 2
     of_head = 0 if on_cpu else FULL  # the sum of its weights
 
     def feed_forward(width: int) -> float:
@@ -162,7 +167,9 @@ def loss_temporaries(config: BartConfig, targets: int, half: bool, on_cpu: bool,
     return max(most + (HALF * weight if half else 0), FULL * trained)
 
 
-def training(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bool = False, freeze: bool = True) -> Costs:
+def training(
+    config: BartConfig, shape: Sequence[int], precision: str, on_cpu: bool = False, freeze: bool = True
+) -> Costs:
     """The costs of a step with AdamW, or LAMB, and fp32 weights; the fine-tuning recipe freezes the embeddings."""
     from bart.modeling.modeling_bart import training_operations  # torch takes seconds to load
 
@@ -174,8 +181,8 @@ def training(config: BartConfig, shape: Sequence[int], half: bool, on_cpu: bool 
         weights=FULL * total,
         gradients=FULL * trained,
         optimizer=2 * FULL * trained,
-        activations=activations(config, shape, half, on_cpu, freeze)
-        + loss_temporaries(config, shape[0] * shape[2], half, on_cpu, freeze),
+        activations=activations(config, shape, precision, on_cpu, freeze)
+        + loss_temporaries(config, shape[0] * shape[2], precision in HALVES, on_cpu, freeze),
     )
 
 
@@ -211,12 +218,11 @@ def describe(args: CostArguments) -> str:
             f"--shape is {args.shape}; allowed: S and T up to the config's max_position_embeddings, "
             f"{config.max_position_embeddings}"
         )
-    half = args.precision in ("bf16", "fp16")
     gpu = GPUS.get(args.gpu or "")
     costs = [
-        training(config, shape, half, gpu is None),
-        training(config, shape, half, gpu is None, freeze=False),
-        beam_search(config, shape, args.beams, half),
+        training(config, shape, args.precision, gpu is None),
+        training(config, shape, args.precision, gpu is None, freeze=False),
+        beam_search(config, shape, args.beams, args.precision in HALVES),
     ]
     peak = args.peak * 1e12 if args.peak else peak_rate(gpu or "", args.precision)
     named = {

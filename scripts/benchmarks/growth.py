@@ -60,7 +60,7 @@ class Size:
     def operations(self) -> float:
         """The operations of a step's matrix products."""
         shape = (self.batch, self.source_length, TARGET_LENGTH)
-        return cost.training(self.config, shape, half=False, freeze=False).operations
+        return cost.training(self.config, shape, precision="fp32", freeze=False).operations
 
 
 def step_times(size: Size, device: torch.device) -> Iterator[float]:

@@ -195,7 +195,7 @@ def prepare(args: TrainerArguments, folder: Path) -> dict[str, float]:
     examples, order = training_order(args, folder)
     timed = [number for step in list(order)[LOG_EVERY:] for batch in step for number in batch]
     lengths = examples.lengths[timed].mean(axis=0)
-    costs = cost.training(config, (1, *map(round, lengths.tolist())), half=False)
+    costs = cost.training(config, (1, *map(round, lengths.tolist())), precision="fp32")
     return {"tokens": float(lengths.sum()), "operations": costs.operations, "product_rate": product_rate(args)}
 
 

@@ -82,26 +82,27 @@ def test_activations_are_what_autograd_keeps(
     with saved_tensors_hooks(keep, lambda tensor: tensor), torch.autocast("cpu", torch.bfloat16, enabled=half):
         loss(model)
     counted = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
-    assert cost.activations(model.config, SHAPE, half, on_cpu=True, freeze=freeze) == pytest.approx(counted, rel=NEAR)
+    named = "bf16" if half else "fp32"
+    assert cost.activations(model.config, SHAPE, named, on_cpu=True, freeze=freeze) == pytest.approx(counted, rel=NEAR)
 
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("dtype", "freeze", "fields"),
+    ("precision", "dtype", "freeze", "fields"),
     [
-        (torch.bfloat16, True, {}),
-        (torch.float16, False, {"activation_dropout": 0.1}),
-        (torch.bfloat16, False, {"pre_ln": True, "activation_function": "relu"}),
-        (None, False, {}),
+        ("bf16", torch.bfloat16, True, {}),
+        ("fp16", torch.float16, False, {"activation_dropout": 0.1}),
+        ("bf16", torch.bfloat16, False, {"pre_ln": True, "activation_function": "relu"}),
+        ("fp32", None, False, {}),
     ],
     ids=str,
 )
 def test_activations_are_what_autograd_keeps_on_a_gpu(
-    dtype: torch.dtype | None, freeze: bool, fields: dict[str, Any]
+    precision: str, dtype: torch.dtype | None, freeze: bool, fields: dict[str, Any]
 ) -> None:
     given, shape = config(d_model=256, dropout=0.1, attention_dropout=0.1, **fields), (16, *SHAPE[1:])
     counted = kept_in_training(given, shape, freeze, dtype)
-    expected = cost.activations(given, shape, dtype is not None, on_cpu=False, freeze=freeze)
+    expected = cost.activations(given, shape, precision, on_cpu=False, freeze=freeze)
     assert expected == pytest.approx(counted, rel=NEAR)
 
 
@@ -139,7 +140,7 @@ def test_training_is_what_torch_counts(freeze: bool) -> None:
     freeze_embeddings(model, freeze)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # it counts no other on CPUs
         loss(model).backward()
-    costs = cost.training(model.config, SHAPE, half=False, freeze=freeze)
+    costs = cost.training(model.config, SHAPE, "fp32", freeze=freeze)
     assert costs.operations == counter.get_total_flops()
     optimizer = torch.optim.AdamW(model.parameters())
     optimizer.step()
@@ -234,5 +235,5 @@ def test_a_step_on_a_gpu_needs_that_memory() -> None:
         result.backward()
         optimizer.step()
         optimizer.zero_grad()
-    expected = cost.training(model.config, shape, half=True, freeze=False).memory
+    expected = cost.training(model.config, shape, "bf16", freeze=False).memory
     assert torch.cuda.max_memory_allocated() - before == pytest.approx(expected, rel=NEAR)
