@@ -89,16 +89,17 @@ class BartNetwork(nn.Module):
         """
         check_tensors(attention_mask=attention_mask, encoder_outputs=encoder_outputs)
         if input_ids is not None or encoder_outputs is None:
-            check_ids("input_ids", input_ids, self.config.source_vocab_size, attention_mask=attention_mask)
+            check_ids("input_ids", input_ids, self.config.source_vocab_size)
         mask = {"decoder_attention_mask": decoder_attention_mask}
         check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, **mask)
-        read = input_ids if encoder_outputs is None else encoder_outputs
-        rows, sources = (
-            decoder_input_ids.shape[0],
-            read.shape[0],
-        )  # `len` would make constants of them in exported graphs
-        if rows != sources:
-            raise InputError(f"decoder_input_ids has {rows} rows; allowed: {sources}, as the sources")
+        name, read = ("input_ids", input_ids) if encoder_outputs is None else ("encoder_outputs", encoder_outputs)
+        if attention_mask is not None and attention_mask.shape != read.shape[:2]:
+            shape = tuple(attention_mask.shape)
+            raise InputError(f"attention_mask is {shape}; allowed: {tuple(read.shape[:2])}, as {name}")
+        # `len` would make constants of the numbers of rows in exported graphs.
+        if decoder_input_ids.shape[0] != read.shape[0]:
+            rows = decoder_input_ids.shape[0]
+            raise InputError(f"decoder_input_ids has {rows} rows; allowed: {read.shape[0]}, as the sources")
         if isinstance(attention_mask, Tensor) and not torch.is_grad_enabled():
             # An alias for this pass alone, which may carry the rows that the encoder finds to the decoder.
             attention_mask = carrying(attention_mask.detach(), known_rows(attention_mask))

@@ -193,6 +193,10 @@ def test_an_encoder_of_another_language_reads_what_the_mask_says() -> None:
             {"input_ids": SOME, "labels": SOME, "decoder_attention_mask": SOME[:, :1]},
             r"decoder_attention_mask is \(2, 1\); allowed: \(2, 3\), as decoder_input_ids",
         ),
+        (
+            {"encoder_outputs": torch.ones(2, 3, 16), "decoder_input_ids": SOME, "attention_mask": SOME[:1]},
+            r"attention_mask is \(1, 3\); allowed: \(2, 3\), as encoder_outputs",
+        ),
     ],
 )
 def test_inputs_that_do_not_fit_are_named(inputs: dict[str, object], message: str) -> None:
