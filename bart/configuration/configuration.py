@@ -72,8 +72,10 @@ class ModelConfig:
     extra: dict[str, Any]
 
     def __init_subclass__(cls) -> None:
-        types = {name: kind for name, kind in cls.__annotations__.items() if not kind.startswith("ClassVar")}
-        cls.types = getattr(cls, "types", {}) | types
+        # A text, or the type itself where a module does not postpone its annotations.
+        types = {name: getattr(kind, "__name__", str(kind)) for name, kind in cls.__annotations__.items()}
+        fields = {name: kind for name, kind in types.items() if not kind.startswith("ClassVar")}
+        cls.types = getattr(cls, "types", {}) | fields
 
     def __init__(self, **fields: Any) -> None:
         object.__setattr__(self, "extra", {})

@@ -34,6 +34,15 @@ def test_a_hub_config_loads_and_is_written_back_whole(theirs: HFBartConfig, tmp_
     assert BartConfig.from_json(tmp_path / "again.json") == config
 
 
+def test_a_class_of_configs_with_a_field_more() -> None:
+    """In a module that postpones its annotations, and in one that does not."""
+    for kind in ("int", int):
+        config_class = type("Config", (BartConfig,), {"__annotations__": {"more": kind}, "more": 3})
+        assert (config_class().more, config_class(more=5).to_dict()["more"]) == (3, 5)
+        with pytest.raises(InputError, match="'more' is 'x'; allowed: an integer"):
+            config_class(more="x")
+
+
 def test_unknown_fields_are_kept_and_settable() -> None:
     config = BartConfig(my_own_field=[1, 2])
     assert config.my_own_field == [1, 2]
