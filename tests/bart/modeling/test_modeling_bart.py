@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch._dynamo
 import torch.nn.functional as F
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from bart.cpu.backend import CpuBackend
@@ -211,6 +212,24 @@ def test_a_forward_pass_without_targets_or_sources_is_an_error() -> None:
         model(torch.full((1, 3), 5))
     with pytest.raises(InputError, match="input_ids or encoder_outputs"):
         model(labels=torch.full((1, 3), 5))
+
+
+def test_ids_that_cannot_be_looked_at_are_taken() -> None:
+    """Gradients of each example by `torch.func`, and shapes without numbers."""
+    model, ids = tiny(dropout=0.0), torch.randint(4, 50, (3, 5))
+    weights = dict(model.named_parameters())
+
+    def loss(weights: dict[str, torch.Tensor], row: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(model, weights, (row[None],), {"labels": row[None]}).loss
+
+    of_each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, ids)
+    for number, row in enumerate(ids):
+        expected = torch.autograd.grad(loss(weights, row), weights["model.shared.weight"])[0]
+        torch.testing.assert_close(of_each["model.shared.weight"][number], expected)
+    with FakeTensorMode():
+        assert (
+            tiny()(torch.ones(2, 3, dtype=torch.long), labels=torch.ones(2, 4, dtype=torch.long)).logits.shape[1] == 4
+        )
 
 
 def test_operations_of_a_training_step_are_those_that_torch_counts() -> None:
