@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 MOST_QUERIES = 16  # of `attend_few`: the rows of the smallest product of matrices
 KEYS_AT_ONCE = 128
 MOST_MASKED = 2**15  # numbers of a mask that a program looks through at once
-PROGRAMS = 6  # a multiprocessor, which share the rows of a backward pass: its registers hold as many of 1,024 columns
+PROGRAMS = 6  # for each multiprocessor, whose registers hold 1,024 columns of each; they share a backward pass's rows
 
 # ---- Attention of a decoding step
 
