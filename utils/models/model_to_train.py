@@ -46,7 +46,7 @@ def initial_model(
     columns: Sequence[str] | Mapping[str, str] = (),
     checkpoint: Path | None = None,
 ) -> LoadedModel[Model]:
-    """The weights that a fine-tuning run starts from, and their vocabulary.
+    """The model that a fine-tuning run starts from, or goes on from, and its vocabulary.
 
     Args:
         config: gives the architecture and the decoding defaults. Its vocabulary size is replaced by that of the
@@ -56,7 +56,7 @@ def initial_model(
         new_head: true if a new head begins where the weights have one; false if none may begin; None if one begins
             where they have none.
         columns: of the texts in the training data, or the options that named them, which the config then has.
-        checkpoint: of training, which then tells all this.
+        checkpoint: of training, to go on from. Weights, vocabulary, labels and columns are then its own.
 
     Raises:
         InputError: no tokenizer can be found, or vocabulary, weights, labels and config do not fit together.

@@ -240,7 +240,7 @@ class NewModelOptions:
     computing: ComputingOptions = part(ComputingOptions)
 
     def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
-        """The same as of `ModelOptions`."""
+        """The config of --config_path or of the weights, with the given dropouts; see `ModelOptions.config`."""
         config = _config_of(self, kinds)
         self.computing.set_dropouts(config)
         return config
