@@ -112,7 +112,8 @@ class _HeadedBart(PretrainedBart):
         encoder_outputs: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Decoder states and encoder states, (B, S, D) each."""
-        check_ids("input_ids", input_ids, self.config.vocab_size, decoder_input_ids=decoder_input_ids)
+        beside = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
+        check_ids("input_ids", input_ids, self.config.vocab_size, **beside)
         wanted = None
         if decoder_input_ids is None:
             decoder_input_ids, wanted = self.shifted(input_ids), attention_mask
