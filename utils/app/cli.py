@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import operator
+import os
 import re
+import signal
 import sys
 import types
 import typing
@@ -43,6 +45,10 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         if signals.number:  # an error may be its consequence: libraries clean up what they have not set up
             report(name, error if isinstance(error, Interruption) else Interruption(signals.number))
             sys.exit(status(signals.number))
+        if isinstance(error, BrokenPipeError):  # as head closes it
+            print(f"{name}: ended, since nothing reads its output any more", file=sys.stderr)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else Python's last flush fails, too
+            sys.exit(status(signal.SIGPIPE))
         if isinstance(error, OSError) and error.errno in FULL_DISK:
             error = unwritable(error.filename or "a file", error)
         if not isinstance(error, (InputError, RunError)):

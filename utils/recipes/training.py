@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import shlex
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -195,7 +196,8 @@ def predict(args: FinetuneArguments, task: Task, split: str, raw: Any) -> None:
         seed=args.run.seed,
         overwrites=args.do_train or args.run.overwrite_output_dir,
     )
-    resuming = f"--resume_from_checkpoint {LAST} --output_dir {output_dir}" if args.do_train else "the same command"
+    to_resume = f"--resume_from_checkpoint {LAST} --output_dir {shlex.quote(str(output_dir))}"
+    resuming = to_resume if args.do_train else "the same command"
     evaluate(run, task, loaded, raw, device, args.settings(), resuming)
 
 
