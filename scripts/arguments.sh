@@ -54,11 +54,10 @@ run() {
     child=$!
     set +m
     [[ ! $caught ]] || kill "-$caught" "$child" # it came before the command
+    # A signal ends a wait, and its trap may outlast the command. The wait after the command's end tells the status.
+    wait "$child" || true
+    while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done
     wait "$child" || status=$?
-    while kill -0 "$child" 2>/dev/null; do # a signal ended that wait, and not the command's end
-        status=0
-        wait "$child" || status=$?
-    done
     trap - HUP INT TERM
     if [[ $caught ]] && ((status == 0)); then
         status=$((128 + $(kill -l "$caught"))) # the script must not go on

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.scripts.recording import Slurm, made_shards
+from tests.scripts.recording import ROOT, Slurm, made_shards
 
 TERM, INT = signal.SIGTERM, signal.SIGINT
 
@@ -73,3 +73,10 @@ def test_a_signal_reaches_the_child_once_and_nothing_follows_it(
         os.kill(int(child.read_text()), 0)
     calls = [line for line in record.read_text().splitlines() if line.startswith("python")]
     assert len(calls) <= 1, calls
+
+
+@pytest.mark.parametrize("status", [0, 7])
+def test_a_command_that_ends_under_a_trap_keeps_its_status(status: int) -> None:
+    """As one that saves its checkpoint and ends before scancel does."""
+    program = f"source scripts/arguments.sh; trap 'sleep 0.5' USR1; run bash -c 'kill -USR1 $PPID; exit {status}'"
+    assert subprocess.run(["bash", "-c", program], cwd=ROOT).returncode == status

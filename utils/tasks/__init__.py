@@ -9,6 +9,8 @@ from inspect import isabstract
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import yaml
+
 from bart.errors import InputError
 from bart.files import read_json
 from bart.hub import EXPORT, resolve
@@ -37,7 +39,9 @@ ARCHITECTURES = {
 
 
 def task_of(model: str, given: str | None = None) -> str:
-    """The task for which the config.json beside a model's weights names a class; without one, summarization.
+    """The task for which the config.json beside a model's weights names a class.
+
+    Without a config.json it is the task of the run that the checkpoint lies in, or else summarization.
 
     Args:
         given: the value of --task, which is returned if weights of such a class serve it; all encoders embed.
@@ -53,7 +57,10 @@ def task_of(model: str, given: str | None = None) -> str:
     allowed = TASKS[:2] if own in TASKS[:2] else (own,)
     if own is not None and given in {*TASKS} - {*allowed, "embedding"}:
         raise InputError(f"--task is {given}; {model} is a {named}; allowed: {', '.join(allowed)}")
-    return given or ("translation" if config.get("source_encoder_layers") else own or TASKS[0])
+    record = folder.parent / "arguments.yaml"  # of a run that has no export yet
+    trained = yaml.safe_load(record.read_text(encoding="utf-8"))["task"] if not config and record.is_file() else None
+    own = own or (trained if trained in TASKS else TASKS[0])
+    return given or ("translation" if config.get("source_encoder_layers") else own)
 
 
 def find_task(name: str) -> type[Task]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import shlex
 import shutil
 import signal
 import zipfile
@@ -241,7 +242,7 @@ class LastCheckpoint(Checkpoint):
 
     def _leave(self, trainer: pl.Trainer) -> NoReturn:
         number = self.termination.asked or signal.SIGTERM  # which another process got
-        command = f"--resume_from_checkpoint {LAST} --output_dir {self.directory}"
+        command = f"--resume_from_checkpoint {LAST} --output_dir {shlex.quote(str(self.directory))}"
         logger.info("ended by %s after step %d; %s goes on", NAMES[number], trainer.global_step, command)
         raise SystemExit(status(number))
 
