@@ -360,6 +360,7 @@ def test_at_a_terminal_it_says_what_to_type(
             typed(b"A dog ran.\n" + b"dog " * 2000)
 
 
+@pytest.mark.slow
 def test_from_a_shell_the_warning_goes_to_standard_error(export: Path) -> None:
     command = [sys.executable, "-m", "utils.summarize", str(export), "--gpus", "0"]
     done = subprocess.run(command, input=DOCUMENTS[1], cwd=ROOT, capture_output=True, text=True)

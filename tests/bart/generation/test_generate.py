@@ -110,7 +110,7 @@ def test_an_article_gives_the_same_alone_and_in_a_batch(model, source: Tensor, o
 
 
 @every_method
-@pytest.mark.parametrize("batch_size", [1, 2, 4, 100])
+@pytest.mark.parametrize("batch_size", [1, 4, *(pytest.param(size, marks=pytest.mark.slow) for size in (2, 100))])
 def test_articles_that_join_and_leave_get_what_they_get_alone(model, alone, batch_size: int, options: dict[str, Any]):
     sources = random_sources(23, seed=8)
     actual = {a.index: a.sequences for a in model.generate_many(sources, batch_size, max_length=20, **options)}
@@ -120,7 +120,7 @@ def test_articles_that_join_and_leave_get_what_they_get_alone(model, alone, batc
 
 
 @every_method
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
+@pytest.mark.parametrize("batch_size", [*(pytest.param(size, marks=pytest.mark.slow) for size in (1, 8)), 3])
 def test_articles_that_arrive_while_others_are_in_work_get_what_they_get_alone(
     model, alone, batch_size: int, options: dict[str, Any]
 ):

@@ -170,7 +170,7 @@ def generated(model: BartForConditionalGeneration, sources: list[list[int]], bat
 
 
 @every_method
-@pytest.mark.parametrize("batch_size", [1, 3, 100])
+@pytest.mark.parametrize("batch_size", [1, 3, pytest.param(100, marks=pytest.mark.slow)])
 def test_repeated_steps_give_what_eager_ones_give(model, sources, use, batch_size: int, options: dict[str, Any]):
     eager = generated(model, sources, batch_size, max_length=30, **options)
     counting = use(repeat)

@@ -59,7 +59,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModul
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("checkpointing", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_layers_are_compiled_whole_and_once_for_all_lengths(graphs: list[object], checkpointing: bool) -> None:
     model = tiny(dropout=0.0).train()
     model.compute_with(CpuBackend())

@@ -102,7 +102,9 @@ def until(output: Path, text: str) -> None:
 @pytest.mark.parametrize(
     "work", [sleep, drop_what_is_slow_to_go, clean_up_in_vain, sleep_with_a_loader, wait_in_a_library]
 )
-@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+@pytest.mark.parametrize(
+    ("number", "name"), [pytest.param(signal.SIGINT, "Ctrl-C", marks=pytest.mark.slow), (signal.SIGTERM, "SIGTERM")]
+)
 def test_one_line_and_the_status_of_the_signal(
     work: Callable[[], None], number: int, name: str, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def pretrain(tiny: list[str], tmp_path: Path, no_pictures: None) -> Train:
     return run
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_step_waits_for_no_gpu(tiny: list[str], tmp_path: Path) -> None:
     options = [*tiny, "--max_steps", 1, "--output_dir", tmp_path / "run"]
@@ -198,6 +199,7 @@ def kill_one_of_two(marker: Path) -> None:
     TrainingModule.training_step = step
 
 
+@pytest.mark.slow
 def test_two_processes_of_which_one_is_killed(tiny: list[str], tmp_path: Path) -> None:
     options = [*tiny, "--max_steps", str(STEPS), "--dropout", "0.1", "--save_checkpoint_steps", "3"]
     options += ["--resume_from_checkpoint", "last", "--val_check_interval", "40"]
@@ -251,6 +253,7 @@ def test_both_phases_killed_ten_times_each(ranks: int, tiny: list[str], tmp_path
         assert same(weights(output), weights(whole[phase]))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("double")
 def test_a_step_does_not_depend_on_how_it_is_cut(pretrain: Train, tiny: list[str], tmp_path: Path) -> None:
     """64 examples at once, one by one, and on 2 processes; the last step has fewer than there are micro-batches."""

@@ -59,7 +59,7 @@ def losses(output: Path) -> dict[float, set[float]]:
 
 
 @linux
-@pytest.mark.parametrize("kills", [6, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_again_and_again_ends_as_the_uninterrupted_one(
     kills: int, options: list[str], whole: Path, tmp_path: Path
 ) -> None:
@@ -134,10 +134,10 @@ class Interrupt(pl.Callback):
 @pytest.mark.parametrize(
     ("how", "step", "in_validation", "saved"),
     [
-        ("killed", 3, False, 2),
+        pytest.param("killed", 3, False, 2, marks=pytest.mark.slow),
         ("killed", 10, True, 8),
         ("asked", 6, False, 7),  # an epoch's last step; another process would know of it one step later
-        ("asked", 5, True, 5),
+        pytest.param("asked", 5, True, 5, marks=pytest.mark.slow),
         ("asked", STEPS, True, STEPS),  # the run's last validation
     ],
 )
