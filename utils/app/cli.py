@@ -193,7 +193,7 @@ class _Option:
         try:
             if isinstance(value, bool) != (self.kind is bool) or not isinstance(value, (bool, str, int, float)):
                 raise ValueError
-            converted = self.kind(value)
+            converted = self.kind(_with_home(value))
             is_rounded = self.kind is int and isinstance(value, float) and value != converted
             is_finite = self.kind is not float or isfinite(converted)
             in_range = all(_BOUNDS[key][1](converted, bound) for key, bound in bounds.items())
@@ -350,8 +350,13 @@ def early_option(argv: Sequence[str] | None, name: str, default: str | None = No
         parser.add_argument(f"--{known}")
     early = vars(parser.parse_known_args(with_underscores(argv))[0])
     if early[name] is None and early.get("config") is not None:
-        early[name] = _load_yaml(Path(early["config"])).get(name)
-    return default if early[name] is None else str(early[name])
+        early[name] = _load_yaml(Path(_with_home(early["config"]))).get(name)
+    return default if early[name] is None else _with_home(str(early[name]))
+
+
+def _with_home(value: Any) -> Any:
+    """A value whose `~/` stands for the home directory, which shells leave as it is in --option=~/a, and YAML has."""
+    return str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~/") else value
 
 
 def with_underscores(argv: Sequence[str] | None) -> list[str]:

@@ -190,6 +190,15 @@ def test_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     assert "--no_shuffle" not in shown
 
 
+def test_the_home_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shells write it out in `--output ~/a` alone. Text that merely holds a tilde stays."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run.yaml").write_text("output: ~/a b\n")
+    parsed = parse("~/c", "--config=~/run.yaml", "--name=~")
+    assert (parsed.output, parsed.source, parsed.name) == (tmp_path / "a b", tmp_path / "c", "~")
+    assert early_option(["--config=~/run.yaml"], "output") == str(tmp_path / "a b")
+
+
 def test_a_yaml_file_gives_values_and_the_command_line_wins(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text("seed: 5\nrate: 1\nshuffle: true\nkeep_order: null\nsizes: [7, 8]\nname: b\noutput: place\n")
