@@ -97,6 +97,8 @@ def _csv_rows(path: Path) -> NumberedRows:
     delimiter, quoting = ",", csv.QUOTE_MINIMAL
     if suffix_of(path) == ".tsv":
         delimiter, quoting = "\t", csv.QUOTE_MINIMAL if _has_quoted_fields(path) else csv.QUOTE_NONE
+    elif ";" in (header := next(iter_lines(path, blank=True), "")) and "," not in header:
+        delimiter = ";"  # as spreadsheets write it where a comma stands in numbers
     reader = csv.DictReader(lines, restval=ABSENT, delimiter=delimiter, strict=True, quoting=quoting)
     try:
         while len(reader.fieldnames) > 1 and not reader.fieldnames[-1]:  # spreadsheets write blank columns at the end

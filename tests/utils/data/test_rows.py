@@ -84,6 +84,15 @@ def test_quotes_of_csv_in_tsv(
     assert "quotes are those of CSV" in caplog.text
 
 
+@pytest.mark.parametrize("delimiter", [",", ";"])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_MINIMAL, csv.QUOTE_ALL])
+def test_csv_of_spreadsheets(delimiter: str, quoting: int, tmp_path: Path) -> None:
+    rows = [["Straße, Nr. 1;", "1,5"], ['one\r\n"two"', "0,5"], ["", "2"]]
+    with (tmp_path / "a.csv").open("w", encoding="utf-8-sig", newline="") as file:
+        csv.writer(file, delimiter=delimiter, quoting=quoting).writerows([HEADER, *rows])
+    assert rows_of(tmp_path / "a.csv") == [dict(zip(HEADER, row, strict=True)) for row in rows]
+
+
 def test_tables_of_random_texts_come_back(tmp_path: Path) -> None:
     """As csv writes them, and as programs write them that do not quote."""
     rng = random.Random(0)
