@@ -6,6 +6,7 @@ import dataclasses
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, count
@@ -34,6 +35,7 @@ from utils.metrics.classification import (
     each_count,
     in_order,
     name_of,
+    number_of,
     of_classes,
     of_label_sets,
     of_numbers,
@@ -247,14 +249,15 @@ class Classification(TextTask):
         """
         problem = self.chosen_problem
         if problem is None:
-            problem = SINGLE_LABEL
-            if any(isinstance(label, list) for label in train.labels):
+            problem, labels = SINGLE_LABEL, train.labels
+            are_numbers = all(math.isfinite(number_of(label)) for label in labels)
+            if any(isinstance(label, list) for label in labels):
                 problem = MULTI_LABEL
-            elif numbers := [label for label in train.labels if isinstance(label, float)]:
-                if not all(map(float.is_integer, numbers)):
-                    problem = REGRESSION
-                else:  # as pandas writes the numbers of classes
-                    logger.info("labels such as %s are classes; --problem_type regression predicts numbers", numbers[0])
+            elif any(isinstance(label, float) and not label.is_integer() for label in labels):
+                problem = REGRESSION
+            # As pandas writes the numbers of classes, or as CSV holds fractions.
+            elif numbers := [each for each in labels if isinstance(each, float) or (are_numbers and "." in str(each))]:
+                logger.info("labels such as %s are classes; --problem_type regression predicts numbers", numbers[0])
         if problem == REGRESSION:
             return Labels(["score"], problem, train.columns)
         if self.glue is not None:
@@ -264,6 +267,9 @@ class Classification(TextTask):
             raise InputError(
                 f"{self.place.data_dir}: the training labels are {', '.join(ordered) or 'none'}; allowed: at least two"
             )
+        folded = Counter(map(str.casefold, ordered))
+        if alike := [name for name in ordered if folded[name.casefold()] > 1]:
+            logger.warning("labels that differ in case alone are different ones: %s", ", ".join(alike))
         return Labels(ordered, problem, train.columns)
 
     def labels_in(self, raw: LabelledTexts) -> Iterator[tuple[str, str]]:

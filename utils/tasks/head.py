@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any, ClassVar
@@ -251,8 +252,8 @@ class HeadTask(Task[PretrainedModel]):
             return
         listed = ", ".join(
             f"{label!r} of {split} ({len(places)} in all, the first one {places[0]})"
-            for (label, split), places in unknown.items()
-        )
+            for (label, split), places in islice(unknown.items(), 20)
+        ) + (" and more" if len(unknown) > 20 else "")
         if self.options.unknown_labels == REFUSE or several:
             allowed = ", ".join(names[:20]) + (" and more" if len(names) > 20 else "")
             wrong = "is for one label a text" if several else "counts them as errors"

@@ -118,6 +118,24 @@ def test_the_kind_of_problem_follows_the_labels(
     assert forced.learn(forced.read("train")).problem == REGRESSION
 
 
+@pytest.mark.parametrize(
+    ("labels", "hint"),
+    [
+        ("1.5 2 2.5", "labels such as 1.5 are classes; --problem_type regression"),
+        ("2 v1.5", ""),
+        ("1 2 3", ""),
+        ("Sport news sport", "labels that differ in case alone are different ones: Sport, sport"),
+    ],
+)
+def test_labels_of_csv_that_may_be_meant_otherwise(
+    labels: str, hint: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    place = write(tmp_path, train_csv="text,label\n" + "".join(f"a,{label}\n" for label in labels.split()))
+    assert names_in(place) == labels.split()
+    assert hint in caplog.text if hint else not caplog.text
+
+
 PREMISES = "premise,hypothesis,label\na,b,0\nc,d,1\ne,f,2\n"
 
 

@@ -357,6 +357,12 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
         ),
         (
             "classification",
+            {"train__jsonl": TEXTS, "val__csv": "text,label\n" + "".join(f"a,{label}\n" for label in range(21))},
+            (),
+            r"not seen: ('\d+' of val [^)]*\), ){19}'\d+' of val [^)]*\) and more; allowed: x, y; --unknown_labels",
+        ),
+        (
+            "classification",
             {
                 "train__jsonl": TEXTS.replace('"x"', '["x"]').replace('"y"', '["y"]'),
                 "val__jsonl": TEXTS.replace('"x"', '["z"]'),
