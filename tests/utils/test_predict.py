@@ -304,6 +304,9 @@ def test_the_task_of_a_model(task: str, model: str, tmp_path: Path) -> None:
         assert task_of(str(place)) == task
     (tmp_path / "alone.ckpt").touch()
     assert task_of(str(tmp_path / "alone.ckpt")) == "summarization"
+    for trained, found in ((task, task), ("denoising", "summarization"), ("of_mine.py", "summarization")):
+        (tmp_path / "arguments.yaml").write_text(f"seed: 1\ntask: {trained}\n")
+        assert task_of(str(tmp_path / "alone.ckpt")) == found
 
 
 def test_the_model_is_the_first_argument(capsys: pytest.CaptureFixture[str]) -> None:

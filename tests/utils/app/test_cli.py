@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import signal
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -269,6 +271,16 @@ def test_how_commands_end(
         run_main(main)
     assert stop.value.code == status
     assert capsys.readouterr().err.startswith(line)
+
+
+def test_an_output_that_is_closed_early_ends_a_command_with_one_line() -> None:
+    code = "from utils.app.cli import run_main\nrun_main(lambda argv: print('a line\\n' * 100_000))"
+    command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with command:
+        assert command.stdout.readline() == "a line\n"
+        command.stdout.close()
+        assert command.stderr.read() == "-c: ended, since nothing reads its output any more\n"
+    assert command.returncode == 128 + signal.SIGPIPE
 
 
 def test_other_errors_of_the_system_keep_their_traceback() -> None:

@@ -221,11 +221,11 @@ def test_a_signal_to_all_processes_leaves_a_checkpoint_and_one_line(
     before: Callable[[], None], status: int, name: str, step: int, options: list[str], tmp_path: Path
 ) -> None:
     options = [*options, "--num_workers", "2"]
-    output = tmp_path / "run"
+    output = tmp_path / "a run"
     assert forked.finish(forked.start(options, output, before=before)) == [status]
     assert checkpoint_of(output)["global_step"] == step
     log = forked.log_of(output).read_text()
-    command = f"--resume_from_checkpoint last --output_dir {output}"
+    command = f"--resume_from_checkpoint last --output_dir '{output}'"
     assert log.endswith(f"  ended by {name} after step {step}; {command} goes on\n")
     assert "Traceback" not in log and "KeyboardInterrupt" not in log
 
