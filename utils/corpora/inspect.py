@@ -137,7 +137,10 @@ def inspect(
     """
     splits = [split for split in SPLITS if any((folder / f"{split}.{side}").exists() for side in SIDES)]
     if not splits:
-        raise InputError(f"data directory {folder}: none of {{{','.join(SPLITS)}}}.{{{','.join(SIDES)}}} is there")
+        raise InputError(
+            f"data directory {folder}: none of {{{','.join(SPLITS)}}}.{{{','.join(SIDES)}}} is there; "
+            "utils.corpora.prepare makes them of tables"
+        )
     hashes: dict[str, np.ndarray] = {}  # split -> (N, 3), a column for each name of _REPEATED
     lengths: Lengths = {}
     for split in splits:

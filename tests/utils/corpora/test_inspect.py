@@ -164,7 +164,7 @@ def test_a_picture_shows_limits_that_are_near() -> None:
     ("options", "message"),
     [
         (["nowhere"], "data directory nowhere: none of {train,val,test}"),
-        (["{empty}"], r"none of {train,val,test}.{source,target} is there"),
+        (["{empty}"], r"none of {train,val,test}.{source,target} is there; utils.corpora.prepare makes them of tables"),
         (["{half}"], r"val\.target: no such file; a data directory holds"),
         (["{blank}"], r"train\.target, line 2: blank line"),
         (["{uneven}"], r"train\.source has 3 lines, .*train\.target has 2"),

@@ -213,7 +213,7 @@ def test_text_files_that_do_not_match(tmp_path: Path) -> None:
         (["--target_field", "source", "--source_field", "source"], "are both 'source'"),
         (["--output", "{good}"], "good.jsonl is there already"),
         (["--input", "/proc/self/mem", "/proc/self/mem"], "/proc/self/mem: cannot be read"),
-        (["--split_ratio", "0.999998,0.000001,0.000001"], "out: no examples for val and test"),
+        (["--split_ratio", "0.999998,0.000001,0.000001"], "out: no examples for val and test; allowed: more examples"),
     ],
 )
 def test_bad_options(options: list[str], message: str, tmp_path: Path) -> None:
