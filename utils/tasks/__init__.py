@@ -58,8 +58,8 @@ def task_of(model: str, given: str | None = None) -> str:
     if own is not None and given in {*TASKS} - {*allowed, "embedding"}:
         raise InputError(f"--task is {given}; {model} is a {named}; allowed: {', '.join(allowed)}")
     record = folder.parent / "arguments.yaml"  # of a run that has no export yet
-    trained = yaml.safe_load(record.read_text(encoding="utf-8"))["task"] if not config and record.is_file() else None
-    own = own or (trained if trained in TASKS else TASKS[0])
+    options = {} if config or not record.is_file() else yaml.safe_load(record.read_text(encoding="utf-8"))
+    own = own or (options.get("task") if options.get("task") in TASKS else TASKS[0])
     return given or ("translation" if config.get("source_encoder_layers") else own)
 
 
