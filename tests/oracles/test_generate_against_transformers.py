@@ -119,7 +119,10 @@ CORE: dict[str, list[Any]] = {
 CORE_CASES = [dict(zip(CORE, values, strict=True)) for values in itertools.product(*CORE.values())]
 
 
-@pytest.mark.parametrize("number", range(len(CORE_CASES)))
+@pytest.mark.parametrize(
+    "number",  # every fifth case: each value of an option with each of another one
+    [pytest.param(number, marks=pytest.mark.slow if number % 5 else ()) for number in range(len(CORE_CASES))],
+)
 def test_core_options_in_full_product(pairs: list[Pair], number: int):
     options = CORE_CASES[number] | {"num_return_sequences": CORE_CASES[number]["num_beams"], "max_length": 22}
     assert_same(pairs[number % 3], *batch(number), options)

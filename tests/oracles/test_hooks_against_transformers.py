@@ -69,7 +69,7 @@ def random_options(seed: int) -> dict[str, Any]:
     return options
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [*range(30), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(30, 60))])
 def test_ids_and_scores(pairs: list[Pair], seed: int) -> None:
     options = random_options(seed)
     assert_same(pairs[seed % 3], *batch(seed, articles=1 + seed % 4), options, seed)

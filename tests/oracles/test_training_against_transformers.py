@@ -32,10 +32,10 @@ OPTIMIZERS: dict[str, Callable[[list[dict[str, Any]], float], Optimizer]] = {
 @pytest.mark.parametrize(
     ("name", "rate", "scheduler", "theirs", "frozen"),
     [
-        ("adamw", 1e-2, "polynomial", "polynomial", False),
+        pytest.param("adamw", 1e-2, "polynomial", "polynomial", False, marks=pytest.mark.slow),
         ("adamw", 1e-2, "cosine", "cosine", True),
         ("adafactor", 1e-2, "linear", "linear", False),
-        ("sgd", 0.3, "constant", "constant_with_warmup", False),
+        pytest.param("sgd", 0.3, "constant", "constant_with_warmup", False, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.usefixtures("double")

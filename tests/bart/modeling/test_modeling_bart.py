@@ -76,6 +76,7 @@ def test_layers_are_compiled_whole_and_once_for_all_lengths(graphs: list[object]
     assert pickle.loads(pickle.dumps(model)).model.encoder.compiled
 
 
+@pytest.mark.slow
 def test_compiled_layers_draw_by_torchs_operators(graphs: list[torch.fx.GraphModule]) -> None:
     """torch.compile cannot read the kernels in C."""
     model = tiny(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1).train()

@@ -35,7 +35,7 @@ def spans(svg: str, colour: str) -> tuple[float, float]:
     return (max(x) - min(x)) / width, (max(y) - min(y)) / height
 
 
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("several", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("kind", ["lines", "histogram"])
 def test_charts_are_drawn_as_png_and_svg(
     tmp_path: Path, kind: str, several: bool, monkeypatch: pytest.MonkeyPatch

@@ -182,7 +182,8 @@ print(rouge.rouge(["a cat", "a dog"], ["a cat", "cats"])["rouge1"])
 """
 
 
-@pytest.mark.parametrize("way", ["file", pytest.param("stdin", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["file", "stdin"])
 def test_processes_do_not_run_the_main_program_again(tmp_path: Path, way: str) -> None:
     """A program without `if __name__ == "__main__"` may score, however it is started."""
     script = tmp_path / "script.py"

@@ -251,7 +251,7 @@ def widest(page: Any) -> int:
     return page.evaluate("document.documentElement.scrollWidth")
 
 
-@pytest.mark.parametrize("kind", ["run", "comparison"])
+@pytest.mark.parametrize("kind", ["run", pytest.param("comparison", marks=pytest.mark.slow)])
 def test_nothing_is_wider_than_the_window(open_page: Any, request: pytest.FixtureRequest, kind: str) -> None:
     path, _ = request.getfixturevalue(kind)
     page = open_page(path)
