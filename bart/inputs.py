@@ -35,8 +35,7 @@ def check_ids(name: str, ids: Tensor | None, vocab_size: int, **same_shape: Tens
     if ids.dim() != 2 or ids.dtype not in (torch.int32, torch.int64):
         raise InputError(f"{name} are {ids.dtype} {tuple(ids.shape)}; allowed: integers (texts, length)")
     for beside, value in same_shape.items():
-        if value is not None and value.shape != ids.shape:
-            raise InputError(f"{beside} is {tuple(value.shape)}; allowed: {tuple(ids.shape)}, as {name}")
+        check_shape(beside, value, ids.shape, name)
     if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():  # nor exporting
         return
     try:
@@ -45,6 +44,12 @@ def check_ids(name: str, ids: Tensor | None, vocab_size: int, **same_shape: Tens
         return
     if least < 0 or most >= vocab_size:
         raise InputError(f"{name} hold {least} to {most}; allowed: ids from 0 to {vocab_size - 1}")
+
+
+def check_shape(name: str, value: Tensor | None, shape: torch.Size, beside: str) -> None:
+    """Raise InputError for a tensor of another shape than that of what it stands beside."""
+    if value is not None and value.shape != shape:
+        raise InputError(f"{name} is {tuple(value.shape)}; allowed: {tuple(shape)}, as {beside}")
 
 
 def in_short(value: object) -> str:

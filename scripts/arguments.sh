@@ -55,7 +55,6 @@ run() {
     set +m
     [[ ! $caught ]] || kill "-$caught" "$child" # it came before the command
     # A signal ends a wait, and its trap may outlast the command. The wait after the command's end tells the status.
-    wait "$child" || true
     while kill -0 "$child" 2>/dev/null; do wait "$child" || true; done
     wait "$child" || status=$?
     trap - HUP INT TERM

@@ -37,7 +37,7 @@ def lines(path: Path) -> list[str]:
 
 
 def files(folder: Path, out: str) -> list[bytes]:
-    """What may not depend on how a run was done."""
+    """The bytes of the files that do not depend on how a run was done."""
     return [(folder / out / f"test_{name}").read_bytes() for name in DETERMINISTIC]
 
 

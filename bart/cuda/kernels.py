@@ -176,8 +176,8 @@ class AddAndNorm(torch.autograd.Function):
     """`norm(residual + dropout(update))`, computed in fp32.
 
     The first result is the residual stream: in bfloat16, which has the range of fp32, if the update is, else in fp32.
-    In the same precision the backward pass gets what was normed.
-    The second is the input of a product, in the update's precision.
+    The second is the input of a product, in the update's precision. The backward pass gets what was normed, in the
+    stream's precision.
     """
 
     @staticmethod

@@ -21,7 +21,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.generation import GeneratedArticle, GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache
-from bart.inputs import check_ids, check_tensors
+from bart.inputs import check_ids, check_shape, check_tensors
 from bart.modeling import names
 from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, loss_of_tokens
@@ -93,9 +93,7 @@ class BartNetwork(nn.Module):
         mask = {"decoder_attention_mask": decoder_attention_mask}
         check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, **mask)
         name, read = ("input_ids", input_ids) if encoder_outputs is None else ("encoder_outputs", encoder_outputs)
-        if attention_mask is not None and attention_mask.shape != read.shape[:2]:
-            shape = tuple(attention_mask.shape)
-            raise InputError(f"attention_mask is {shape}; allowed: {tuple(read.shape[:2])}, as {name}")
+        check_shape("attention_mask", attention_mask, read.shape[:2], name)
         # `len` would make constants of the numbers of rows in exported graphs.
         if decoder_input_ids.shape[0] != read.shape[0]:
             rows = decoder_input_ids.shape[0]

@@ -356,7 +356,7 @@ def early_option(argv: Sequence[str] | None, name: str, default: str | None = No
 
 def _with_home(value: Any) -> Any:
     """A value whose `~/` stands for the home directory, which shells leave as it is in --option=~/a, and YAML has."""
-    return str(Path(value).expanduser()) if isinstance(value, str) and value.startswith("~/") else value
+    return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
 
 
 def with_underscores(argv: Sequence[str] | None) -> list[str]:

@@ -112,7 +112,8 @@ def _building(folder: Path) -> Iterator[Path]:
                     f"{folder} is there already and is not overwritten: move it away, or name another folder"
                 )
             building = workplace / "data"
-            shutil.rmtree(building, ignore_errors=True)
+            if building.exists():
+                shutil.rmtree(building)
             building.mkdir()
             yield building
             if exists:  # it may be a mount point, or lie where this user may not rename, so it stays

@@ -20,6 +20,7 @@ from utils.evaluation.report.tables import ScoreTable, confusion_table, errors_t
 from utils.metrics.files import label_of
 from utils.models.options import SCRATCH
 from utils.runs.outputs import write_whole
+from utils.runs.run_directory import CARD
 from utils.tasks import PIPELINES
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,7 @@ def write_card(folder: Path, export: Path, options_of: Callable[[Path], Sequence
     Args:
         options_of: gives the names of the options that the card of a run shows.
     """
-    path = export / "README.md"
+    path = export / CARD
     try:
         if not path.exists() or OURS in path.read_text(encoding="utf-8"):
             write_whole(path, str(card_of(folder, export, options_of(folder))))

@@ -20,6 +20,7 @@ from bart.files import PathName, read_json, write_json
 from bart.hub import resolve
 from utils.app.errors import unwritable
 from utils.runs.outputs import difference, file_digest, held
+from utils.runs.run_directory import CARD
 from utils.tasks.task import Prediction
 
 logger = logging.getLogger(__name__)
@@ -112,5 +113,5 @@ def model_identity(name: PathName) -> dict[str, Any]:
     if path.is_dir():
         path = resolve(path, ["*.safetensors", "*.bin", "*.pt"])
     files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
-    digests = {file.name: file_digest(file) for file in files if file.is_file() and file.name != "README.md"}
+    digests = {file.name: file_digest(file) for file in files if file.is_file() and file.name != CARD}
     return {"model": str(path.resolve()) if files else str(name), "model_files": digests}

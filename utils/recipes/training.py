@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import shlex
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -41,7 +40,7 @@ from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.training_arguments import TrainingArguments
 from utils.runs.machine import check_gpus, environment
 from utils.runs.outputs import check_output, writable_folder
-from utils.runs.run_directory import LAST, LOG, check_free, remove_run
+from utils.runs.run_directory import LOG, check_free, options_to_resume, remove_run
 from utils.tasks.task import Task, TrainedTask
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData
@@ -196,8 +195,7 @@ def predict(args: FinetuneArguments, task: Task, split: str, raw: Any) -> None:
         seed=args.run.seed,
         overwrites=args.do_train or args.run.overwrite_output_dir,
     )
-    to_resume = f"--resume_from_checkpoint {LAST} --output_dir {shlex.quote(str(output_dir))}"
-    resuming = to_resume if args.do_train else "the same command"
+    resuming = options_to_resume(output_dir) if args.do_train else "the same command"
     evaluate(run, task, loaded, raw, device, args.settings(), resuming)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
 from bart.errors import InputError
 
 LOG, LAST = "log.txt", "last"  # a run's log, and the value of --resume_from_checkpoint for its newest checkpoint
+CARD = "README.md"  # of a run's export
 REPORT_ORDER = ("test", "val", "train")  # a report shows the first split of these that was scored
 # Patterns of names; {} is a split.
 TRAINED = "_epoch*_step*.ckpt last.ckpt previous.ckpt metrics.csv metrics.[0-9]*.csv train_summary.json export".split()
@@ -50,6 +52,11 @@ def remove_run(folder: Path, log_from: int) -> None:
     remove(folder, *TRAINED, *scored(*REPORT_ORDER), *RECORDS)
     if (log := folder / LOG).exists():
         log.write_bytes(log.read_bytes()[log_from:])
+
+
+def options_to_resume(output_dir: Path) -> str:
+    """The options with which a run in a folder goes on, as a shell takes them."""
+    return f"--resume_from_checkpoint {LAST} --output_dir {shlex.quote(str(output_dir))}"
 
 
 def check_free(folder: Path, resume_from: str | None, overwrite: bool) -> None:

@@ -132,8 +132,7 @@ class TextTask(HeadTask):
             Example(np.asarray(row, np.int32), target, second, bool(was_cut))
             for (row, second), target, was_cut in zip(rows, targets, is_cut, strict=True)
         ]
-        is_trained_on = split == "train" and not for_scoring
-        return HeadExamples(examples, took, self.weights_to_train(raw, loaded) if is_trained_on else None)
+        return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded, for_scoring))
 
     def collate(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
         inputs = self.inputs_of(examples, tokenizer)

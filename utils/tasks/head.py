@@ -286,8 +286,10 @@ class HeadTask(Task[PretrainedModel]):
             weights[name] = others / count if others and count else 1.0
         return weights
 
-    def weights_to_train(self, raw: Any, loaded: LoadedModel) -> dict[str, float] | None:
+    def weights_to_train(self, raw: Any, split: str, loaded: LoadedModel, for_scoring: bool) -> dict[str, float] | None:
         """The `class_weights` of training examples, in the order of the model's labels; its config then names them."""
+        if split != "train" or for_scoring:
+            return None
         config = loaded.model.config
         config.extra.pop("class_weights", None)  # of the run that the weights come from
         weights = self.class_weights(raw, loaded.labels, getattr(config, "problem_type", None))

@@ -279,8 +279,7 @@ class Tagging(HeadTask):
         words, read = (sum(map(len, of_each)) for of_each in ([sentence.words for sentence in raw], filled))
         warn_of(words - read, words, f"words are blank, are not read and get the tag {OUTSIDE}")
         took = time.perf_counter() - began
-        is_trained_on = split == "train" and not for_scoring
-        return HeadExamples(examples, took, self.weights_to_train(raw, loaded) if is_trained_on else None)
+        return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded, for_scoring))
 
     def collate(self, examples: Sequence[TaggedExample], tokenizer: PretrainedTokenizer) -> Inputs:
         inputs = self.inputs_of(examples, tokenizer)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import shlex
 import shutil
 import signal
 import zipfile
@@ -28,7 +27,7 @@ from utils.app.errors import RunError
 from utils.app.signals import NAMES, Signals, status
 from utils.runs.distributed import from_first
 from utils.runs.outputs import difference
-from utils.runs.run_directory import LAST
+from utils.runs.run_directory import LAST, options_to_resume
 from utils.training.lightning_internals import settle
 
 logger = logging.getLogger(__name__)
@@ -242,8 +241,8 @@ class LastCheckpoint(Checkpoint):
 
     def _leave(self, trainer: pl.Trainer) -> NoReturn:
         number = self.termination.asked or signal.SIGTERM  # which another process got
-        command = f"--resume_from_checkpoint {LAST} --output_dir {shlex.quote(str(self.directory))}"
-        logger.info("ended by %s after step %d; %s goes on", NAMES[number], trainer.global_step, command)
+        options = options_to_resume(self.directory)
+        logger.info("ended by %s after step %d; %s goes on", NAMES[number], trainer.global_step, options)
         raise SystemExit(status(number))
 
 

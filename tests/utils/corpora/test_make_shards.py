@@ -1,4 +1,4 @@
-"""What shards hold, made on a Dask cluster of threads in this process."""
+"""The contents of shards, which a Dask cluster of threads makes in this process."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def test_a_kind_of_labels_of_earlier_training_has_no_part_in_another_task(train:
 def test_a_model_knows_that_questions_may_have_no_answer(
     train: Run, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What training was told, scoring and prediction need not be told; another run on the weights is told anew."""
+    """Scoring and prediction know it from training; another run on the weights does not."""
     train = partial(train, network="bert")
     windows = ("--max_query_length", 20)
     known = train("known", "question_answering", *windows, "--version_2_with_negative", "--max_steps", 1)
