@@ -76,7 +76,11 @@ def test_a_signal_reaches_the_child_once_and_nothing_follows_it(
 
 
 @pytest.mark.parametrize("status", [0, 7])
-def test_a_command_that_ends_under_a_trap_keeps_its_status(status: int) -> None:
-    """As one that saves its checkpoint and ends before scancel does."""
-    program = f"source scripts/arguments.sh; trap 'sleep 0.5' USR1; run bash -c 'kill -USR1 $PPID; exit {status}'"
+def test_a_command_that_ends_under_a_trap_keeps_its_status(tmp_path: Path, status: int) -> None:
+    """As one that saves its checkpoint and ends before scancel does.
+
+    The command waits for the trap, because bash loses the status of what ends in the very moment of a signal.
+    """
+    command = f"kill -USR1 $PPID; until [[ -e {tmp_path}/trapped ]]; do sleep 0.01; done; exit {status}"
+    program = f"source scripts/arguments.sh; trap '>{tmp_path}/trapped; sleep 0.5' USR1; run bash -c '{command}'"
     assert subprocess.run(["bash", "-c", program], cwd=ROOT).returncode == status
