@@ -53,19 +53,23 @@ class PrepareOptions:
         help=f"shares of train, val and test, by a hash of seed and source (default: {DEFAULT_RATIO}, but a dataset's "
         "own train, validation and test splits stay)",
     )
-    seed: int = option(DEFAULT_SEED, help="seed of the split")
+    seed: int | None = option(None, help=f"seed of the split; by default {DEFAULT_SEED}")
 
 
 def prepare(options: PrepareOptions) -> None:
     """Make a data directory.
 
     Raises:
-        InputError: an input is missing or malformed, a split would be empty, or the folder holds something.
+        InputError: an input is missing or malformed, a split would be empty, the folder holds something, or the seed has
+            nothing to split.
     """
     shares = ratios_of(options.split_ratio or DEFAULT_RATIO)
+    seed = DEFAULT_SEED if options.seed is None else options.seed
     fields = options.source_field, options.target_field
     inputs = inputs_of(options.input, fields, keep_splits=options.split_ratio is None)
-    facts = {"inputs": [each.name for each in inputs], "fields": fields, "seed": options.seed}
+    if inputs[0].split and options.seed is not None:
+        raise InputError(f"--seed {seed}: {options.input[0]} is split already; --split_ratio splits it anew")
+    facts = {"inputs": [each.name for each in inputs], "fields": fields, "seed": seed}
     split_ratio = None if inputs[0].split else dict(zip(SPLITS, shares, strict=True))
     splits = [each.split for each in inputs] if split_ratio is None else [s for s in SPLITS if split_ratio[s]]
     with making(options.output, facts | {"split_ratio": split_ratio}, splits) as data:
@@ -74,7 +78,7 @@ def prepare(options: PrepareOptions) -> None:
             for row in progress("reading", None, "rows", each.rows):
                 split = each.split
                 if split is None and row.fault is None:
-                    split = split_of(row.source, shares, options.seed)
+                    split = split_of(row.source, shares, seed)
                 data.add(split, row)
                 data.facts[SOURCE_COLUMN] = row.column or data.facts.get(SOURCE_COLUMN)
 
