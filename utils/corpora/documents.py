@@ -64,14 +64,16 @@ def find_files(option: str, places: Sequence[str]) -> list[Path]:
     """Find the files that an option names, and those of a known kind in the folders that it names; sorted by path.
 
     Raises:
-        InputError: a place is missing, of no known kind, or a folder without such files.
+        InputError: a place is missing or cannot be read, of no known kind, or a folder without such files.
     """
     files: set[Path] = set()
     for place in places:
         path = Path(place).expanduser().resolve()
         if path.is_dir():
-            inner = {file for file in path.rglob("*") if file.is_file() and _kind_of(file)}
-            inner = {file for file in inner if not any(part.startswith(".") for part in file.relative_to(path).parts)}
+            try:
+                inner = {*_files_in(path, {path})}
+            except OSError as error:
+                raise InputError(f"--{option} {place}: cannot be read ({brief(error)})") from None
             if not inner:
                 raise InputError(f"--{option} {place}: no file in this folder ends in {', '.join(KINDS)}")
             files |= inner
@@ -82,6 +84,27 @@ def find_files(option: str, places: Sequence[str]) -> list[Path]:
         else:
             files.add(path)
     return sorted(files)
+
+
+def _files_in(folder: Path, seen: set[Path]) -> Iterator[Path]:
+    """The files of a known kind in a folder and all that it holds but hidden ones, each folder once, also behind links.
+
+    Args:
+        seen: the folders that are read, which grow.
+
+    Raises:
+        OSError: a folder cannot be read, or a link leads nowhere.
+    """
+    for path in sorted(folder.iterdir(), key=lambda path: (path.is_symlink(), path)):
+        if path.name.startswith("."):
+            continue
+        if not path.is_dir():
+            if _kind_of(path):
+                path.stat()
+                yield path
+        elif (real := path.resolve()) not in seen:
+            seen.add(real)
+            yield from _files_in(path, seen)
 
 
 def _kind_of(path: Path) -> str | None:
