@@ -31,7 +31,7 @@ from bart.errors import InputError
 from bart.files import read_json, write_json
 from utils.app.cli import parse_dataclass
 from utils.app.errors import unwritable
-from utils.app.progress import start_log
+from utils.app.progress import progress, start_log
 from utils.corpora.documents import find_files, pieces_of
 from utils.corpora.shard_cluster import cluster_of, run_stage
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, MakeShardsOptions, Work
@@ -47,7 +47,7 @@ from utils.corpora.shard_stages import (
     write_shard,
 )
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
-from utils.runs.outputs import difference, held, writable_folder
+from utils.runs.outputs import difference, file_digest, held, writable_folder
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -82,13 +82,14 @@ def make_shards(options: MakeShardsOptions) -> None:
         "options": options.lasting,
     }
     sources = [
-        {"name": path.name, "bytes": path.stat().st_size, "split": SHARD_SPLITS[is_val]} for path, is_val in files
+        {"name": path.name, "bytes": path.stat().st_size, "content": file_digest(path), "split": SHARD_SPLITS[is_val]}
+        for path, is_val in progress("comparing", len(files), "files", files)
     ]
     if _is_made(options.output, plan, sources):
         print(f"{options.output}: is there already")
         return
     folder = writable_folder("--output", options.output).resolve()
-    record = plan | {"files": {str(path): path.stat().st_mtime_ns for path, _ in files}, "source": sources}
+    record = plan | {"source": sources}
     work = Work(options, folder, plan["vocabulary"], plan["vocab_size"])
     with _alone(options.output, record), cluster_of(options, folder) as client:
         write_json(folder / WORK / BEGUN, record)
@@ -116,8 +117,9 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
         manifest = {"task": DENOISING, **read_json(folder / MANIFEST)}
         stored = {name: manifest.get(name) for name in plan}
         of_files = manifest.get("source", {}).get("files", [])
-        stored["source"] = [{name: file[name] for name in ("name", "bytes", "split")} for file in of_files]
-        _refuse(folder, difference(stored, {**plan, "source": list(sources)}), "holds shards made otherwise")
+        known = {name for file in of_files for name in file} - {"digest"}  # older manifests have no content
+        stored["source"], source = ([{name: file[name] for name in known} for file in each] for each in (of_files, sources))
+        _refuse(folder, difference(stored, {**plan, "source": source}), "holds shards made otherwise")
         shutil.rmtree(folder / WORK, ignore_errors=True)
         return True
     if folder.exists() and not folder.is_dir():

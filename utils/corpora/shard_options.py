@@ -14,6 +14,8 @@ from utils.corpora.documents import KINDS
 from utils.data.shard_format import DENOISING, MLM_NSP, SPECIAL
 
 WORK = ".work"  # a folder beside the shards, until they are whole
+VAL_RATIO = 0.005
+OF_PAIRS = {"short_seq_prob": 0.1, "duplicate_factor": 5}  # options of --task mlm_nsp
 MOST_EXAMPLES, LEAST_SHARDS = 1 << 16, 8  # of a file, and of a bin, unless --shards says otherwise
 
 
@@ -38,11 +40,12 @@ class MakeShardsOptions:
     val_input: tuple[str, ...] = option(
         (), metavar="PATH", help="held-out documents; those in --input too are left out there"
     )
-    val_ratio: float = option(
-        0.005,
+    val_ratio: float | None = option(
+        None,
         least=0,
         most=0.5,
-        help="share of the documents that is held out where there is no --val_input; unless it is 0, one at least",
+        help=f"share of the documents that is held out where there is no --val_input, by default {VAL_RATIO}; unless it "
+        "is 0, one at least",
     )
     text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
     min_tokens: int = option(8, least=1, help="leave out examples that have fewer, special ones not counted")
@@ -52,10 +55,19 @@ class MakeShardsOptions:
         help=f"files of each bin to train on (default: {LEAST_SHARDS}, or more, of {MOST_EXAMPLES:,} examples)",
     )
     seed: int = option(42, least=0, help="of the order of examples, and of what is held out")
-    short_seq_prob: float = option(
-        0.1, section="mlm_nsp", least=0, most=1, help="share of the documents whose pairs are to be shorter"
+    short_seq_prob: float | None = option(
+        None,
+        section=MLM_NSP,
+        least=0,
+        most=1,
+        help=f"share of the documents whose pairs are to be shorter; by default {OF_PAIRS['short_seq_prob']}",
     )
-    duplicate_factor: int = option(5, least=1, help="times that a document is cut into pairs, other ones each time")
+    duplicate_factor: int | None = option(
+        None,
+        least=1,
+        help="times that a document is cut into pairs, other ones each time; by default "
+        f"{OF_PAIRS['duplicate_factor']}",
+    )
     workers: int | None = option(
         None, least=0, help="processes, 0 for this one alone; by default one for each core", section="Dask"
     )
@@ -76,8 +88,17 @@ class MakeShardsOptions:
             )
         if self.scheduler is not None and self.workers is not None:
             raise InputError(f"--workers {self.workers}: --scheduler {self.scheduler} has workers of its own")
+        if self.val_input and self.val_ratio is not None:
+            raise InputError(f"--val_ratio {self.val_ratio:g}: --val_input names all that is held out; give one of them")
+        defaults: dict[str, Any] = {"val_ratio": 0.0 if self.val_input else VAL_RATIO}
+        if self.task == MLM_NSP:
+            defaults |= OF_PAIRS
+        elif given := [name for name in OF_PAIRS if getattr(self, name) is not None]:
+            raise InputError(f"--{given[0]} is of use with --task {MLM_NSP} only; --task is {self.task}")
+        for name, default in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
         object.__setattr__(self, "bins", bins)
-        object.__setattr__(self, "val_ratio", 0.0 if self.val_input else self.val_ratio)
 
     @property
     def special(self) -> int:
@@ -92,7 +113,7 @@ class MakeShardsOptions:
     @property
     def lasting(self) -> dict[str, Any]:
         """The options on which the shards depend, for the manifest, besides those that stand there by themselves."""
-        of_pairs = ("short_seq_prob", "duplicate_factor") if self.task == MLM_NSP else ()
+        of_pairs = OF_PAIRS if self.task == MLM_NSP else ()
         names = ("text_field", "min_tokens", "shards", *of_pairs, "val_ratio")
         return {name: getattr(self, name) for name in names}
 
