@@ -117,8 +117,8 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
         manifest = {"task": DENOISING, **read_json(folder / MANIFEST)}
         stored = {name: manifest.get(name) for name in plan}
         of_files = manifest.get("source", {}).get("files", [])
-        known = {name for file in of_files for name in file} - {"digest"}  # older manifests have no content
-        stored["source"], source = ([{name: file[name] for name in known} for file in each] for each in (of_files, sources))
+        names = [name for name in sources[0] if all(name in file for file in of_files)]  # older ones have no content
+        stored["source"], source = ([{name: file[name] for name in names} for file in of] for of in (of_files, sources))
         _refuse(folder, difference(stored, {**plan, "source": source}), "holds shards made otherwise")
         shutil.rmtree(folder / WORK, ignore_errors=True)
         return True

@@ -60,8 +60,8 @@ def prepare(options: PrepareOptions) -> None:
     """Make a data directory.
 
     Raises:
-        InputError: an input is missing or malformed, a split would be empty, the folder holds something, or the seed has
-            nothing to split.
+        InputError: an input is missing or malformed, a split would be empty, the folder holds something, or the
+            splits are kept and --seed is given.
     """
     shares = ratios_of(options.split_ratio or DEFAULT_RATIO)
     seed = DEFAULT_SEED if options.seed is None else options.seed

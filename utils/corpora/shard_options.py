@@ -44,8 +44,8 @@ class MakeShardsOptions:
         None,
         least=0,
         most=0.5,
-        help=f"share of the documents that is held out where there is no --val_input, by default {VAL_RATIO}; unless it "
-        "is 0, one at least",
+        help="share of the documents that is held out where there is no --val_input; unless it is 0, one at least; by "
+        f"default {VAL_RATIO}",
     )
     text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
     min_tokens: int = option(8, least=1, help="leave out examples that have fewer, special ones not counted")
@@ -89,7 +89,7 @@ class MakeShardsOptions:
         if self.scheduler is not None and self.workers is not None:
             raise InputError(f"--workers {self.workers}: --scheduler {self.scheduler} has workers of its own")
         if self.val_input and self.val_ratio is not None:
-            raise InputError(f"--val_ratio {self.val_ratio:g}: --val_input names all that is held out; give one of them")
+            raise InputError(f"--val_ratio {self.val_ratio:g}: --val_input names all that is held out; give one")
         defaults: dict[str, Any] = {"val_ratio": 0.0 if self.val_input else VAL_RATIO}
         if self.task == MLM_NSP:
             defaults |= OF_PAIRS

@@ -90,7 +90,7 @@ def _json_rows(path: Path) -> NumberedRows:
 
 
 def _columns_in(value: Mapping[str, Any]) -> dict[str, list[Any]] | None:
-    """The columns of an object of lists or, as pandas writes them, of objects by the numbers of rows; None of others."""
+    """The columns of an object of lists, or of objects by the numbers of rows, as of pandas; None of other objects."""
     columns = [*value.values()]
     if all(isinstance(cells, dict) and all(map(str.isdecimal, cells)) for cells in columns):
         columns = [[*cells.values()] for cells in columns] if len({*map(tuple, columns)}) == 1 else []
