@@ -14,8 +14,7 @@ from utils.corpora.documents import KINDS
 from utils.data.shard_format import DENOISING, MLM_NSP, SPECIAL
 
 WORK = ".work"  # a folder beside the shards, until they are whole
-VAL_RATIO = 0.005
-OF_PAIRS = {"short_seq_prob": 0.1, "duplicate_factor": 5}  # options of --task mlm_nsp
+VAL_RATIO, SHORTER, DUPLICATES = 0.005, 0.1, 5  # --val_ratio, --short_seq_prob and --duplicate_factor
 MOST_EXAMPLES, LEAST_SHARDS = 1 << 16, 8  # of a file, and of a bin, unless --shards says otherwise
 
 
@@ -44,8 +43,7 @@ class MakeShardsOptions:
         None,
         least=0,
         most=0.5,
-        help="share of the documents that is held out where there is no --val_input; unless it is 0, one at least; by "
-        f"default {VAL_RATIO}",
+        help=f"share of the documents that is held out without --val_input, one at least or 0; by default {VAL_RATIO}",
     )
     text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
     min_tokens: int = option(8, least=1, help="leave out examples that have fewer, special ones not counted")
@@ -60,13 +58,10 @@ class MakeShardsOptions:
         section=MLM_NSP,
         least=0,
         most=1,
-        help=f"share of the documents whose pairs are to be shorter; by default {OF_PAIRS['short_seq_prob']}",
+        help=f"share of the documents with shorter pairs; by default {SHORTER}",
     )
     duplicate_factor: int | None = option(
-        None,
-        least=1,
-        help="times that a document is cut into pairs, other ones each time; by default "
-        f"{OF_PAIRS['duplicate_factor']}",
+        None, least=1, help=f"times that a document is cut into pairs, other ones each time; by default {DUPLICATES}"
     )
     workers: int | None = option(
         None, least=0, help="processes, 0 for this one alone; by default one for each core", section="Dask"
@@ -90,15 +85,13 @@ class MakeShardsOptions:
             raise InputError(f"--workers {self.workers}: --scheduler {self.scheduler} has workers of its own")
         if self.val_input and self.val_ratio is not None:
             raise InputError(f"--val_ratio {self.val_ratio:g}: --val_input names all that is held out; give one")
-        defaults: dict[str, Any] = {"val_ratio": 0.0 if self.val_input else VAL_RATIO}
-        if self.task == MLM_NSP:
-            defaults |= OF_PAIRS
-        elif given := [name for name in OF_PAIRS if getattr(self, name) is not None]:
-            raise InputError(f"--{given[0]} is of use with --task {MLM_NSP} only; --task is {self.task}")
-        for name, default in defaults.items():
-            if getattr(self, name) is None:
+        of_pairs = {"short_seq_prob": SHORTER, "duplicate_factor": DUPLICATES}
+        for name in of_pairs if self.task != MLM_NSP else ():
+            if getattr(self, name) is not None:
+                raise InputError(f"--{name} is of use with --task {MLM_NSP} only; --task is {self.task}")
+        for name, default in {"bins": bins, "val_ratio": 0.0 if self.val_input else VAL_RATIO, **of_pairs}.items():
+            if getattr(self, name) in (None, ()):
                 object.__setattr__(self, name, default)
-        object.__setattr__(self, "bins", bins)
 
     @property
     def special(self) -> int:
@@ -113,7 +106,7 @@ class MakeShardsOptions:
     @property
     def lasting(self) -> dict[str, Any]:
         """The options on which the shards depend, for the manifest, besides those that stand there by themselves."""
-        of_pairs = OF_PAIRS if self.task == MLM_NSP else ()
+        of_pairs = ("short_seq_prob", "duplicate_factor") if self.task == MLM_NSP else ()
         names = ("text_field", "min_tokens", "shards", *of_pairs, "val_ratio")
         return {name: getattr(self, name) for name in names}
 

@@ -32,7 +32,7 @@ from pyarrow import parquet
 from tokenizers import Tokenizer
 
 from bart.files import replacing, sha256_of
-from utils.corpora.documents import NEAR_EMPTY, Document, Piece, read_documents
+from utils.corpora.documents import NEAR_EMPTY, Document, Piece, gathered, read_documents
 from utils.corpora.segment_pairs import SegmentPairs, ShardExample
 from utils.corpora.shard_options import Work
 from utils.data.shard_format import MLM_NSP, TOKENIZER
@@ -169,7 +169,7 @@ def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: 
     runs, pairs, counts = _Runs(work, number), SegmentPairs(options), Counter[str]()
     readable = (document for document in read_documents(piece, options.text_field) if not document.fault)
     fresh = ((place, document) for place, document in enumerate(readable) if first + place not in repeats)
-    for documents in _batches(fresh):
+    for documents in gathered(fresh, lambda numbered: sum(map(len, numbered[1].paragraphs)), _CHARACTERS):
         sentences = [sentences_of(document) for _, document in documents]
         counts["undivided"] += sum(len(each) == 1 and len(each[0]) >= LONG_SENTENCE for each in sentences)
         encoded = tokenizer.encode_batch_fast(list(chain.from_iterable(sentences)), add_special_tokens=False)
@@ -220,19 +220,6 @@ def sentences_of(document: Document) -> list[str]:
     """The sentences of a document: each begins with the blank before it, and joined they are its text."""
     paragraphs = [*document.paragraphs[:1], *(f" {paragraph}" for paragraph in document.paragraphs[1:])]
     return [sentence for paragraph in paragraphs for sentence in sentence_parts(paragraph)]
-
-
-def _batches(documents: Iterable[tuple[int, Document]]) -> Iterator[list[tuple[int, Document]]]:
-    batch: list[tuple[int, Document]] = []
-    size = 0
-    for place, document in documents:
-        batch.append((place, document))
-        size += sum(map(len, document.paragraphs))
-        if size >= _CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 @dataclass
