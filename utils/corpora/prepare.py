@@ -12,7 +12,6 @@ if __name__ == "__main__":
 
 import hashlib
 import logging
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from glob import escape
@@ -29,7 +28,7 @@ from utils.data.published import load_from_hub, opening
 from utils.data.rows import READERS
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, ratios_of, split_of
 from utils.data.tables import Fields, Row, open_dataset, open_rows
-from utils.data.token_cache import alone, cache_folder
+from utils.data.token_cache import alone, cache_folder, hold
 from utils.runs.outputs import file_digest
 
 logger = logging.getLogger("utils.corpora.prepare")
@@ -89,7 +88,7 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str
     A directory with a table for each split is such files.
 
     The directory lies where token ids are kept. Its name holds digests of the files and of the columns; directories
-    of other content are removed.
+    of other content are removed unless a process uses them.
 
     Raises:
         InputError: as `prepare` does, or the folder cannot be written.
@@ -105,13 +104,12 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str
     folder = cache / f"{content}-{hashlib.blake2b(repr(fields).encode(), digest_size=4).hexdigest()}"
     with alone(cache):  # of several processes, one makes it
         if not (folder / PROVENANCE).is_file():
-            for made in cache.glob(f"{escape(file.name)}-*/{PROVENANCE}"):
-                if not made.parent.name.startswith(content):
-                    shutil.rmtree(made.parent)
             try:
                 prepare(PrepareOptions((str(file),), folder, *fields))
             except InputError as error:
                 raise InputError(str(error).replace(str(folder), f"--data_dir {file}")) from None
+        made = (path.parent for path in cache.glob(f"{escape(file.name)}-*/{PROVENANCE}"))
+        hold(folder, [path for path in made if not path.name.startswith(content)])
     return str(folder)
 
 

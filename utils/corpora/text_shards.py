@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import logging
 import os
@@ -19,12 +18,11 @@ from utils.corpora.documents import KINDS, PIECE, find_files
 from utils.corpora.make_shards import make_shards
 from utils.corpora.shard_options import WORK, MakeShardsOptions
 from utils.data.shard_format import FORMAT, MANIFEST, TOKENIZER
-from utils.data.token_cache import KEPT, alone, cache_folder
+from utils.data.token_cache import KEPT, alone, cache_folder, hold
 from utils.runs.outputs import file_digest
 
 logger = logging.getLogger(__name__)
 VAL_RATIO = 0.01  # --val_ratio
-_in_use: list[int] = []  # descriptors of folders of shards, which are locked as long as this process lives
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,9 @@ def is_text(data_dir: str) -> bool:
 def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: str, sequence_length: int) -> str:
     """Make shards of a file or a folder of text, once, and return their directory.
 
-    Its name holds a digest of the texts, the vocabulary and the options, so that shards of others are made anew. Old
-    ones are removed. Which documents are held out depends on the texts alone, whatever the seed of the run.
+    Its name holds a digest of the texts, the vocabulary and the options, so that shards of others are made anew, and
+    all but the KEPT that were used last are removed. Which documents are held out depends on the texts alone, whatever
+    the seed of the run.
 
     Args:
         tokenizer: whose ids the examples are.
@@ -106,25 +105,9 @@ def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: 
                 raise InputError(message.replace("--sequence_length", "--max_source_length")) from None
             finally:
                 shutil.rmtree(vocabulary)
-        _remove_old(folder, place.name)
+        with suppress(OSError):  # they may be another user's
+            os.utime(folder)
+        made = sorted(cache.glob(f"{escape(place.name)}-shards-*"), key=lambda path: path.stat().st_mtime_ns)
+        hold(folder, made[:-KEPT])
     logger.info("shards of %s: %s", data_dir, folder)
     return str(folder)
-
-
-def _remove_old(folder: Path, name: str) -> None:
-    """Remove all shards of a place but the KEPT ones that were used last, and those that a process uses.
-
-    Args:
-        folder: the shards that this process uses from now on; its lock on them ends with it.
-    """
-    with suppress(OSError):  # they may be another user's
-        os.utime(folder)
-        _in_use.append(os.open(folder, os.O_RDONLY))
-        fcntl.flock(_in_use[-1], fcntl.LOCK_SH)
-    made = sorted(folder.parent.glob(f"{escape(name)}-shards-*"), key=lambda path: path.stat().st_mtime_ns)
-    for old in made[:-KEPT]:
-        descriptor = os.open(old, os.O_RDONLY)
-        with suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(old)
-        os.close(descriptor)

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from bart.errors import InputError
@@ -131,8 +130,8 @@ ROWS = [{"text": "a {", "label": "x", "tags": [{"n": 1}]}, {"text": "b\n}", "lab
         lambda rows: json.dumps({"data": rows}),
         lambda rows: json.dumps({"sentences": rows}, indent=1),
         lambda rows: json.dumps({"version": "1.0", "data": rows}, indent=4),
-        lambda rows: json.dumps(pd.DataFrame(rows).to_dict("list"), indent=1),
-        lambda rows: pd.DataFrame(rows, index=[7, 3]).to_json(),
+        lambda rows: json.dumps({name: [row[name] for row in rows] for name in rows[0]}, indent=1),
+        lambda rows: json.dumps({name: {"7": rows[0][name], "3": rows[1][name]} for name in rows[0]}),
         lambda rows: "\n".join(map(json.dumps, rows)),
         lambda rows: "\ufeff\r\n" + "\r\n\r\n".join(map(json.dumps, rows)) + "\r\n",
         lambda rows: "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n",
