@@ -20,7 +20,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -164,8 +164,8 @@ def _make(
 ) -> dict[str, Any]:
     """Run all stages; return the part of the manifest that depends on the texts."""
     options = work.options
-    of_files = [pieces_of(path, options.text_field, is_val) for path, is_val in files]
-    numbered = {f"{number:06d}": (number, piece) for number, piece in enumerate(chain.from_iterable(of_files))}
+    pieces = chain.from_iterable(pieces_of(path, options.text_field, is_val) for path, is_val in files)
+    numbered = {f"{number:06d}": (number, piece) for number, piece in enumerate(pieces)}
     read = run_stage(client, "reading", hash_documents, work, "documents", numbered)
     counts = [record["documents"] for record in read]
     dropped = sum((Counter(record["dropped"]) for record in read), Counter())
@@ -205,12 +205,9 @@ def _make(
     for shard, record in zip(shards, written, strict=True):
         facts = {"file": shard.name, "bin": options.bins[shard.group % len(options.bins)]}
         splits[shard.name.partition("/")[0]].append(facts | record)
-    of_pieces = (record["digest"] for record in read)
-    of_texts = ["".join(islice(of_pieces, len(pieces))) for pieces in of_files]
-    digests = [xxhash.xxh3_128_hexdigest(text.encode()) for text in of_texts]
-    source = [facts | {"digest": digest} for facts, digest in zip(sources, digests, strict=True)]
+    contents = "".join(source["content"] for source in sources)
     return {
-        "source": {"hash": xxhash.xxh3_128_hexdigest("".join(digests).encode()), "files": source},
+        "source": {"hash": xxhash.xxh3_128_hexdigest(contents.encode()), "files": sources},
         "documents": {"kept": kept, "dropped": dict(sorted(dropped.items()))},
         "short_examples": sum(record["short"] for record in made),
         "splits": splits,

@@ -73,14 +73,13 @@ def hash_documents(work: Work, number: int, piece: Piece) -> StageRecord:
     """Write (N, 2) uint64, a hash of each document of a piece that can be read. Equal texts have equal hashes.
 
     Returns:
-        documents: N. dropped: reason -> how many cannot be read. digest: of the texts. lowest: the least share below
-        which a document that surely gives examples is held out, or, of pairs, two; 0 where there are none.
+        documents: N. dropped: reason -> how many cannot be read. lowest: the least share below which a document that
+        surely gives examples is held out, or, of pairs, two; 0 where there are none.
     """
     hashes: list[bytes] = []
     shares: list[float] = []
     least = work.options.min_tokens
     dropped: Counter[str] = Counter()
-    digest = xxhash.xxh3_128()
     for document in read_documents(piece, work.options.text_field):
         if document.fault:
             dropped[document.fault] += 1
@@ -89,12 +88,10 @@ def hash_documents(work: Work, number: int, piece: Piece) -> StageRecord:
             hashes.append(xxhash.xxh3_128_digest(text))
             if len(text) >= BYTES * least or len(text.split()) >= least:
                 shares.append(_share_of(hashes[-1], work))
-            # With its line breaks, which are ends of sentences.
-            digest.update("\n".join([*document.paragraphs, ""]).encode())
     _save(work.path("documents", f"{number:06d}.npy"), np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2))
     first = heapq.nsmallest(count := 1 + (work.options.task == MLM_NSP), {*shares})
     lowest = first[-1] if len(first) == count else 0.0
-    return {"documents": len(hashes), "dropped": dropped, "digest": digest.hexdigest(), "lowest": lowest}
+    return {"documents": len(hashes), "dropped": dropped, "lowest": lowest}
 
 
 def _share_of(key: bytes, work: Work) -> float:

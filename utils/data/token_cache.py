@@ -189,7 +189,7 @@ def hold(folder: Path, old: Iterable[Path]) -> None:
     with suppress(OSError):  # the cache may be another user's
         _held.append(_lock_of(folder).open("w+b"))
         fcntl.lockf(_held[-1], fcntl.LOCK_SH)
-    for each in old:
+    for each in {*old} - {folder}:
         with suppress(OSError), _lock_of(each).open("w+b") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(each)
