@@ -146,8 +146,7 @@ def _alone(folder: Path, record: dict[str, Any]) -> Iterator[None]:
             (work / name).mkdir(parents=True, exist_ok=True)
         with held(work / ".lock", f"--output {folder}: another run is making it"):
             if (work / BEGUN).exists():
-                begun = {"task": DENOISING, **read_json(work / BEGUN)}
-                _refuse(folder, difference(begun, record), "holds what another run has begun")
+                _refuse(folder, difference(read_json(work / BEGUN), record), "holds what another run has begun")
             try:
                 yield
             finally:
