@@ -83,20 +83,19 @@ def find_files(option: str, places: Sequence[str]) -> list[Path]:
     files: set[Path] = set()
     for place in places:
         path = Path(place).expanduser().resolve()
-        if path.is_dir():
-            try:
-                inner = {*_files_in(path, set())}
-            except OSError as error:
-                raise InputError(f"--{option} {place}: cannot be read ({brief(error)})") from None
-            if not inner:
-                raise InputError(f"--{option} {place}: no file in this folder ends in {', '.join(KINDS)}")
-            files |= inner
-        elif not path.exists():
+        if not path.exists():
             raise InputError(f"--{option} {place}: no such file or folder")
-        elif not _kind_of(path):
+        try:
+            inner = {*_files_in(path, set())} if path.is_dir() else {path}
+            for file in inner:
+                file.open("rb").close()
+        except OSError as error:
+            raise InputError(f"--{option} {place}: cannot be read ({brief(error)})") from None
+        if not inner:
+            raise InputError(f"--{option} {place}: no file in this folder ends in {', '.join(KINDS)}")
+        if not all(map(_kind_of, inner)):
             raise InputError(f"--{option} {place}: not a known kind of file; it takes {', '.join(KINDS)}, and folders")
-        else:
-            files.add(path)
+        files |= inner
     return sorted(files)
 
 
@@ -105,9 +104,6 @@ def _files_in(folder: Path, seen: set[Path]) -> Iterator[Path]:
 
     Args:
         seen: gets the folders, of which each is read once.
-
-    Raises:
-        OSError: a folder cannot be read, or a link leads nowhere.
     """
     seen.add(folder.resolve())
     for path in sorted(folder.iterdir(), key=lambda path: (path.is_symlink(), path)):
@@ -116,7 +112,6 @@ def _files_in(folder: Path, seen: set[Path]) -> Iterator[Path]:
         if path.is_dir() and path.resolve() not in seen:
             yield from _files_in(path, seen)
         elif _kind_of(path) and not path.is_dir():
-            path.stat()
             yield path
 
 
