@@ -54,11 +54,7 @@ class MakeShardsOptions:
     )
     seed: int = option(42, least=0, help="of the order of examples, and of what is held out")
     short_seq_prob: float | None = option(
-        None,
-        section=MLM_NSP,
-        least=0,
-        most=1,
-        help=f"share of the documents with shorter pairs; by default {SHORTER}",
+        None, section=MLM_NSP, least=0, most=1, help=f"share of the documents with shorter pairs; by default {SHORTER}"
     )
     duplicate_factor: int | None = option(
         None, least=1, help=f"times that a document is cut into pairs, other ones each time; by default {DUPLICATES}"

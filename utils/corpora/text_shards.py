@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
@@ -106,7 +105,7 @@ def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: 
             finally:
                 shutil.rmtree(vocabulary)
         with suppress(OSError):  # they may be another user's
-            os.utime(folder)
+            folder.touch()
         made = sorted(cache.glob(f"{escape(place.name)}-shards-*"), key=lambda path: path.stat().st_mtime_ns)
         hold(folder, made[:-KEPT])
     logger.info("shards of %s: %s", data_dir, folder)
