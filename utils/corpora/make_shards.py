@@ -118,7 +118,10 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
         stored = {name: manifest.get(name) for name in plan}
         of_files = manifest.get("source", {}).get("files", [])
         names = [name for name in sources[0] if all(name in file for file in of_files)]  # older ones have no content
-        stored["source"], source = ([{name: file[name] for name in names} for file in of] for of in (of_files, sources))
+        stored["source"], source = (
+            {f"{number}, {file['name']},": {name: file[name] for name in names} for number, file in enumerate(files, 1)}
+            for files in (of_files, sources)
+        )
         _refuse(folder, difference(stored, {**plan, "source": source}), "holds shards made otherwise")
         shutil.rmtree(folder / WORK, ignore_errors=True)
         return True

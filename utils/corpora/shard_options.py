@@ -43,7 +43,7 @@ class MakeShardsOptions:
         None,
         least=0,
         most=0.5,
-        help=f"share of the documents that is held out without --val_input, one at least or 0; by default {VAL_RATIO}",
+        help=f"share of the documents that is held out without --val_input: 0, or at least one; by default {VAL_RATIO}",
     )
     text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
     min_tokens: int = option(8, least=1, help="leave out examples that have fewer, special ones not counted")

@@ -67,10 +67,11 @@ def test_a_finished_folder_is_left_alone(
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     with pytest.raises(InputError, match="holds shards made otherwise .its seed is 42, this run's is 1.: name another"):
         make("out", "--seed", 1)
-    edited = tmp_path / "a.txt"
-    edited.write_bytes((corpus / "a.txt").read_bytes().replace(b"dog", b"DOG"))
-    with pytest.raises(InputError, match="holds shards made otherwise .its source is"):
-        make("out", inputs=[edited, corpus / "b.txt"])
+    edited = [tmp_path / name for name in ("a.txt", "b.txt")]
+    for path in edited:
+        path.write_bytes((corpus / path.name).read_bytes().replace(b"dog", b"DOG"))
+    with pytest.raises(InputError, match="holds shards made otherwise .its source 1, a.txt, content is '"):
+        make("out", inputs=edited)
     stored = json.loads((tmp_path / "out/manifest.json").read_text())
     for file in stored["source"]["files"]:  # an older manifest
         del file["content"]
