@@ -11,10 +11,10 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate, groupby, pairwise
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeVar
 
 import pyarrow as pa
 from pyarrow import parquet
@@ -26,6 +26,7 @@ KINDS = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
 PIECE = 1 << 24  # bytes of a file that are a piece, at least
 NOT_UTF8, NOT_JSON, NEAR_EMPTY = "not UTF-8", "not JSON", "near-empty"
 _EMPTY_LINE = re.compile(r"\n[^\S\n]*\n")
+Item = TypeVar("Item")
 _ROWS = 64  # of a Parquet file that are in memory at once: they may be books
 
 
@@ -60,28 +61,58 @@ class Document(NamedTuple):
         return " ".join(self.paragraphs)
 
 
+def gathered(items: Iterable[Item], size_of: Callable[[Item], int], least: int) -> Iterator[list[Item]]:
+    """Gather items into lists, each of which ends as soon as it has the least size."""
+    group, size = [], 0
+    for item in items:
+        group.append(item)
+        size += size_of(item)
+        if size >= least:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
 def find_files(option: str, places: Sequence[str]) -> list[Path]:
     """Find the files that an option names, and those of a known kind in the folders that it names; sorted by path.
 
     Raises:
-        InputError: a place is missing, of no known kind, or a folder without such files.
+        InputError: a place is missing or cannot be read, of no known kind, or a folder without such files.
     """
     files: set[Path] = set()
     for place in places:
         path = Path(place).expanduser().resolve()
-        if path.is_dir():
-            inner = {file for file in path.rglob("*") if file.is_file() and _kind_of(file)}
-            inner = {file for file in inner if not any(part.startswith(".") for part in file.relative_to(path).parts)}
-            if not inner:
-                raise InputError(f"--{option} {place}: no file in this folder ends in {', '.join(KINDS)}")
-            files |= inner
-        elif not path.exists():
+        if not path.exists():
             raise InputError(f"--{option} {place}: no such file or folder")
-        elif not _kind_of(path):
+        try:
+            inner = {*_files_in(path, set())} if path.is_dir() else {path}
+            for file in inner:
+                file.open("rb").close()
+        except OSError as error:
+            raise InputError(f"--{option} {place}: cannot be read ({brief(error)})") from None
+        if not inner:
+            raise InputError(f"--{option} {place}: no file in this folder ends in {', '.join(KINDS)}")
+        if not all(map(_kind_of, inner)):
             raise InputError(f"--{option} {place}: not a known kind of file; it takes {', '.join(KINDS)}, and folders")
-        else:
-            files.add(path)
+        files |= inner
     return sorted(files)
+
+
+def _files_in(folder: Path, seen: set[Path]) -> Iterator[Path]:
+    """The files of a known kind in a folder and in those below it, also behind links, but not in hidden ones.
+
+    Args:
+        seen: gets the folders, of which each is read once.
+    """
+    seen.add(folder.resolve())
+    for path in sorted(folder.iterdir(), key=lambda path: (path.is_symlink(), path)):
+        if path.name.startswith("."):
+            continue
+        if path.is_dir() and path.resolve() not in seen:
+            yield from _files_in(path, seen)
+        elif _kind_of(path) and not path.is_dir():
+            yield path
 
 
 def _kind_of(path: Path) -> str | None:
@@ -128,13 +159,8 @@ def _groups(path: Path, text_field: str) -> list[int]:
             raise InputError(f"--text_field is {text_field!r}; {path} has the fields {', '.join(kinds)}")
         if not (pa.types.is_string(kinds[text_field]) or pa.types.is_large_string(kinds[text_field])):
             raise InputError(f"{path}: the field {text_field!r} holds {kinds[text_field]}; texts are expected")
-        cuts, size = [0], 0
-        for group in range(file.num_row_groups):
-            size += file.metadata.row_group(group).total_byte_size
-            if size >= PIECE or group == file.num_row_groups - 1:
-                cuts.append(group + 1)
-                size = 0
-        return cuts
+        sizes = [file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups)]
+        return [0, *accumulate(map(len, gathered(sizes, int, PIECE)))]
 
 
 def read_documents(piece: Piece, text_field: str) -> Iterator[Document]:

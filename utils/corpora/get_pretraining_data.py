@@ -27,6 +27,7 @@ from utils.app.cli import option, parse_dataclass
 from utils.app.errors import RunError, brief, unwritable
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import PROVENANCE
+from utils.corpora.documents import gathered
 from utils.data.places import HUB_NAME
 from utils.data.published import load_from_hub, opening
 from utils.runs.outputs import difference, held, writable_folder
@@ -158,16 +159,7 @@ def _write(path: Path, texts: Iterator[str | None]) -> Iterator[int]:
     """Write texts to a file that is there whole or not at all; yields the number of each group that it writes."""
     schema = pa.schema([(TEXT, pa.large_string())])
     with replacing(path) as temporary, parquet.ParquetWriter(temporary, schema, compression="zstd") as file:
-        group: list[str | None] = []
-        size = 0
-        for text in texts:
-            group.append(text)
-            size += len(text or "")
-            if size >= GROUP:
-                file.write_table(pa.table([group], schema))
-                yield len(group)
-                group, size = [], 0
-        if group:
+        for group in gathered(texts, lambda text: len(text or ""), GROUP):
             file.write_table(pa.table([group], schema))
             yield len(group)
 

@@ -20,7 +20,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +31,7 @@ from bart.errors import InputError
 from bart.files import read_json, write_json
 from utils.app.cli import parse_dataclass
 from utils.app.errors import unwritable
-from utils.app.progress import start_log
+from utils.app.progress import progress, start_log
 from utils.corpora.documents import find_files, pieces_of
 from utils.corpora.shard_cluster import cluster_of, run_stage
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, MakeShardsOptions, Work
@@ -47,7 +47,7 @@ from utils.corpora.shard_stages import (
     write_shard,
 )
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
-from utils.runs.outputs import difference, held, writable_folder
+from utils.runs.outputs import difference, file_digest, held, writable_folder
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -82,13 +82,14 @@ def make_shards(options: MakeShardsOptions) -> None:
         "options": options.lasting,
     }
     sources = [
-        {"name": path.name, "bytes": path.stat().st_size, "split": SHARD_SPLITS[is_val]} for path, is_val in files
+        {"name": path.name, "bytes": path.stat().st_size, "content": file_digest(path), "split": SHARD_SPLITS[is_val]}
+        for path, is_val in progress("comparing", len(files), "files", files)
     ]
     if _is_made(options.output, plan, sources):
         print(f"{options.output}: is there already")
         return
     folder = writable_folder("--output", options.output).resolve()
-    record = plan | {"files": {str(path): path.stat().st_mtime_ns for path, _ in files}, "source": sources}
+    record = plan | {"source": sources}
     work = Work(options, folder, plan["vocabulary"], plan["vocab_size"])
     with _alone(options.output, record), cluster_of(options, folder) as client:
         write_json(folder / WORK / BEGUN, record)
@@ -116,8 +117,12 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
         manifest = {"task": DENOISING, **read_json(folder / MANIFEST)}
         stored = {name: manifest.get(name) for name in plan}
         of_files = manifest.get("source", {}).get("files", [])
-        stored["source"] = [{name: file[name] for name in ("name", "bytes", "split")} for file in of_files]
-        _refuse(folder, difference(stored, {**plan, "source": list(sources)}), "holds shards made otherwise")
+        names = [name for name in sources[0] if all(name in file for file in of_files)]  # older ones have no content
+        stored["source"], source = (
+            {f"{number}, {file['name']},": {name: file[name] for name in names} for number, file in enumerate(files, 1)}
+            for files in (of_files, sources)
+        )
+        _refuse(folder, difference(stored, {**plan, "source": source}), "holds shards made otherwise")
         shutil.rmtree(folder / WORK, ignore_errors=True)
         return True
     if folder.exists() and not folder.is_dir():
@@ -144,8 +149,7 @@ def _alone(folder: Path, record: dict[str, Any]) -> Iterator[None]:
             (work / name).mkdir(parents=True, exist_ok=True)
         with held(work / ".lock", f"--output {folder}: another run is making it"):
             if (work / BEGUN).exists():
-                begun = {"task": DENOISING, **read_json(work / BEGUN)}
-                _refuse(folder, difference(begun, record), "holds what another run has begun")
+                _refuse(folder, difference(read_json(work / BEGUN), record), "holds what another run has begun")
             try:
                 yield
             finally:
@@ -162,8 +166,8 @@ def _make(
 ) -> dict[str, Any]:
     """Run all stages; return the part of the manifest that depends on the texts."""
     options = work.options
-    of_files = [pieces_of(path, options.text_field, is_val) for path, is_val in files]
-    numbered = {f"{number:06d}": (number, piece) for number, piece in enumerate(chain.from_iterable(of_files))}
+    pieces = chain.from_iterable(pieces_of(path, options.text_field, is_val) for path, is_val in files)
+    numbered = {f"{number:06d}": (number, piece) for number, piece in enumerate(pieces)}
     read = run_stage(client, "reading", hash_documents, work, "documents", numbered)
     counts = [record["documents"] for record in read]
     dropped = sum((Counter(record["dropped"]) for record in read), Counter())
@@ -203,12 +207,9 @@ def _make(
     for shard, record in zip(shards, written, strict=True):
         facts = {"file": shard.name, "bin": options.bins[shard.group % len(options.bins)]}
         splits[shard.name.partition("/")[0]].append(facts | record)
-    of_pieces = (record["digest"] for record in read)
-    of_texts = ["".join(islice(of_pieces, len(pieces))) for pieces in of_files]
-    digests = [xxhash.xxh3_128_hexdigest(text.encode()) for text in of_texts]
-    source = [facts | {"digest": digest} for facts, digest in zip(sources, digests, strict=True)]
+    contents = "".join(source["content"] for source in sources)
     return {
-        "source": {"hash": xxhash.xxh3_128_hexdigest("".join(digests).encode()), "files": source},
+        "source": {"hash": xxhash.xxh3_128_hexdigest(contents.encode()), "files": sources},
         "documents": {"kept": kept, "dropped": dict(sorted(dropped.items()))},
         "short_examples": sum(record["short"] for record in made),
         "splits": splits,

@@ -12,7 +12,6 @@ if __name__ == "__main__":
 
 import hashlib
 import logging
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from glob import escape
@@ -29,7 +28,7 @@ from utils.data.published import load_from_hub, opening
 from utils.data.rows import READERS
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, ratios_of, split_of
 from utils.data.tables import Fields, Row, open_dataset, open_rows
-from utils.data.token_cache import alone, cache_folder
+from utils.data.token_cache import alone, cache_folder, hold
 from utils.runs.outputs import file_digest
 
 logger = logging.getLogger("utils.corpora.prepare")
@@ -53,19 +52,23 @@ class PrepareOptions:
         help=f"shares of train, val and test, by a hash of seed and source (default: {DEFAULT_RATIO}, but a dataset's "
         "own train, validation and test splits stay)",
     )
-    seed: int = option(DEFAULT_SEED, help="seed of the split")
+    seed: int | None = option(None, help=f"seed of the split; by default {DEFAULT_SEED}")
 
 
 def prepare(options: PrepareOptions) -> None:
     """Make a data directory.
 
     Raises:
-        InputError: an input is missing or malformed, a split would be empty, or the folder holds something.
+        InputError: an input is missing or malformed, a split would be empty, the folder holds something, or the
+            splits are kept and --seed is given.
     """
     shares = ratios_of(options.split_ratio or DEFAULT_RATIO)
+    seed = DEFAULT_SEED if options.seed is None else options.seed
     fields = options.source_field, options.target_field
     inputs = inputs_of(options.input, fields, keep_splits=options.split_ratio is None)
-    facts = {"inputs": [each.name for each in inputs], "fields": fields, "seed": options.seed}
+    if inputs[0].split and options.seed is not None:
+        raise InputError(f"--seed {seed}: {options.input[0]} is split already; --split_ratio splits it anew")
+    facts = {"inputs": [each.name for each in inputs], "fields": fields, "seed": seed}
     split_ratio = None if inputs[0].split else dict(zip(SPLITS, shares, strict=True))
     splits = [each.split for each in inputs] if split_ratio is None else [s for s in SPLITS if split_ratio[s]]
     with making(options.output, facts | {"split_ratio": split_ratio}, splits) as data:
@@ -74,7 +77,7 @@ def prepare(options: PrepareOptions) -> None:
             for row in progress("reading", None, "rows", each.rows):
                 split = each.split
                 if split is None and row.fault is None:
-                    split = split_of(row.source, shares, options.seed)
+                    split = split_of(row.source, shares, seed)
                 data.add(split, row)
                 data.facts[SOURCE_COLUMN] = row.column or data.facts.get(SOURCE_COLUMN)
 
@@ -85,7 +88,7 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str
     A directory with a table for each split is such files.
 
     The directory lies where token ids are kept. Its name holds digests of the files and of the columns; directories
-    of other content are removed.
+    of other content are removed unless a process uses them.
 
     Raises:
         InputError: as `prepare` does, or the folder cannot be written.
@@ -101,13 +104,12 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str
     folder = cache / f"{content}-{hashlib.blake2b(repr(fields).encode(), digest_size=4).hexdigest()}"
     with alone(cache):  # of several processes, one makes it
         if not (folder / PROVENANCE).is_file():
-            for made in cache.glob(f"{escape(file.name)}-*/{PROVENANCE}"):
-                if not made.parent.name.startswith(content):
-                    shutil.rmtree(made.parent)
             try:
                 prepare(PrepareOptions((str(file),), folder, *fields))
             except InputError as error:
                 raise InputError(str(error).replace(str(folder), f"--data_dir {file}")) from None
+        made = (path.parent for path in cache.glob(f"{escape(file.name)}-*/{PROVENANCE}"))
+        hold(folder, [path for path in made if not path.name.startswith(content)])
     return str(folder)
 
 

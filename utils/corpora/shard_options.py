@@ -14,6 +14,7 @@ from utils.corpora.documents import KINDS
 from utils.data.shard_format import DENOISING, MLM_NSP, SPECIAL
 
 WORK = ".work"  # a folder beside the shards, until they are whole
+VAL_RATIO, SHORTER, DUPLICATES = 0.005, 0.1, 5  # --val_ratio, --short_seq_prob and --duplicate_factor
 MOST_EXAMPLES, LEAST_SHARDS = 1 << 16, 8  # of a file, and of a bin, unless --shards says otherwise
 
 
@@ -38,11 +39,11 @@ class MakeShardsOptions:
     val_input: tuple[str, ...] = option(
         (), metavar="PATH", help="held-out documents; those in --input too are left out there"
     )
-    val_ratio: float = option(
-        0.005,
+    val_ratio: float | None = option(
+        None,
         least=0,
         most=0.5,
-        help="share of the documents that is held out where there is no --val_input; unless it is 0, one at least",
+        help=f"share of the documents that is held out without --val_input: 0, or at least one; by default {VAL_RATIO}",
     )
     text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
     min_tokens: int = option(8, least=1, help="leave out examples that have fewer, special ones not counted")
@@ -52,10 +53,12 @@ class MakeShardsOptions:
         help=f"files of each bin to train on (default: {LEAST_SHARDS}, or more, of {MOST_EXAMPLES:,} examples)",
     )
     seed: int = option(42, least=0, help="of the order of examples, and of what is held out")
-    short_seq_prob: float = option(
-        0.1, section="mlm_nsp", least=0, most=1, help="share of the documents whose pairs are to be shorter"
+    short_seq_prob: float | None = option(
+        None, section=MLM_NSP, least=0, most=1, help=f"share of the documents with shorter pairs; by default {SHORTER}"
     )
-    duplicate_factor: int = option(5, least=1, help="times that a document is cut into pairs, other ones each time")
+    duplicate_factor: int | None = option(
+        None, least=1, help=f"times that a document is cut into pairs, other ones each time; by default {DUPLICATES}"
+    )
     workers: int | None = option(
         None, least=0, help="processes, 0 for this one alone; by default one for each core", section="Dask"
     )
@@ -76,8 +79,15 @@ class MakeShardsOptions:
             )
         if self.scheduler is not None and self.workers is not None:
             raise InputError(f"--workers {self.workers}: --scheduler {self.scheduler} has workers of its own")
-        object.__setattr__(self, "bins", bins)
-        object.__setattr__(self, "val_ratio", 0.0 if self.val_input else self.val_ratio)
+        if self.val_input and self.val_ratio is not None:
+            raise InputError(f"--val_ratio {self.val_ratio:g}: --val_input names all that is held out; give one")
+        of_pairs = {"short_seq_prob": SHORTER, "duplicate_factor": DUPLICATES}
+        for name in of_pairs if self.task != MLM_NSP else ():
+            if getattr(self, name) is not None:
+                raise InputError(f"--{name} is of use with --task {MLM_NSP} only; --task is {self.task}")
+        for name, default in {"bins": bins, "val_ratio": 0.0 if self.val_input else VAL_RATIO, **of_pairs}.items():
+            if getattr(self, name) in (None, ()):
+                object.__setattr__(self, name, default)
 
     @property
     def special(self) -> int:

@@ -32,7 +32,7 @@ from pyarrow import parquet
 from tokenizers import Tokenizer
 
 from bart.files import replacing, sha256_of
-from utils.corpora.documents import NEAR_EMPTY, Document, Piece, read_documents
+from utils.corpora.documents import NEAR_EMPTY, Document, Piece, gathered, read_documents
 from utils.corpora.segment_pairs import SegmentPairs, ShardExample
 from utils.corpora.shard_options import Work
 from utils.data.shard_format import MLM_NSP, TOKENIZER
@@ -73,14 +73,13 @@ def hash_documents(work: Work, number: int, piece: Piece) -> StageRecord:
     """Write (N, 2) uint64, a hash of each document of a piece that can be read. Equal texts have equal hashes.
 
     Returns:
-        documents: N. dropped: reason -> how many cannot be read. digest: of the texts. lowest: the least share below
-        which a document that surely gives examples is held out, or, of pairs, two; 0 where there are none.
+        documents: N. dropped: reason -> how many cannot be read. lowest: the least share below which a document that
+        surely gives examples is held out, or, of pairs, two; 0 where there are none.
     """
     hashes: list[bytes] = []
     shares: list[float] = []
     least = work.options.min_tokens
     dropped: Counter[str] = Counter()
-    digest = xxhash.xxh3_128()
     for document in read_documents(piece, work.options.text_field):
         if document.fault:
             dropped[document.fault] += 1
@@ -89,12 +88,10 @@ def hash_documents(work: Work, number: int, piece: Piece) -> StageRecord:
             hashes.append(xxhash.xxh3_128_digest(text))
             if len(text) >= BYTES * least or len(text.split()) >= least:
                 shares.append(_share_of(hashes[-1], work))
-            # With its line breaks, which are ends of sentences.
-            digest.update("\n".join([*document.paragraphs, ""]).encode())
     _save(work.path("documents", f"{number:06d}.npy"), np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2))
     first = heapq.nsmallest(count := 1 + (work.options.task == MLM_NSP), {*shares})
     lowest = first[-1] if len(first) == count else 0.0
-    return {"documents": len(hashes), "dropped": dropped, "digest": digest.hexdigest(), "lowest": lowest}
+    return {"documents": len(hashes), "dropped": dropped, "lowest": lowest}
 
 
 def _share_of(key: bytes, work: Work) -> float:
@@ -169,7 +166,7 @@ def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: 
     runs, pairs, counts = _Runs(work, number), SegmentPairs(options), Counter[str]()
     readable = (document for document in read_documents(piece, options.text_field) if not document.fault)
     fresh = ((place, document) for place, document in enumerate(readable) if first + place not in repeats)
-    for documents in _batches(fresh):
+    for documents in gathered(fresh, lambda numbered: sum(map(len, numbered[1].paragraphs)), _CHARACTERS):
         sentences = [sentences_of(document) for _, document in documents]
         counts["undivided"] += sum(len(each) == 1 and len(each[0]) >= LONG_SENTENCE for each in sentences)
         encoded = tokenizer.encode_batch_fast(list(chain.from_iterable(sentences)), add_special_tokens=False)
@@ -220,19 +217,6 @@ def sentences_of(document: Document) -> list[str]:
     """The sentences of a document: each begins with the blank before it, and joined they are its text."""
     paragraphs = [*document.paragraphs[:1], *(f" {paragraph}" for paragraph in document.paragraphs[1:])]
     return [sentence for paragraph in paragraphs for sentence in sentence_parts(paragraph)]
-
-
-def _batches(documents: Iterable[tuple[int, Document]]) -> Iterator[list[tuple[int, Document]]]:
-    batch: list[tuple[int, Document]] = []
-    size = 0
-    for place, document in documents:
-        batch.append((place, document))
-        size += sum(map(len, document.paragraphs))
-        if size >= _CHARACTERS:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
 
 
 @dataclass

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
+from glob import escape
 from pathlib import Path
 
 from bart.errors import InputError
@@ -15,7 +17,7 @@ from utils.corpora.documents import KINDS, PIECE, find_files
 from utils.corpora.make_shards import make_shards
 from utils.corpora.shard_options import WORK, MakeShardsOptions
 from utils.data.shard_format import FORMAT, MANIFEST, TOKENIZER
-from utils.data.token_cache import alone, cache_folder
+from utils.data.token_cache import KEPT, alone, cache_folder, hold
 from utils.runs.outputs import file_digest
 
 logger = logging.getLogger(__name__)
@@ -58,8 +60,9 @@ def is_text(data_dir: str) -> bool:
 def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: str, sequence_length: int) -> str:
     """Make shards of a file or a folder of text, once, and return their directory.
 
-    Its name holds a digest of the texts, the vocabulary and the options, so that shards of others are made anew. Which
-    documents are held out depends on the texts alone, whatever the seed of the run.
+    Its name holds a digest of the texts, the vocabulary and the options, so that shards of others are made anew, and
+    all but the KEPT that were used last are removed. Which documents are held out depends on the texts alone, whatever
+    the seed of the run.
 
     Args:
         tokenizer: whose ids the examples are.
@@ -101,5 +104,9 @@ def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: 
                 raise InputError(message.replace("--sequence_length", "--max_source_length")) from None
             finally:
                 shutil.rmtree(vocabulary)
+        with suppress(OSError):  # they may be another user's
+            folder.touch()
+        made = sorted(cache.glob(f"{escape(place.name)}-shards-*"), key=lambda path: path.stat().st_mtime_ns)
+        hold(folder, made[:-KEPT])
     logger.info("shards of %s: %s", data_dir, folder)
     return str(folder)

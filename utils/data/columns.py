@@ -14,19 +14,7 @@ from utils.data.parallel_text import one_line
 from utils.data.places import HUB, TABLES, hint_at, is_streamed, suffix_of, table_in
 from utils.data.published import find_files_of, load_from_hub, opening, parquet_rows
 from utils.data.rows import ABSENT, READERS, SURROGATE, check_names
-from utils.data.splits import (
-    DEFAULT_RATIO,
-    DEFAULT_SEED,
-    EVERY,
-    SPLITS,
-    WHOLE,
-    Choice,
-    MissingSplit,
-    Row,
-    check_split,
-    ratios_of,
-    split_of,
-)
+from utils.data.splits import EVERY, SPLITS, WHOLE, Choice, MissingSplit, check_split, of_split
 
 if TYPE_CHECKING:
     import datasets
@@ -142,12 +130,6 @@ def _reader_of(text_column: Callable[[Collection[str]], str]) -> Callable[[Recor
         return one_line(str(record.values.get(column)))
 
     return text_of
-
-
-def of_split(split: str, rows: Iterable[Row], text_of: Callable[[Row], str]) -> Iterator[Row]:
-    """Rows of a split, of a table that is yet to be split. Equal texts come into one split, whatever their labels."""
-    shares = ratios_of(DEFAULT_RATIO)
-    return (row for row in rows if split == WHOLE or split_of(text_of(row), shares, DEFAULT_SEED) == split)
 
 
 def _with_class_names(dataset: datasets.IterableDataset) -> Iterator[Mapping[str, Any]]:

@@ -73,11 +73,7 @@ def load_from_hub(name: str, streaming: bool) -> tuple[dict[str, Any], str]:
     # A bare name could also be that of a folder here.
     path = f"hf://datasets/{parts['name']}"
     splits = load_dataset(path, parts["config"], revision=commit, streaming=streaming)
-    our_names = {}
-    for our_name, known in SPLIT_NAMES.items():
-        present = [split for split in known if split in splits]
-        if present:
-            our_names[present[0]] = our_name
+    our_names = {next((name for name in known if name in splits), None): ours for ours, known in SPLIT_NAMES.items()}
     splits = {our_names.get(split, split): rows for split, rows in splits.items()}
     return splits, f"{name.partition('@')[0]}@{commit}"
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from bart.errors import InputError
 from bart.files import PathName
-from utils.data.places import suffix_of
+from utils.data.places import WORDS, suffix_of
 from utils.text.lines import iter_lines
 
 logger = logging.getLogger(__name__)
@@ -61,9 +61,10 @@ def json_lines(path: Path) -> NumberedRows:
 
 
 def _json_rows(path: Path) -> NumberedRows:
-    """Read a .json file: JSON lines, or one array of objects or an object that holds such a list, on any lines.
+    """Read a .json file: JSON lines; or, on any lines, an array of objects, an object with such a list, or of columns.
 
-    The rows of the latter two are numbered themselves.
+    Columns are of one length. An object with a sentence, a list of texts called words or tokens, is one row. Rows that
+    are not lines are numbered themselves.
 
     Raises:
         InputError: it is none of these.
@@ -79,10 +80,25 @@ def _json_rows(path: Path) -> NumberedRows:
         lists = [each for name, each in value.items() if isinstance(each, list) and (len(value) == 1 or name in LISTS)]
         if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]):
             rows = lists[0]
+        elif columns := _columns_in(value):
+            rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
+            logger.info("%s: an object of columns, which hold %d rows", path, len(rows))
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise InputError(f"{path}, row {number}: {shortened(row)}; allowed: an object with the fields of the row")
         yield number, row
+
+
+def _columns_in(value: Mapping[str, Any]) -> dict[str, list[Any]] | None:
+    """The columns of an object of lists, or of objects by the numbers of rows, as of pandas; None of other objects."""
+    columns = [*value.values()]
+    if all(isinstance(cells, dict) and all(map(str.isdecimal, cells)) for cells in columns):
+        columns = [[*cells.values()] for cells in columns] if len({*map(tuple, columns)}) == 1 else []
+    if not all(isinstance(cells, list) for cells in columns) or len({*map(len, columns)}) != 1:
+        return None
+    table = dict(zip(value, columns, strict=True))
+    is_sentence = any(isinstance(cell, str) for name in WORDS for cell in table.get(name, ()))
+    return None if is_sentence else table
 
 
 def check_names(path: PathName, names: Iterable[str]) -> None:

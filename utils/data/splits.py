@@ -9,7 +9,7 @@ where their number is limited, so that a sorted file gives a fair sample.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from operator import itemgetter
@@ -57,6 +57,12 @@ def split_of(source: str, shares: Sequence[float], seed: int) -> str:
         if place < end:
             return split
     return [split for split, share in zip(SPLITS, shares, strict=True) if share][-1]  # their sum may be just below 1
+
+
+def of_split(split: str, rows: Iterable[Row], text_of: Callable[[Row], str]) -> Iterator[Row]:
+    """Rows of a split, of a table that is yet to be split. Equal texts come into one split, whatever their labels."""
+    shares = ratios_of(DEFAULT_RATIO)
+    return (row for row in rows if split == WHOLE or split_of(text_of(row), shares, DEFAULT_SEED) == split)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from reprlib import repr as shortened
 from typing import Any
 
 from bart.errors import InputError
-from utils.data.columns import Record, of_split, read_records, text_in
+from utils.data.columns import Record, read_records, text_in
 from utils.data.parallel_text import one_line
 from utils.data.places import check_one, is_streamed, table_in
-from utils.data.splits import EVERY, SPLIT_NAMES, WHOLE, Choice, check_split
+from utils.data.splits import EVERY, SPLIT_NAMES, WHOLE, Choice, check_split, of_split
 
 logger = logging.getLogger(__name__)
 COLUMNS = ("question", "context")

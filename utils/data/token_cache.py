@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from glob import escape
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import xxhash
@@ -30,6 +32,7 @@ from utils.text.lines import iter_lines, references_of
 logger = logging.getLogger(__name__)
 _FORMAT = "5"  # of the files of the cache and of their content; a new number makes them anew
 KEPT = 4  # caches of one text file: those of the settings that were used last
+_held: list[BinaryIO] = []  # locks of the folders that this process uses
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,22 @@ def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
             return writable_folder("--cache_dir", data_dir / ".cache")
         cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch"
     return writable_folder("--cache_dir", Path(cache_dir) / name)
+
+
+def hold(folder: Path, old: Iterable[Path]) -> None:
+    """Hold a folder of a cache as long as this process lives, and remove old ones that no other process holds."""
+    with suppress(OSError):  # the cache may be another user's
+        _held.append(_lock_of(folder).open("w+b"))
+        fcntl.lockf(_held[-1], fcntl.LOCK_SH)
+    for each in {*old} - {folder}:
+        with suppress(OSError), _lock_of(each).open("w+b") as lock:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(each)
+            _lock_of(each).unlink()
+
+
+def _lock_of(folder: Path) -> Path:
+    return folder.with_name(f".{folder.name}.lock")
 
 
 def alone(cache: Path) -> AcquireReturnProxy:

@@ -89,11 +89,20 @@ def test_pieces_together_hold_each_document_once(tmp_path: Path, size: int, monk
 
 
 def test_files_of_folders_in_order_of_their_paths(tmp_path: Path) -> None:
+    """Also of folders behind links, each once; a link that leads nowhere is no text that is left out without a word."""
     for name in ("b/2.txt", "b/1.JSONL.gz", "a.parquet", "README.md", ".hidden/x.txt", "b/.y.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     expected = [tmp_path / name for name in ("a.parquet", "b/1.JSONL.gz", "b/2.txt")]
     assert find_files("input", [str(tmp_path / "b"), str(tmp_path), str(tmp_path / "b/2.txt")]) == expected
+    (tmp_path / "links").mkdir()
+    for link, target in (("a", "b"), ("again", "b"), ("loop", "links"), ("of_file.txt", "b/2.txt")):
+        (tmp_path / "links" / link).symlink_to(tmp_path / target)
+    names = ["a/1.JSONL.gz", "a/2.txt", "of_file.txt"]
+    assert find_files("input", [str(tmp_path / "links")]) == [tmp_path / "links" / name for name in names]
+    (tmp_path / "links/gone.txt").symlink_to(tmp_path / "gone")
+    with pytest.raises(InputError, match="--input .*links: cannot be read .*gone.txt"):
+        find_files("input", [str(tmp_path / "links")])
 
 
 @pytest.mark.parametrize(

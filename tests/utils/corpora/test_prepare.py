@@ -382,6 +382,8 @@ def test_tables_of_splits_are_prepared_anew_when_one_is_renamed(tmp_path: Path) 
     for name in ("train", "test"):
         write_jsonl(tmp_path / f"{name}.jsonl", [{"document": f"{name} {i}", "summary": "x"} for i in range(3)])
     prepared_file(str(tmp_path), (None, None))
+    with pytest.raises(InputError, match=f"^--seed 42: {tmp_path} is split already; --split_ratio splits it anew"):
+        main(["--input", str(tmp_path), "--output", str(tmp_path / "out"), "--seed", "42"])
     (tmp_path / "test.jsonl").rename(tmp_path / "val.jsonl")
     folder = Path(prepared_file(str(tmp_path), (None, None)))
     assert sorted(path.stem for path in folder.glob("*.source")) == ["train", "val"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -55,7 +56,9 @@ def test_a_run_goes_on_with_what_is_whole(make: Make, tmp_path: Path, monkeypatc
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
-def test_a_finished_folder_is_left_alone(make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_folder_is_left_alone(
+    make: Make, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     make("out")
     assert re.search(r"out: \d+ examples to train on and \d+ held out, of at most 48 tokens", capsys.readouterr().out)
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
@@ -64,6 +67,16 @@ def test_a_finished_folder_is_left_alone(make: Make, tmp_path: Path, capsys: pyt
     assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("*")}
     with pytest.raises(InputError, match="holds shards made otherwise .its seed is 42, this run's is 1.: name another"):
         make("out", "--seed", 1)
+    edited = [tmp_path / name for name in ("a.txt", "b.txt")]
+    for path in edited:
+        path.write_bytes((corpus / path.name).read_bytes().replace(b"dog", b"DOG"))
+    with pytest.raises(InputError, match="holds shards made otherwise .its source 1, a.txt, content is '"):
+        make("out", inputs=edited)
+    stored = json.loads((tmp_path / "out/manifest.json").read_text())
+    for file in stored["source"]["files"]:  # an older manifest
+        del file["content"]
+    (tmp_path / "out/manifest.json").write_text(json.dumps(stored))
+    make("out")
     (tmp_path / "out/manifest.json").write_text("{}")  # of another program
     with pytest.raises(InputError, match="holds shards made otherwise .its format is None, this run's is 1.: name"):
         make("out")
@@ -120,6 +133,9 @@ def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeyp
         (["--bins", "32", "16", "48"], "--bins 32 16 48: they must rise"),
         (["--bins", "16", "16", "48"], "they must rise"),
         (["--min_tokens", "24"], "--min_tokens is 24; at --sequence_length 48 it is at most 23"),
+        (["--short_seq_prob", "0.1"], "--short_seq_prob is of use with --task mlm_nsp only; --task is denoising"),
+        (["--task", "mlm", "--duplicate_factor", "5"], "--duplicate_factor is of use with --task mlm_nsp only"),
+        (["--val_ratio", "0", "--val_input", "{short}"], "--val_ratio 0: --val_input names all that is held out"),
         (["--workers", "2"], "--workers 2: --scheduler .* has workers of its own"),
         (["--val_input", "nowhere"], "--val_input nowhere: no such file or folder"),
         (["--tokenizer", "./nothing"], r"\./nothing: no such file or folder"),

@@ -130,6 +130,8 @@ ROWS = [{"text": "a {", "label": "x", "tags": [{"n": 1}]}, {"text": "b\n}", "lab
         lambda rows: json.dumps({"data": rows}),
         lambda rows: json.dumps({"sentences": rows}, indent=1),
         lambda rows: json.dumps({"version": "1.0", "data": rows}, indent=4),
+        lambda rows: json.dumps({name: [row[name] for row in rows] for name in rows[0]}, indent=1),
+        lambda rows: json.dumps({name: {"7": rows[0][name], "3": rows[1][name]} for name in rows[0]}),
         lambda rows: "\n".join(map(json.dumps, rows)),
         lambda rows: "\ufeff\r\n" + "\r\n\r\n".join(map(json.dumps, rows)) + "\r\n",
         lambda rows: "[\n" + ",\n".join(map(json.dumps, rows)) + "\n]\n",
@@ -143,7 +145,7 @@ def test_json_of_any_shape(write: Callable[[Rows], str], tmp_path: Path) -> None
 
 
 def test_one_object_is_one_row(tmp_path: Path) -> None:
-    for row in ROWS[0], {"words": ["a", "b"]}, {"text": "a", "spans": [{"begin": 1}]}:
+    for row in ROWS[0], {"words": ["a", "b"]}, {"text": "a", "spans": [{"begin": 1}]}, {"words": ["a"], "tags": ["O"]}:
         for indent in None, 2:
             (tmp_path / "a.json").write_text(json.dumps(row, indent=indent))
             assert rows_of(tmp_path / "a.json") == [row]

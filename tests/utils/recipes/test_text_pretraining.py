@@ -179,6 +179,8 @@ def test_shards_are_made_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
     again = shards_of(place, DENOISING)
     assert again.directory != first.directory and len(made) == 8
     assert again.values["documents"]["kept"] == 30
+    kept = [*again.directory.parent.glob("texts-shards-*")]
+    assert len(kept) == text_shards.KEPT and again.directory in kept and first.directory not in kept
 
 
 @pytest.mark.parametrize(
