@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -370,3 +371,15 @@ def test_the_service(
         assert path in client.get("/openapi.json").json()["paths"]
         assert client.get("/").status_code == 200
         assert client.post("/summarize", json={"text": "a"}).status_code == 404
+    for name, value in {"max_beams": 2, "documents": LongDocumentOptions("cut")}.items():
+        with pytest.raises(InputError, match=f"^--.* is (2|cut); it is of --task summarization; this is {task}$"):
+            replace(args, **{name: value})
+
+
+@pytest.mark.parametrize("task", ["question_answering"])
+def test_a_service_that_could_answer_nobody_does_not_start(task: str, model: str) -> None:
+    args = ServeArguments(
+        inference=InferenceOptions(model=model, gpus=0), documents=LongDocumentOptions(max_source_length=70), task=task
+    )
+    with pytest.raises(InputError, match="^--max_source_length is 70; beside a question of --max_query_length 64 it"):
+        PredictionService(args)

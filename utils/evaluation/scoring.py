@@ -225,16 +225,14 @@ def score_predictions(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The metrics of predictions, if they have targets, and a row for each."""
     targets = sum(prediction.targets for prediction in predictions)
+    rows = [task.row(raw, examples, number, prediction) for number, prediction in enumerate(predictions)]
     metrics: dict[str, Any] = {}
-    each: Mapping[str, Any] = {}
-    if targets:
+    if targets or any("reference" in row for row in rows):  # a label that training has not seen has no loss
         metrics, each = task.score(raw, predictions, loaded)
+        rows = [row | {name: float(values[number]) for name, values in each.items()} for number, row in enumerate(rows)]
+    if targets:
         loss = sum(prediction.loss for prediction in predictions) / targets
         metrics = {**metrics, "loss": round(loss, 4)}  # fp32 cannot be trusted further
-    rows = [
-        task.row(raw, examples, number, prediction) | {name: float(values[number]) for name, values in each.items()}
-        for number, prediction in enumerate(predictions)
-    ]
     return metrics, rows
 
 

@@ -14,7 +14,7 @@ if __name__ == "__main__":
     run_program("utils.metrics.entities")
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from pathlib import Path
 from reprlib import repr as shortened
@@ -29,7 +29,7 @@ from utils.data.columns import column_in
 from utils.data.places import TABLES, TAGS, suffix_of
 from utils.data.rows import has_quoted_names
 from utils.metrics.by_class import ByClass, scores_by_class
-from utils.metrics.files import FileOptions, print_scores
+from utils.metrics.files import FileOptions, check_columns, print_scores
 from utils.text.conll import Sentence, read_conll
 from utils.text.lines import iter_lines, list_in
 from utils.text.tags import OUTSIDE, Scheme, scheme_of
@@ -152,7 +152,8 @@ def _read(path: str, field: str | None, option_name: str, usual: Sequence[str]) 
     """Sentences with their tags, of a CoNLL file or a table; a table's may lack words, and hold tags between blanks."""
     suffix = suffix_of(Path(path))
     if suffix not in TABLES or (suffix == ".tsv" and not has_quoted_names(next(iter_lines(path, blank=True)))):
-        return read_conll(Path(path), tags_column=field, tags_option=option_name)
+        sentences = read_conll(Path(path), tags_column=field, tags_option=option_name)
+        return [replace(sentence, column=field) for sentence in sentences]
     (records, chosen), sentences = column_in(path, option_name, field, usual), []
     for record in records:
         tags, words = record.values.get(chosen), record.values.get("words", record.values.get("tokens"))
@@ -163,7 +164,7 @@ def _read(path: str, field: str | None, option_name: str, usual: Sequence[str]) 
             raise InputError(
                 f"{record.name}: {chosen} is {shortened(tags)}; allowed: a list of tags that are not blank"
             )
-        sentences.append(Sentence(record.name, words if isinstance(words, list) else [], tags))
+        sentences.append(Sentence(record.name, words if isinstance(words, list) else [], tags, chosen))
     return sentences
 
 
@@ -181,6 +182,7 @@ def _predicted(path: str, field: str | None, references: Sequence[Sentence], sch
         sentences = _read(path, field, "prediction_field", ("prediction", *TAGS))
     if len(sentences) != len(references):
         raise InputError(f"{path} has {len(sentences)} sentences; allowed: {len(references)}, as the references have")
+    check_columns(*((first.name, first.column) for first in (sentences[0], references[0])))
     for sentence, reference in zip(sentences, references, strict=True):
         if len(sentence.tags) != len(reference.tags):
             counts = f"{len(sentence.tags)} tags; {reference.name} has {len(reference.tags)} words"

@@ -69,7 +69,7 @@ class TextFileOptions(FileOptions):
         """
         references, texts = [], {}
         given = values_of(self.references, "target_field", self.target_field, TARGETS, False)
-        for where, value, _ in given:
+        for where, value, *_ in given:
             line = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
             if not isinstance(line, str) or not one_line(line):
                 raise InputError(f"{where}: the reference is {shortened(value)}; allowed: a text or a list of texts")
@@ -92,14 +92,25 @@ class Value(NamedTuple):
     place: str
     value: Any
     id: Any = None
+    column: str | None = None
 
 
 def check_rows(paths: tuple[str, str], rows: Sequence[Value], references: Sequence[Value]) -> None:
-    """Raise InputError where two files differ in their number of rows, or rows in their ids, if both have some."""
+    """Raise InputError where two files differ in their number of rows, or rows in their ids, or are one column."""
     check_counts(paths, len(rows), len(references))
+    if rows[0].column is not None:
+        check_columns(*((first.place, first.column) for first in (rows[0], references[0])))
     for row, reference in zip(rows, references, strict=True):
         if None not in (row.id, reference.id) and str(row.id) != str(reference.id):
             raise InputError(f"{row.place}: the id is {row.id!r}; allowed: {reference.id!r}, as in {reference.place}")
+
+
+def check_columns(predicted: tuple[str, str | None], right: tuple[str, str | None]) -> None:
+    """Raise InputError where predictions begin at the place and in the column of the references."""
+    place, column = predicted
+    if predicted == right:
+        column = column or "the last one"
+        raise InputError(f"{place}: its column {column} is compared with itself; --prediction_field names another")
 
 
 def values_of(path: str, option_name: str, field: str | None, usual: Sequence[str], blank: bool = True) -> list[Value]:
@@ -116,7 +127,7 @@ def values_of(path: str, option_name: str, field: str | None, usual: Sequence[st
     if suffix_of(Path(path)) in TABLES:
         records, chosen = column_in(path, option_name, field, usual)
         single = chosen.removesuffix("s")  # rows of scored runs have `references` only where there are several
-        return [Value(name, row.get(chosen, row.get(single)), row.get("id")) for name, row in records]
+        return [Value(name, row.get(chosen, row.get(single)), row.get("id"), chosen) for name, row in records]
     if field is not None:
         raise InputError(
             f"--{option_name} is {field}, a column of a table, and {path} is none; allowed: {', '.join(TABLES)}"

@@ -38,10 +38,12 @@ class PredictionService(Service):
         task = find_task(args.task)
         options = task.Options(max_source_length=args.documents.max_source_length)
         self.predictor = Predictor(task, options, task.EvalOptions(), args.inference, args.batch_size)
-        loaded = self.predictor.loaded
+        loaded, request_model = self.predictor.loaded, prediction_request(args)
+        [example] = request_model.example["inputs"]
+        list(self.predictor([Record("example", example)], tuple(example)))  # what cannot work is said before requests
         config = loaded.model.config
         self.title = f"{config.model_types[0].upper()}: {args.task.replace('_', ' ')}"
-        super().__init__(args, prediction_request(args), self.predictor.task.read_length(loaded), config.vocab_size)
+        super().__init__(args, request_model, self.predictor.task.read_length(loaded), config.vocab_size)
         self.queue: set[_Job] = set()
         self.at_work = 0  # inputs
         self.is_stopped = False

@@ -10,11 +10,11 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from reprlib import repr as shortened
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -39,6 +39,9 @@ from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Task, smoothing_option
 from utils.text.lines import read_lines
 
+if TYPE_CHECKING:
+    from typing import Self
+
 logger = logging.getLogger(__name__)
 REFUSE, BALANCED = "refuse", "balanced"
 MOST_READ = 512  # tokens of a text that are read by default, where the model has as many positions
@@ -52,7 +55,8 @@ class ReadingOptions:
         None,
         section="texts",
         least=8,
-        help=f"tokens read at once; by default {MOST_READ} at most, of embeddings as the model's files say",
+        help=f"tokens read at once; by default as in training, there {MOST_READ} at most, of embeddings as the model's "
+        "files say",
     )
 
 
@@ -190,7 +194,14 @@ class HeadTask(Task[PretrainedModel]):
         config = super().config(model)
         if self.training.classifier_dropout is not None:
             config.classifier_dropout = self.training.classifier_dropout
+        config.max_source_length = self.options.max_source_length  # for `as_trained`
         return config
+
+    def as_trained(self, config: ModelConfig) -> Self:
+        """This task, reading the columns that training read and as many tokens, as far as the model's config says."""
+        length = self.options.max_source_length or config.extra.get("max_source_length")
+        options = replace(self.options, max_source_length=length)
+        return super().as_trained(config).with_parts(options=options)
 
     def initial_model(self, model: ModelOptions, learned: Labels | None, checkpoint: Path | None = None) -> LoadedModel:
         # Without training, a head that begins with random weights would be scored.

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 NEGATIVE = "version_2_with_negative"  # the option, which the model's config keeps
+QUESTION_LENGTH = 64  # tokens
 NO_ANSWER = 0  # the token, `<s>` or `[CLS]`, that stands for it
 SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
 
@@ -50,7 +51,9 @@ class WindowOptions:
         least=0,
         help="tokens of a context that a window shares with the one before; by default 128, at most half of one",
     )
-    max_query_length: int = option(64, least=1, help="tokens that a question is cut to")
+    max_query_length: int | None = option(
+        None, least=1, help=f"tokens that a question is cut to; by default as in training, there {QUESTION_LENGTH}"
+    )
     version_2_with_negative: bool | None = option(
         None,
         section="answers",
@@ -125,20 +128,20 @@ class QuestionAnswering(HeadTask):
         config.extra.pop(NEGATIVE, None)  # of the run that the weights come from
         if self.options.windows.version_2_with_negative:
             config.version_2_with_negative = True
+        config.max_query_length = self.options.windows.max_query_length
         return config
 
     def fitted(self, config: ModelConfig) -> Self:
-        return self._with_negative(False)
+        return self._completed({})
 
     def as_trained(self, config: ModelConfig) -> Self:
-        return super().as_trained(config)._with_negative(config.extra.get(NEGATIVE, False))
+        return super().as_trained(config)._completed(config.extra)
 
-    def _with_negative(self, default: bool) -> Self:
-        """This task, with --version_2_with_negative filled in where it is not given."""
-        windows = self.options.windows
-        chosen = default if windows.version_2_with_negative is None else windows.version_2_with_negative
-        windows = replace(windows, version_2_with_negative=chosen)
-        return self.with_parts(options=replace(self.options, windows=windows))
+    def _completed(self, trained: Mapping[str, Any]) -> Self:
+        """This task, with the options that are not given filled in as in training, as far as that is known."""
+        windows, defaults = self.options.windows, {NEGATIVE: False, "max_query_length": QUESTION_LENGTH}
+        missing = {name: trained.get(name, value) for name, value in defaults.items() if getattr(windows, name) is None}
+        return self.with_parts(options=replace(self.options, windows=replace(windows, **missing)))
 
     # ---- Data
 
