@@ -162,7 +162,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if separator == "":
         raise InputError("--label_separator is ''; allowed: a text such as |")
     references = values_of(files.references, "label_field", args.label_field, REFERENCES)
-    rows = [values_of(path, "prediction_field", files.prediction_field, PREDICTIONS) for path in files.systems]
+    field, taken = files.prediction_field, references[0].column
+    rows = [values_of(path, "prediction_field", field, files.usual(path, PREDICTIONS, taken)) for path in files.systems]
     for path, of_file in zip(files.systems, rows, strict=True):
         check_rows((path, files.references), of_file, references)
     numbers = [np.array([number_of(row.value) for row in of_file]) for of_file in (references, *rows)]

@@ -14,7 +14,7 @@ if __name__ == "__main__":
     run_program("utils.metrics.entities")
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
 from reprlib import repr as shortened
@@ -29,7 +29,7 @@ from utils.data.columns import column_in
 from utils.data.places import TABLES, TAGS, suffix_of
 from utils.data.rows import has_quoted_names
 from utils.metrics.by_class import ByClass, scores_by_class
-from utils.metrics.files import FileOptions, check_columns, print_scores
+from utils.metrics.files import FileOptions, print_scores
 from utils.text.conll import Sentence, read_conll
 from utils.text.lines import iter_lines, list_in
 from utils.text.tags import OUTSIDE, Scheme, scheme_of
@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     references = _read(files.references, args.tags_field, "tags_field", TAGS)
     right = [sentence.tags for sentence in references]
     scheme = scheme_of(chain.from_iterable(right))
-    predicted = [_predicted(path, files.prediction_field, references, scheme) for path in files.systems]
+    predicted = [_predicted(path, files, args.tags_field, references, scheme) for path in files.systems]
 
     def groups_in(*systems: Sequence[Sequence[str]]) -> list[str]:
         return groups_of(sorted({*chain.from_iterable(chain.from_iterable(systems))}), scheme)
@@ -152,8 +152,7 @@ def _read(path: str, field: str | None, option_name: str, usual: Sequence[str]) 
     """Sentences with their tags, of a CoNLL file or a table; a table's may lack words, and hold tags between blanks."""
     suffix = suffix_of(Path(path))
     if suffix not in TABLES or (suffix == ".tsv" and not has_quoted_names(next(iter_lines(path, blank=True)))):
-        sentences = read_conll(Path(path), tags_column=field, tags_option=option_name)
-        return [replace(sentence, column=field) for sentence in sentences]
+        return read_conll(Path(path), tags_column=field, tags_option=option_name)
     (records, chosen), sentences = column_in(path, option_name, field, usual), []
     for record in records:
         tags, words = record.values.get(chosen), record.values.get("words", record.values.get("tokens"))
@@ -168,8 +167,13 @@ def _read(path: str, field: str | None, option_name: str, usual: Sequence[str]) 
     return sentences
 
 
-def _predicted(path: str, field: str | None, references: Sequence[Sentence], scheme: Scheme | None) -> list[list[str]]:
+def _predicted(
+    path: str, files: FileOptions, tags_field: str | None, references: Sequence[Sentence], scheme: Scheme | None
+) -> list[list[str]]:
     """The predicted tags of each sentence; InputError where they are not of the sentences of the references."""
+    field, right_in = files.prediction_field, references[0].column
+    if (path, field) == (files.references, tags_field) and right_in is None:
+        raise InputError(f"{path}: its column of tags would be its predictions; name those with --prediction_field")
     known = {tag for sentence in references for tag in sentence.tags}
     lengths = [len(sentence.tags) for sentence in references]
     is_text = field is None and suffix_of(Path(path)) not in TABLES
@@ -179,10 +183,10 @@ def _predicted(path: str, field: str | None, references: Sequence[Sentence], sch
     if rows and (2 * sum(are_tags) > len(are_tags) or [*map(len, rows)] == lengths):
         sentences = [Sentence(f"{path}, line {number}", [], tags) for number, tags in enumerate(rows, 1)]
     else:
-        sentences = _read(path, field, "prediction_field", ("prediction", *TAGS))
+        usual = files.usual(path, ("prediction", *TAGS), right_in)
+        sentences = _read(path, field, "prediction_field", usual)
     if len(sentences) != len(references):
         raise InputError(f"{path} has {len(sentences)} sentences; allowed: {len(references)}, as the references have")
-    check_columns(*((first.name, first.column) for first in (sentences[0], references[0])))
     for sentence, reference in zip(sentences, references, strict=True):
         if len(sentence.tags) != len(reference.tags):
             counts = f"{len(sentence.tags)} tags; {reference.name} has {len(reference.tags)} words"

@@ -51,6 +51,10 @@ class FileOptions:
         """The files of predictions: one, or two that are compared."""
         return [self.predictions, *filter(None, [self.compare])]
 
+    def usual(self, path: str, names: Sequence[str], taken: str | None) -> list[str]:
+        """The usual columns of predictions in a file, but for one that its references take, unless it is the first."""
+        return [name for name in names if name == names[0] or (path, name) != (self.references, taken)]
+
 
 @dataclass(frozen=True)
 class TextFileOptions(FileOptions):
@@ -76,7 +80,8 @@ class TextFileOptions(FileOptions):
             references_of(line, f"{where}: ")
             references.append(one_line(line))
         for path in self.systems:
-            rows = values_of(path, "prediction_field", self.prediction_field, TEXTS)
+            usual = self.usual(path, TEXTS, given[0].column)
+            rows = values_of(path, "prediction_field", self.prediction_field, usual)
             if bad := next((row for row in rows if not isinstance(row.value, str)), None):
                 raise InputError(
                     f"{bad.place}: the prediction is {shortened(bad.value)}; allowed: a text, which may be blank"
@@ -87,7 +92,7 @@ class TextFileOptions(FileOptions):
 
 
 class Value(NamedTuple):
-    """A line, or a value in a column of a table; the place where it stands, and the id of its row, if it has one."""
+    """A line, or a value in a column of a table; its place, and the id of its row, if it has one."""
 
     place: str
     value: Any
@@ -96,21 +101,11 @@ class Value(NamedTuple):
 
 
 def check_rows(paths: tuple[str, str], rows: Sequence[Value], references: Sequence[Value]) -> None:
-    """Raise InputError where two files differ in their number of rows, or rows in their ids, or are one column."""
+    """Raise InputError where two files differ in their number of rows, or rows in their ids, if both have some."""
     check_counts(paths, len(rows), len(references))
-    if rows[0].column is not None:
-        check_columns(*((first.place, first.column) for first in (rows[0], references[0])))
     for row, reference in zip(rows, references, strict=True):
         if None not in (row.id, reference.id) and str(row.id) != str(reference.id):
             raise InputError(f"{row.place}: the id is {row.id!r}; allowed: {reference.id!r}, as in {reference.place}")
-
-
-def check_columns(predicted: tuple[str, str | None], right: tuple[str, str | None]) -> None:
-    """Raise InputError where predictions begin at the place and in the column of the references."""
-    place, column = predicted
-    if predicted == right:
-        column = column or "the last one"
-        raise InputError(f"{place}: its column {column} is compared with itself; --prediction_field names another")
 
 
 def values_of(path: str, option_name: str, field: str | None, usual: Sequence[str], blank: bool = True) -> list[Value]:

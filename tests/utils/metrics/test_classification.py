@@ -222,7 +222,7 @@ def test_the_command_scores_numbers(whole: bool, tmp_path: Path, capsys: pytest.
         ({"p.jsonl": '{"label": null}\n', "r": "a\n"}, (), "^p.jsonl:1: the label is None; allowed: a label"),
         ({"p.jsonl": '{"label": {"a": 1}}\n', "r": "a\n"}, (), r"^p.jsonl:1: the label is {'a': 1}; allowed: a label"),
         # A usual column of predictions and of references, where the file names its predictions otherwise.
-        ({"r.csv": "label,guess\na,b\n"}, (), "^r.csv:2: its column label is compared with itself; --prediction_field"),
+        ({"r.csv": "label,guess\na,b\n"}, (), "^r.csv: no prediction column; name one with --prediction_field"),
         ({"p.jsonl": '{"label": NaN}\n', "r": "a\n"}, (), "^p.jsonl:1: the label is nan; allowed: .*a finite number"),
         (
             {"p": '{"label": "a"}\n', "r": "a\n"},
