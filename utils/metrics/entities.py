@@ -128,9 +128,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(EntityArguments, argv, text)
     files = args.files
     references = _read(files.references, args.tags_field, "tags_field", TAGS)
+    if files.predictions == files.references and (files.prediction_field, None) == (
+        args.tags_field,
+        references[0].column,
+    ):
+        raise InputError(f"{files.references}: its tags would be its predictions; name these with --prediction_field")
     right = [sentence.tags for sentence in references]
     scheme = scheme_of(chain.from_iterable(right))
-    predicted = [_predicted(path, files, args.tags_field, references, scheme) for path in files.systems]
+    predicted = [_predicted(path, files, references, scheme) for path in files.systems]
 
     def groups_in(*systems: Sequence[Sequence[str]]) -> list[str]:
         return groups_of(sorted({*chain.from_iterable(chain.from_iterable(systems))}), scheme)
@@ -167,13 +172,9 @@ def _read(path: str, field: str | None, option_name: str, usual: Sequence[str]) 
     return sentences
 
 
-def _predicted(
-    path: str, files: FileOptions, tags_field: str | None, references: Sequence[Sentence], scheme: Scheme | None
-) -> list[list[str]]:
+def _predicted(path: str, files: FileOptions, references: Sequence[Sentence], scheme: Scheme | None) -> list[list[str]]:
     """The predicted tags of each sentence; InputError where they are not of the sentences of the references."""
-    field, right_in = files.prediction_field, references[0].column
-    if (path, field) == (files.references, tags_field) and right_in is None:
-        raise InputError(f"{path}: its column of tags would be its predictions; name those with --prediction_field")
+    field = files.prediction_field
     known = {tag for sentence in references for tag in sentence.tags}
     lengths = [len(sentence.tags) for sentence in references]
     is_text = field is None and suffix_of(Path(path)) not in TABLES
@@ -183,7 +184,7 @@ def _predicted(
     if rows and (2 * sum(are_tags) > len(are_tags) or [*map(len, rows)] == lengths):
         sentences = [Sentence(f"{path}, line {number}", [], tags) for number, tags in enumerate(rows, 1)]
     else:
-        usual = files.usual(path, ("prediction", *TAGS), right_in)
+        usual = files.usual(path, ("prediction", *TAGS), references[0].column)
         sentences = _read(path, field, "prediction_field", usual)
     if len(sentences) != len(references):
         raise InputError(f"{path} has {len(sentences)} sentences; allowed: {len(references)}, as the references have")

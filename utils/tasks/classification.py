@@ -448,11 +448,7 @@ def _targets(raw: LabelledTexts, loaded: LoadedModel) -> list[int | float | list
 def _target(where: str, label: Any, problem: str, names: list[str]) -> int | float | list[float]:
     """A label as the loss takes it, IGNORE_INDEX for a class that is none of `names`; InputError if it is no label."""
     if problem == REGRESSION:
-        try:
-            number = float(label)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
+        if not math.isfinite(number := number_of(label)):
             raise InputError(f"{where}: the label is {label!r}; allowed: a number")
         return number
     if isinstance(label, list) != (problem == MULTI_LABEL):

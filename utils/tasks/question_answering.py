@@ -302,9 +302,7 @@ class QuestionAnswering(HeadTask):
             of_context = slice(window.second, window.second + len(window.places))
             scores = np.add.outer(starts[of_context], ends[of_context])
             # An answer ends where it begins or behind, at most max_answer_length tokens in all.
-            allowed = np.triu(np.ones_like(scores, bool)) & ~np.triu(
-                np.ones_like(scores, bool), options.max_answer_length
-            )
+            allowed = np.triu(np.tri(*scores.shape, options.max_answer_length - 1, dtype=bool))
             scores = np.where(allowed, scores, -np.inf).ravel()
             count = min(options.n_best_size, int(allowed.sum()))
             for place in np.argpartition(-scores, count - 1)[:count] if count else ():
