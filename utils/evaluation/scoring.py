@@ -83,9 +83,8 @@ class ScoringRun:
 
     def identity(self, settings: Mapping[str, Any], examples: Examples) -> dict[str, Any]:
         """All on which the predictions depend."""
-        identity = {**self._model, "precision": self.precision, **settings}
+        identity = {**self._model, "precision": self.precision, **settings, "format": FORMAT}
         identity |= {"examples": len(examples), "content": examples.identity, "versions": versions(VERSIONED)}
-        identity["format"] = FORMAT
         if self.precision != "fp32":  # an example's rounding depends on the batch
             identity |= {"batch_size": self.batch_size, "batching": self.options.batching}
         if samples(settings):

@@ -12,7 +12,7 @@ from utils.data.columns import Record
 from utils.prediction.predictor import Predictor
 from utils.serving.arguments import HEAD_PATHS, ServeArguments
 from utils.serving.engine import Busy
-from utils.serving.requests import INPUTS, Predictions, prediction_request
+from utils.serving.requests import Predictions, prediction_request
 from utils.serving.service import Service
 from utils.tasks import find_task
 
@@ -38,8 +38,7 @@ class PredictionService(Service):
         task = find_task(args.task)
         options = task.Options(max_source_length=args.documents.max_source_length)
         self.predictor = Predictor(task, options, task.EvalOptions(), args.inference, args.batch_size)
-        loaded, example = self.predictor.loaded, INPUTS[args.task].example
-        list(self.predictor([Record("example", example)], tuple(example)))  # what cannot work is said before requests
+        loaded = self.predictor.loaded
         config = loaded.model.config
         self.title = f"{config.model_types[0].upper()}: {args.task.replace('_', ' ')}"
         super().__init__(args, prediction_request(args), self.predictor.task.read_length(loaded), config.vocab_size)

@@ -328,10 +328,6 @@ class Classification(TextTask):
 
     # ---- Training and validation
 
-    def count(self, batch: Inputs) -> Tensor:
-        labels = batch["labels"]
-        return _is_target(labels).sum() if labels.is_floating_point() else super().count(batch)
-
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         logits = logits_of(self.output_of(model, batch))
         return model.loss(logits, batch["labels"], reduction="sum", **self.loss_options(batch, logits))
@@ -368,7 +364,7 @@ class Classification(TextTask):
         losses = [(0.0, 0)] * len(logits)
         if "labels" in batch:
             each = loaded.model.loss(logits, batch["labels"], reduction="none").view(len(logits), -1)
-            counts = _is_target(batch["labels"]).view(each.shape).sum(dim=1)
+            counts = self.is_target(batch["labels"]).view(each.shape).sum(dim=1)
             losses = list(zip(each.sum(dim=1).tolist(), counts.tolist(), strict=True))
         if problem == REGRESSION:
             values = [{"chosen": number, "number": number} for number in logits[:, 0].tolist()]
@@ -458,11 +454,6 @@ def _target(where: str, label: Any, problem: str, names: list[str]) -> int | flo
         return names.index(name_of(label)) if name_of(label) in names else IGNORE_INDEX
     given = {*map(name_of, label)}
     return [float(name in given) for name in names]
-
-
-def _is_target(labels: Tensor) -> Tensor:
-    """True for labels that the loss counts; numbers all do."""
-    return torch.ones_like(labels, dtype=torch.bool) if labels.is_floating_point() else labels != IGNORE_INDEX
 
 
 def _sets(targets: np.ndarray, predictions: Sequence[Prediction], loaded: LoadedModel) -> tuple[np.ndarray, np.ndarray]:

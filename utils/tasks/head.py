@@ -327,12 +327,16 @@ class HeadTask(Task[PretrainedModel]):
 
     # ---- Training
 
+    def is_target(self, labels: Tensor) -> Tensor:
+        """True for labels that the loss counts; numbers all do."""
+        return torch.ones_like(labels, dtype=torch.bool) if labels.is_floating_point() else labels != IGNORE_INDEX
+
     def count(self, batch: Inputs) -> Tensor:
-        """The number of targets or, where classes have weights, the sum of the targets' weights, as torch divides."""
-        is_target = batch["labels"] != IGNORE_INDEX
-        if "class_weights" not in batch:
-            return is_target.sum()
-        return (batch["class_weights"][0].double()[batch["labels"].clamp(min=0)] * is_target).sum()
+        """The number of targets or, of classes that have weights, the sum of the targets' weights, as torch divides."""
+        labels = batch["labels"]
+        if "class_weights" not in batch or labels.is_floating_point():
+            return self.is_target(labels).sum()
+        return (batch["class_weights"][0].double()[labels.clamp(min=0)] * self.is_target(labels)).sum()
 
     def loss_options(self, batch: Inputs, logits: Tensor) -> dict[str, Any]:
         """The `weight` (N,), if there is one, and the `label_smoothing` of the training loss, for torch."""

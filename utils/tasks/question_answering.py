@@ -35,7 +35,7 @@ from utils.tasks.task import Prediction, Scores
 if TYPE_CHECKING:
     from typing import Self
 
-NEGATIVE = "version_2_with_negative"  # the option, which the model's config keeps
+NEGATIVE, QUERY = OF_TRAINING = ("version_2_with_negative", "max_query_length")  # options that the model's config keeps
 QUESTION_LENGTH = 64  # tokens
 NO_ANSWER = 0  # the token, `<s>` or `[CLS]`, that stands for it
 SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
@@ -52,7 +52,10 @@ class WindowOptions:
         help="tokens of a context that a window shares with the one before; by default 128, at most half of one",
     )
     max_query_length: int | None = option(
-        None, least=1, help=f"tokens that a question is cut to; by default as in training, there {QUESTION_LENGTH}"
+        None,
+        least=1,
+        help=f"tokens that a question is cut to; by default as in training, there {QUESTION_LENGTH}, or half of the "
+        "tokens read at once where these have no room for so many",
     )
     version_2_with_negative: bool | None = option(
         None,
@@ -125,22 +128,23 @@ class QuestionAnswering(HeadTask):
 
     def config(self, model: ModelOptions) -> ModelConfig:
         config = super().config(model)
-        config.extra.pop(NEGATIVE, None)  # of the run that the weights come from
-        if self.options.windows.version_2_with_negative:
-            config.version_2_with_negative = True
-        config.max_query_length = self.options.windows.max_query_length
+        for name in OF_TRAINING:
+            setattr(config, name, getattr(self.options.windows, name))
         return config
 
     def fitted(self, config: ModelConfig) -> Self:
-        return self._completed({})
+        return self._completed(config, {})
 
     def as_trained(self, config: ModelConfig) -> Self:
-        return super().as_trained(config)._completed(config.extra)
+        return super().as_trained(config)._completed(config, config.extra)
 
-    def _completed(self, trained: Mapping[str, Any]) -> Self:
+    def _completed(self, config: ModelConfig, trained: Mapping[str, Any]) -> Self:
         """This task, with the options that are not given filled in as in training, as far as that is known."""
-        windows, defaults = self.options.windows, {NEGATIVE: False, "max_query_length": QUESTION_LENGTH}
-        missing = {name: trained.get(name, value) for name, value in defaults.items() if getattr(windows, name) is None}
+        windows, length = self.options.windows, self.options.max_source_length or config.max_position_embeddings
+        question = trained.get(QUERY, QUESTION_LENGTH)
+        question = question if length > question + SHORTEST_CONTEXT + 2 else length // 2
+        chosen = {NEGATIVE: trained.get(NEGATIVE, False), QUERY: question}
+        missing = {name: value for name, value in chosen.items() if getattr(windows, name) is None}
         return self.with_parts(options=replace(self.options, windows=replace(windows, **missing)))
 
     # ---- Data
