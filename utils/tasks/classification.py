@@ -149,6 +149,7 @@ class Classification(TextTask):
     Options = ClassificationOptions
     TrainingOptions = ClassificationTrainingOptions
     model_classes = (BartForSequenceClassification, BertForSequenceClassification)
+    kept = ("max_source_length", "label_field")
     separator = JOINT
     metrics: ClassVar[Mapping[str, str]] = {name: "max" for names in METRICS.values() for name in names}
 

@@ -182,6 +182,7 @@ class HeadTask(Task[PretrainedModel]):
     EvalOptions = HeadEvalOptions
     config_classes = (BartConfig, BertConfig)
     model_classes: ClassVar[tuple[type[PretrainedModel], ...]]  # for each of config_classes
+    kept: ClassVar[tuple[str, ...]] = ("max_source_length",)  # options that the model's config keeps for `as_trained`
 
     @property
     def is_labelled(self) -> bool:
@@ -194,13 +195,14 @@ class HeadTask(Task[PretrainedModel]):
         config = super().config(model)
         if self.training.classifier_dropout is not None:
             config.classifier_dropout = self.training.classifier_dropout
-        config.max_source_length = self.options.max_source_length  # for `as_trained`
+        for name in self.kept:
+            setattr(config, name, getattr(self.options, name))
         return config
 
     def as_trained(self, config: ModelConfig) -> Self:
         """This task, reading the columns that training read and as many tokens, as far as the model's config says."""
-        length = self.options.max_source_length or config.extra.get("max_source_length")
-        return super().as_trained(config).with_parts(options=replace(self.options, max_source_length=length))
+        trained = {name: config.extra.get(name) for name in self.kept if getattr(self.options, name) is None}
+        return super().as_trained(config).with_parts(options=replace(self.options, **trained))
 
     def initial_model(self, model: ModelOptions, learned: Labels | None, checkpoint: Path | None = None) -> LoadedModel:
         # Without training, a head that begins with random weights would be scored.

@@ -318,13 +318,18 @@ def test_kinds_of_labels(
     folder = tmp_path / "data"
     folder.mkdir()
     for split in ("train", "val", "test"):
-        lines = [json.dumps({"text": f"text {number}", "label": label(number)}) for number in range(12)]
+        lines = [json.dumps({"text": f"text {number}", "kind": label(number), "label": 1.5}) for number in range(12)]
         (folder / f"{split}.jsonl").write_text("\n".join(lines))
-    train("run", "classification", "--data_dir", folder, "--max_steps", 4)
-    run = train("run", "classification", "--data_dir", folder, "--do_predict", "--resume_from_checkpoint", "last")
+    options = ("--data_dir", folder, "--label_field", "kind")
+    train("run", "classification", *options, "--max_steps", 4)
+    run = train("run", "classification", *options, "--do_predict", "--resume_from_checkpoint", "last")
     assert figures <= scores_of(run).keys()
     assert torch.isfinite(torch.tensor([scores_of(run)[name] for name in figures])).all()
     assert (run / "test_generations.txt").read_text().count("\n") == 12
+    run_eval.main([*map(str, (run, run / "export/config.json", folder, tmp_path / "again")), "--type_path", "val"])
+    assert [row["reference"] for row in articles_of(tmp_path / "again", "val")] == [
+        row["reference"] for row in articles_of(run)
+    ]
     [validated, *_] = rows(run, "val_loss")
     assert {f"val_{name}" for name in figures - {"spearman"}} <= validated.keys()
 
