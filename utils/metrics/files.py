@@ -80,8 +80,7 @@ class TextFileOptions(FileOptions):
             references_of(line, f"{where}: ")
             references.append(one_line(line))
         for path in self.systems:
-            usual = self.usual(path, TEXTS, given[0].column)
-            rows = values_of(path, "prediction_field", self.prediction_field, usual)
+            rows = values_of(path, "prediction_field", self.prediction_field, self.usual(path, TEXTS, given[0].column))
             if bad := next((row for row in rows if not isinstance(row.value, str)), None):
                 raise InputError(
                     f"{bad.place}: the prediction is {shortened(bad.value)}; allowed: a text, which may be blank"

@@ -137,8 +137,7 @@ class TextTask(HeadTask):
     def collate(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
         inputs = self.inputs_of(examples, tokenizer)
         if examples[0].labels is not None:
-            is_class = isinstance(examples[0].labels, int)
-            kind = torch.long if is_class else torch.float32
+            kind = torch.long if isinstance(examples[0].labels, int) else torch.float32
             inputs["labels"] = torch.tensor([example.labels for example in examples], dtype=kind)
         return inputs
 
@@ -304,8 +303,7 @@ class Classification(TextTask):
                     + ", ".join(config.labels)
                 )
         stored = getattr(config, "problem_type", None)  # a field that configs may have
-        of_labels = SINGLE_LABEL if len(loaded.labels) > 1 else REGRESSION
-        config.problem_type = problem or stored or of_labels
+        config.problem_type = problem or stored or (SINGLE_LABEL if len(loaded.labels) > 1 else REGRESSION)
         return loaded
 
     def match(self, raw: LabelledTexts, split: str, loaded: LoadedModel) -> None:

@@ -28,7 +28,7 @@ from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.configuration.configuration_bert import BertConfig
-from utils.app.cli import card_option, option
+from utils.app.cli import all_settings, card_option, option
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad_ids
 from utils.metrics.classification import number_of
@@ -196,12 +196,12 @@ class HeadTask(Task[PretrainedModel]):
         if self.training.classifier_dropout is not None:
             config.classifier_dropout = self.training.classifier_dropout
         for name in self.kept:
-            setattr(config, name, getattr(self.options, name))
+            setattr(config, name, all_settings(self.options)[name])
         return config
 
     def as_trained(self, config: ModelConfig) -> Self:
         """This task, reading the columns that training read and as many tokens, as far as the model's config says."""
-        trained = {name: config.extra.get(name) for name in self.kept if getattr(self.options, name) is None}
+        trained = {name: config.extra.get(name) for name in self.kept if getattr(self.options, name, ()) is None}
         return super().as_trained(config).with_parts(options=replace(self.options, **trained))
 
     def initial_model(self, model: ModelOptions, learned: Labels | None, checkpoint: Path | None = None) -> LoadedModel:
@@ -216,8 +216,7 @@ class HeadTask(Task[PretrainedModel]):
     def trained_model(
         self, path: PathName, config_path: str | None = None, tokenizer: str | None = None
     ) -> LoadedModel:
-        model_and_tokenizer = loading.load_for_evaluation(path, config_path, tokenizer, self.model_classes)
-        return self.checked(LoadedModel(*model_and_tokenizer))
+        return self.checked(LoadedModel(*loading.load_for_evaluation(path, config_path, tokenizer, self.model_classes)))
 
     def checked(self, loaded: LoadedModel, learned: Labels | None = None) -> LoadedModel:
         """A model that was loaded, if it fits the options; InputError where it does not."""
@@ -243,8 +242,7 @@ class HeadTask(Task[PretrainedModel]):
             self.class_weights(examples["train"], learned.names, learned.problem)
 
     def match(self, raw: Any, split: str, loaded: LoadedModel) -> None:
-        problem = getattr(loaded.model.config, "problem_type", None)
-        self.check_labels({split: raw}, Labels(loaded.labels, problem))
+        self.check_labels({split: raw}, Labels(loaded.labels, getattr(loaded.model.config, "problem_type", None)))
 
     def check_labels(self, examples: Mapping[str, Any], learned: Labels) -> None:
         """Compare the labels of splits with those that a model knows.

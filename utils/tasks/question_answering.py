@@ -28,14 +28,13 @@ from utils.data.tokenized import encode_cut, warn_of, warn_of_cut
 from utils.metrics.by_class import surest_errors
 from utils.metrics.squad import best, by_question, exact_match, f1
 from utils.models.loading import LoadedModel
-from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, HeadTask, ReadingOptions
 from utils.tasks.task import Prediction, Scores
 
 if TYPE_CHECKING:
     from typing import Self
 
-NEGATIVE, QUERY = OF_TRAINING = ("version_2_with_negative", "max_query_length")  # options that the model's config keeps
+NEGATIVE, QUERY = "version_2_with_negative", "max_query_length"  # options
 QUESTION_LENGTH = 64  # tokens
 NO_ANSWER = 0  # the token, `<s>` or `[CLS]`, that stands for it
 SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
@@ -122,15 +121,10 @@ class QuestionAnswering(HeadTask):
 
     Options = QuestionAnsweringOptions
     model_classes = (BartForQuestionAnswering, BertForQuestionAnswering)
+    kept = ("max_source_length", NEGATIVE, QUERY)
     metrics: ClassVar[Mapping[str, str]] = {"f1": "max", "exact_match": "max"}
 
     # ---- Model
-
-    def config(self, model: ModelOptions) -> ModelConfig:
-        config = super().config(model)
-        for name in OF_TRAINING:
-            setattr(config, name, getattr(self.options.windows, name))
-        return config
 
     def fitted(self, config: ModelConfig) -> Self:
         return self._completed(config, {})
@@ -258,8 +252,7 @@ class QuestionAnswering(HeadTask):
         return starts.new_full((), len(starts))  # made on the device: copying the number there would wait
 
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
-        output = self.output_of(model, batch)
-        return _losses(model, output, batch).sum()
+        return _losses(model, self.output_of(model, batch), batch).sum()
 
     def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
         """Sums (5,): loss, windows, questions, F1 and exact matches."""
