@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -348,7 +349,7 @@ def test_the_service(
     task: str, path: str, inputs: list[dict[str, Any]], wrong: dict[str, Any], fields: set[str], model: str
 ) -> None:
     inference = InferenceOptions(model=model, gpus=0)
-    args = ServeArguments(inference=inference, documents=LongDocumentOptions(), task=task)
+    args = ServeArguments(inference=inference, documents=LongDocumentOptions(max_source_length=64), task=task)
     with TestClient(create_app(PredictionService(args)), base_url="http://localhost") as client:
         answer = client.post(path, json={"inputs": inputs})
         assert answer.status_code == 200, answer.text
@@ -370,3 +371,6 @@ def test_the_service(
         assert path in client.get("/openapi.json").json()["paths"]
         assert client.get("/").status_code == 200
         assert client.post("/summarize", json={"text": "a"}).status_code == 404
+    for name, value in {"max_beams": 2, "documents": LongDocumentOptions("cut")}.items():
+        with pytest.raises(InputError, match=f"^--.* is (2|cut); it is of --task summarization; this is {task}$"):
+            replace(args, **{name: value})

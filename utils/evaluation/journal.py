@@ -95,12 +95,10 @@ def _read(path: Path) -> dict[int, Prediction]:
     """The examples of a file, without a line that was broken off."""
     done = {}
     for line in path.read_text(encoding="utf-8").split("\n"):
-        try:
+        with suppress(ValueError, TypeError, KeyError, AttributeError):
             row = json.loads(line)
             number = row.pop("index")
             done[number] = Prediction(**row)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            continue
     return done
 
 

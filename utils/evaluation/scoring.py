@@ -83,9 +83,8 @@ class ScoringRun:
 
     def identity(self, settings: Mapping[str, Any], examples: Examples) -> dict[str, Any]:
         """All on which the predictions depend."""
-        identity = {**self._model, "precision": self.precision, **settings}
+        identity = {**self._model, "precision": self.precision, **settings, "format": FORMAT}
         identity |= {"examples": len(examples), "content": examples.identity, "versions": versions(VERSIONED)}
-        identity["format"] = FORMAT
         if self.precision != "fp32":  # an example's rounding depends on the batch
             identity |= {"batch_size": self.batch_size, "batching": self.options.batching}
         if samples(settings):
@@ -225,16 +224,14 @@ def score_predictions(
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The metrics of predictions, if they have targets, and a row for each."""
     targets = sum(prediction.targets for prediction in predictions)
+    rows = [task.row(raw, examples, number, prediction) for number, prediction in enumerate(predictions)]
     metrics: dict[str, Any] = {}
-    each: Mapping[str, Any] = {}
-    if targets:
+    if targets or any("reference" in row for row in rows):  # a label that training has not seen has no loss
         metrics, each = task.score(raw, predictions, loaded)
+        rows = [row | {name: float(values[number]) for name, values in each.items()} for number, row in enumerate(rows)]
+    if targets:
         loss = sum(prediction.loss for prediction in predictions) / targets
         metrics = {**metrics, "loss": round(loss, 4)}  # fp32 cannot be trusted further
-    rows = [
-        task.row(raw, examples, number, prediction) | {name: float(values[number]) for name, values in each.items()}
-        for number, prediction in enumerate(predictions)
-    ]
     return metrics, rows
 
 

@@ -162,7 +162,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if separator == "":
         raise InputError("--label_separator is ''; allowed: a text such as |")
     references = values_of(files.references, "label_field", args.label_field, REFERENCES)
-    rows = [values_of(path, "prediction_field", files.prediction_field, PREDICTIONS) for path in files.systems]
+    field, taken = files.prediction_field, references[0].column
+    rows = [values_of(path, "prediction_field", field, files.usual(path, PREDICTIONS, taken)) for path in files.systems]
     for path, of_file in zip(files.systems, rows, strict=True):
         check_rows((path, files.references), of_file, references)
     numbers = [np.array([number_of(row.value) for row in of_file]) for of_file in (references, *rows)]
@@ -171,18 +172,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     if are_numbers[0] and has_fractions and args.positive is None and separator is None:
         for of_file, each in zip(rows, numbers[1:], strict=True):
             if not np.isfinite(each).all():
-                where, value, _ = of_file[int(np.isfinite(each).argmin())]
+                where, value, *_ = of_file[int(np.isfinite(each).argmin())]
                 raise InputError(f"{where}: the prediction is {value!r}; allowed: a number, as in {files.references}")
         _print_correlations(files, *numbers)
         return
-    labels = [read_label(f"{where}: the label", value, separator) for where, value, _ in references]
+    labels = [read_label(f"{where}: the label", value, separator) for where, value, *_ in references]
     has_sets = separator is not None or any(isinstance(label, list) for label in labels)
     right = [_labels_of(where, label, has_sets) for (where, *_), label in zip(references, labels, strict=True)]
     known, predicted = {*chain.from_iterable(right)}, []
     for of_file in rows:
         parted = []
         for each in dict.fromkeys([separator or JOINT, JOINT]) if has_sets else [None]:
-            labels = ((where, read_label(f"{where}: the label", value, each, known)) for where, value, _ in of_file)
+            labels = ((where, read_label(f"{where}: the label", value, each, known)) for where, value, *_ in of_file)
             parted.append([_labels_of(*label, has_sets) for label in labels])
         predicted.append(min(parted, key=lambda labels: len({*chain.from_iterable(labels)} - known)))
 

@@ -128,9 +128,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(EntityArguments, argv, text)
     files = args.files
     references = _read(files.references, args.tags_field, "tags_field", TAGS)
+    predicted_in, right_in = (files.predictions, files.prediction_field), (files.references, args.tags_field)
+    if predicted_in == right_in and references[0].column is None:  # of a CoNLL file
+        raise InputError(f"{files.references}: its tags would be its predictions; name these with --prediction_field")
     right = [sentence.tags for sentence in references]
     scheme = scheme_of(chain.from_iterable(right))
-    predicted = [_predicted(path, files.prediction_field, references, scheme) for path in files.systems]
+    predicted = [_predicted(path, files, references, scheme) for path in files.systems]
 
     def groups_in(*systems: Sequence[Sequence[str]]) -> list[str]:
         return groups_of(sorted({*chain.from_iterable(chain.from_iterable(systems))}), scheme)
@@ -163,22 +166,23 @@ def _read(path: str, field: str | None, option_name: str, usual: Sequence[str]) 
             raise InputError(
                 f"{record.name}: {chosen} is {shortened(tags)}; allowed: a list of tags that are not blank"
             )
-        sentences.append(Sentence(record.name, words if isinstance(words, list) else [], tags))
+        sentences.append(Sentence(record.name, words if isinstance(words, list) else [], tags, chosen))
     return sentences
 
 
-def _predicted(path: str, field: str | None, references: Sequence[Sentence], scheme: Scheme | None) -> list[list[str]]:
+def _predicted(path: str, files: FileOptions, references: Sequence[Sentence], scheme: Scheme | None) -> list[list[str]]:
     """The predicted tags of each sentence; InputError where they are not of the sentences of the references."""
     known = {tag for sentence in references for tag in sentence.tags}
     lengths = [len(sentence.tags) for sentence in references]
-    is_text = field is None and suffix_of(Path(path)) not in TABLES
+    is_text = files.prediction_field is None and suffix_of(Path(path)) not in TABLES
     rows = [line.split() for line in iter_lines(path, blank=True)] if is_text else []
     # Most lines of a CoNLL file begin with a word, which is no tag, and they are more than the sentences.
     are_tags = [row[0] in known or (scheme is not None and scheme.fits(row[0])) for row in rows if row]
     if rows and (2 * sum(are_tags) > len(are_tags) or [*map(len, rows)] == lengths):
         sentences = [Sentence(f"{path}, line {number}", [], tags) for number, tags in enumerate(rows, 1)]
     else:
-        sentences = _read(path, field, "prediction_field", ("prediction", *TAGS))
+        usual = files.usual(path, ("prediction", *TAGS), references[0].column)
+        sentences = _read(path, files.prediction_field, "prediction_field", usual)
     if len(sentences) != len(references):
         raise InputError(f"{path} has {len(sentences)} sentences; allowed: {len(references)}, as the references have")
     for sentence, reference in zip(sentences, references, strict=True):

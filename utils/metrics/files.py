@@ -51,6 +51,10 @@ class FileOptions:
         """The files of predictions: one, or two that are compared."""
         return [self.predictions, *filter(None, [self.compare])]
 
+    def usual(self, path: str, names: Sequence[str], taken: str | None) -> list[str]:
+        """The usual columns of predictions in a file, but for one that its references take, unless it is the first."""
+        return [name for name in names if name == names[0] or (path, name) != (self.references, taken)]
+
 
 @dataclass(frozen=True)
 class TextFileOptions(FileOptions):
@@ -69,14 +73,14 @@ class TextFileOptions(FileOptions):
         """
         references, texts = [], {}
         given = values_of(self.references, "target_field", self.target_field, TARGETS, False)
-        for where, value, _ in given:
+        for where, value, *_ in given:
             line = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
             if not isinstance(line, str) or not one_line(line):
                 raise InputError(f"{where}: the reference is {shortened(value)}; allowed: a text or a list of texts")
             references_of(line, f"{where}: ")
             references.append(one_line(line))
         for path in self.systems:
-            rows = values_of(path, "prediction_field", self.prediction_field, TEXTS)
+            rows = values_of(path, "prediction_field", self.prediction_field, self.usual(path, TEXTS, given[0].column))
             if bad := next((row for row in rows if not isinstance(row.value, str)), None):
                 raise InputError(
                     f"{bad.place}: the prediction is {shortened(bad.value)}; allowed: a text, which may be blank"
@@ -87,11 +91,12 @@ class TextFileOptions(FileOptions):
 
 
 class Value(NamedTuple):
-    """A line, or a value in a column of a table; the place where it stands, and the id of its row, if it has one."""
+    """A line, or a value in a column of a table; its place, and the id of its row, if it has one."""
 
     place: str
     value: Any
     id: Any = None
+    column: str | None = None
 
 
 def check_rows(paths: tuple[str, str], rows: Sequence[Value], references: Sequence[Value]) -> None:
@@ -116,7 +121,7 @@ def values_of(path: str, option_name: str, field: str | None, usual: Sequence[st
     if suffix_of(Path(path)) in TABLES:
         records, chosen = column_in(path, option_name, field, usual)
         single = chosen.removesuffix("s")  # rows of scored runs have `references` only where there are several
-        return [Value(name, row.get(chosen, row.get(single)), row.get("id")) for name, row in records]
+        return [Value(name, row.get(chosen, row.get(single)), row.get("id"), chosen) for name, row in records]
     if field is not None:
         raise InputError(
             f"--{option_name} is {field}, a column of a table, and {path} is none; allowed: {', '.join(TABLES)}"

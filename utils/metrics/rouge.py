@@ -181,8 +181,7 @@ def rouge_names(mode: str, has_several: bool) -> list[str]:
 
 def rouge(predictions: Sequence[str], references: Sequence[str], rule: RougeRule = DEFAULT_RULE) -> dict[str, float]:
     """Mean F measures in percent over all examples, one for each of `rouge_names`."""
-    scores = rouge_per_example(predictions, references, rule)
-    return {name: float(values.mean()) for name, values in scores.items()}
+    return {name: float(values.mean()) for name, values in rouge_per_example(predictions, references, rule).items()}
 
 
 def rouge_table(rows: Mapping[str, Mapping[str, float]], kinds: Sequence[str]) -> str:

@@ -28,6 +28,7 @@ from utils.data.places import TABLES, suffix_of
 from utils.data.splits import WHOLE
 from utils.data.squad import Question, read_answers
 from utils.metrics.files import FileOptions, print_scores
+from utils.metrics.rouge_pairs import rouge_tokenizer
 from utils.text.lines import check_counts
 
 OTHER_WORDS = "other words"
@@ -78,7 +79,7 @@ def by_question(
         answered: (N,) true for questions that have a right answer.
         exact, f1_scores: (N,) in percent.
     """
-    firsts = [next(iter(re.findall(r"\w+", question.lower())), "") for question in questions]
+    firsts = [next(iter(rouge_tokenizer("words").tokenize(question)), "") for question in questions]
     frequent = [word for word, count in Counter(firsts).most_common() if count >= max(2, len(firsts) / 100)]
     words = np.array([word if word in frequent else OTHER_WORDS for word in firsts])
     groups = {"with an answer": np.asarray(answered), "without an answer": ~np.asarray(answered)}

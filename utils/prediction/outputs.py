@@ -103,24 +103,20 @@ class Partial:
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
-        self.path = path
-        self.identity = json.loads(json.dumps(identity))
-        self.rows = 0
-        if path.exists():
-            self._resume()
-
-    def _resume(self) -> None:
+        self.path, self.identity, self.rows = path, json.loads(json.dumps(identity)), 0
+        if not path.exists():
+            return
         lines = self._lines()
         end, stored = next(lines, (0, None))
         problem = difference(stored, self.identity) if isinstance(stored, dict) else "its first line cannot be read"
         if problem:
             raise InputError(
-                f"{self.path} holds predictions of another run ({problem}): go on with that one, name another "
-                "--output, or remove the file"
+                f"{path} holds predictions of another run ({problem}): go on with that one, name another --output, or "
+                "remove the file"
             )
         for end, cells in lines:  # noqa: B007 (the end is that of the last one)
             self.rows += len(cells)
-        os.truncate(self.path, end)
+        os.truncate(path, end)
 
     def _lines(self) -> Iterator[tuple[int, Any]]:
         """The values of the lines that are whole, each with the byte where it ends."""

@@ -19,9 +19,9 @@ AnyTask = TypeVar("AnyTask", bound=TrainedTask)
 
 
 def as_trained(task: AnyTask, model: str) -> AnyTask:
-    """A task that reads the columns that training read, where the config of weights names them."""
+    """A task that reads as training read, as far as the config of weights tells."""
     config, _ = stored_configs(model, task.config_classes)
-    return task if config is None else task.as_trained(config)
+    return task.as_trained(config or task.config_classes[0]())
 
 
 def with_table_prepared(task: AnyTask) -> AnyTask:

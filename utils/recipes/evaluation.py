@@ -100,8 +100,8 @@ def evaluate(
         write_json(Path(run.options.json_summary), summary)
     print(format_scores(scores, speed))
     write_report(run.save_dir, run.split)
-    export = Path(run.model_name)
-    if export.name == EXPORT and export.resolve().parent == run.save_dir.resolve():  # of the run scored here
+    export = run.save_dir / EXPORT
+    if scores["model"] == str(export.resolve()):  # of the run scored here
         write_card(run.save_dir, export, card_options)
     if run.options.dump_args:
         print(arguments, end="")

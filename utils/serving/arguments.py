@@ -7,11 +7,12 @@ import re
 from dataclasses import dataclass
 
 from bart.errors import InputError
-from utils.app.cli import option
+from utils.app.cli import all_options, option
 from utils.prediction.options import MODEL, InferenceOptions, LongDocumentOptions
 
 API_KEY = "BART_API_KEY"
 SUMMARIZATION = "summarization"
+OF_SUMMARIES = ("long_documents", "max_beams", "max_option_sets", "max_summary_length")  # options of no other task
 HEAD_PATHS = {"classification": "/classify", "tagging": "/tag", "question_answering": "/answer"}
 
 
@@ -63,6 +64,9 @@ class ServeArguments:
     documents: LongDocumentOptions
 
     def __post_init__(self) -> None:
+        for field, value in all_options(self):
+            if self.task in HEAD_PATHS and field.name in OF_SUMMARIES and value != field.default:
+                raise InputError(f"--{field.name} is {value}; it is of --task {SUMMARIZATION}; this is {self.task}")
         if self.key is not None and not re.fullmatch("[!-~]+", self.key):
             raise InputError(
                 f"--api_key or {API_KEY} has {len(self.key)} characters; allowed: visible ASCII, no spaces"

@@ -133,8 +133,7 @@ def explanation(invalid: ValidationError, body: type[_Body]) -> tuple[int, str]:
     example = f"; for example {json.dumps(body.example)}"
     if error["type"] == "json_invalid":
         return 400, f"the body is not JSON: {error['ctx']['error']}{example}"
-    places = (f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])
-    name = "".join(places)[1:41] or "the body"
+    name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in error["loc"])[1:41] or "the body"
     if error["type"] == "extra_forbidden":
         fields = (body if len(error["loc"]) == 1 else body.parts).model_fields
         return 422, f"unknown field {name!r}; allowed: {', '.join(fields)}{example}"

@@ -137,8 +137,7 @@ class TextTask(HeadTask):
     def collate(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
         inputs = self.inputs_of(examples, tokenizer)
         if examples[0].labels is not None:
-            is_class = isinstance(examples[0].labels, int)
-            kind = torch.long if is_class else torch.float32
+            kind = torch.long if isinstance(examples[0].labels, int) else torch.float32
             inputs["labels"] = torch.tensor([example.labels for example in examples], dtype=kind)
         return inputs
 
@@ -149,6 +148,7 @@ class Classification(TextTask):
     Options = ClassificationOptions
     TrainingOptions = ClassificationTrainingOptions
     model_classes = (BartForSequenceClassification, BertForSequenceClassification)
+    kept = ("max_source_length", "label_field")
     separator = JOINT
     metrics: ClassVar[Mapping[str, str]] = {name: "max" for names in METRICS.values() for name in names}
 
@@ -303,8 +303,7 @@ class Classification(TextTask):
                     + ", ".join(config.labels)
                 )
         stored = getattr(config, "problem_type", None)  # a field that configs may have
-        of_labels = SINGLE_LABEL if len(loaded.labels) > 1 else REGRESSION
-        config.problem_type = problem or stored or of_labels
+        config.problem_type = problem or stored or (SINGLE_LABEL if len(loaded.labels) > 1 else REGRESSION)
         return loaded
 
     def match(self, raw: LabelledTexts, split: str, loaded: LoadedModel) -> None:
@@ -327,10 +326,6 @@ class Classification(TextTask):
         super().match(raw, split, loaded)
 
     # ---- Training and validation
-
-    def count(self, batch: Inputs) -> Tensor:
-        labels = batch["labels"]
-        return _is_target(labels).sum() if labels.is_floating_point() else super().count(batch)
 
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         logits = logits_of(self.output_of(model, batch))
@@ -368,7 +363,7 @@ class Classification(TextTask):
         losses = [(0.0, 0)] * len(logits)
         if "labels" in batch:
             each = loaded.model.loss(logits, batch["labels"], reduction="none").view(len(logits), -1)
-            counts = _is_target(batch["labels"]).view(each.shape).sum(dim=1)
+            counts = self.is_target(batch["labels"]).view(each.shape).sum(dim=1)
             losses = list(zip(each.sum(dim=1).tolist(), counts.tolist(), strict=True))
         if problem == REGRESSION:
             values = [{"chosen": number, "number": number} for number in logits[:, 0].tolist()]
@@ -448,11 +443,7 @@ def _targets(raw: LabelledTexts, loaded: LoadedModel) -> list[int | float | list
 def _target(where: str, label: Any, problem: str, names: list[str]) -> int | float | list[float]:
     """A label as the loss takes it, IGNORE_INDEX for a class that is none of `names`; InputError if it is no label."""
     if problem == REGRESSION:
-        try:
-            number = float(label)
-        except (TypeError, ValueError):
-            number = math.nan
-        if not math.isfinite(number):
+        if not math.isfinite(number := number_of(label)):
             raise InputError(f"{where}: the label is {label!r}; allowed: a number")
         return number
     if isinstance(label, list) != (problem == MULTI_LABEL):
@@ -462,11 +453,6 @@ def _target(where: str, label: Any, problem: str, names: list[str]) -> int | flo
         return names.index(name_of(label)) if name_of(label) in names else IGNORE_INDEX
     given = {*map(name_of, label)}
     return [float(name in given) for name in names]
-
-
-def _is_target(labels: Tensor) -> Tensor:
-    """True for labels that the loss counts; numbers all do."""
-    return torch.ones_like(labels, dtype=torch.bool) if labels.is_floating_point() else labels != IGNORE_INDEX
 
 
 def _sets(targets: np.ndarray, predictions: Sequence[Prediction], loaded: LoadedModel) -> tuple[np.ndarray, np.ndarray]:

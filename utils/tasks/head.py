@@ -10,11 +10,11 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from reprlib import repr as shortened
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.configuration.configuration_bert import BertConfig
-from utils.app.cli import card_option, option
+from utils.app.cli import all_settings, card_option, option
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad_ids
 from utils.metrics.classification import number_of
@@ -38,6 +38,9 @@ from utils.models.model_to_train import initial_model
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Task, smoothing_option
 from utils.text.lines import read_lines
+
+if TYPE_CHECKING:
+    from typing import Self
 
 logger = logging.getLogger(__name__)
 REFUSE, BALANCED = "refuse", "balanced"
@@ -52,7 +55,8 @@ class ReadingOptions:
         None,
         section="texts",
         least=8,
-        help=f"tokens read at once; by default {MOST_READ} at most, of embeddings as the model's files say",
+        help=f"tokens read at once; by default as in training, there {MOST_READ} at most, of embeddings as the model's "
+        "files say",
     )
 
 
@@ -178,6 +182,7 @@ class HeadTask(Task[PretrainedModel]):
     EvalOptions = HeadEvalOptions
     config_classes = (BartConfig, BertConfig)
     model_classes: ClassVar[tuple[type[PretrainedModel], ...]]  # for each of config_classes
+    kept: ClassVar[tuple[str, ...]] = ("max_source_length",)  # options that the model's config keeps for `as_trained`
 
     @property
     def is_labelled(self) -> bool:
@@ -190,7 +195,14 @@ class HeadTask(Task[PretrainedModel]):
         config = super().config(model)
         if self.training.classifier_dropout is not None:
             config.classifier_dropout = self.training.classifier_dropout
+        for name in self.kept:
+            setattr(config, name, all_settings(self.options)[name])
         return config
+
+    def as_trained(self, config: ModelConfig) -> Self:
+        """This task, reading the columns that training read and as many tokens, as far as the model's config says."""
+        trained = {name: config.extra.get(name) for name in self.kept if getattr(self.options, name, ()) is None}
+        return super().as_trained(config).with_parts(options=replace(self.options, **trained))
 
     def initial_model(self, model: ModelOptions, learned: Labels | None, checkpoint: Path | None = None) -> LoadedModel:
         # Without training, a head that begins with random weights would be scored.
@@ -204,8 +216,7 @@ class HeadTask(Task[PretrainedModel]):
     def trained_model(
         self, path: PathName, config_path: str | None = None, tokenizer: str | None = None
     ) -> LoadedModel:
-        model_and_tokenizer = loading.load_for_evaluation(path, config_path, tokenizer, self.model_classes)
-        return self.checked(LoadedModel(*model_and_tokenizer))
+        return self.checked(LoadedModel(*loading.load_for_evaluation(path, config_path, tokenizer, self.model_classes)))
 
     def checked(self, loaded: LoadedModel, learned: Labels | None = None) -> LoadedModel:
         """A model that was loaded, if it fits the options; InputError where it does not."""
@@ -231,8 +242,7 @@ class HeadTask(Task[PretrainedModel]):
             self.class_weights(examples["train"], learned.names, learned.problem)
 
     def match(self, raw: Any, split: str, loaded: LoadedModel) -> None:
-        problem = getattr(loaded.model.config, "problem_type", None)
-        self.check_labels({split: raw}, Labels(loaded.labels, problem))
+        self.check_labels({split: raw}, Labels(loaded.labels, getattr(loaded.model.config, "problem_type", None)))
 
     def check_labels(self, examples: Mapping[str, Any], learned: Labels) -> None:
         """Compare the labels of splits with those that a model knows.
@@ -317,12 +327,16 @@ class HeadTask(Task[PretrainedModel]):
 
     # ---- Training
 
+    def is_target(self, labels: Tensor) -> Tensor:
+        """True for labels that the loss counts; numbers all do."""
+        return torch.ones_like(labels, dtype=torch.bool) if labels.is_floating_point() else labels != IGNORE_INDEX
+
     def count(self, batch: Inputs) -> Tensor:
-        """The number of targets or, where classes have weights, the sum of the targets' weights, as torch divides."""
-        is_target = batch["labels"] != IGNORE_INDEX
-        if "class_weights" not in batch:
-            return is_target.sum()
-        return (batch["class_weights"][0].double()[batch["labels"].clamp(min=0)] * is_target).sum()
+        """The number of targets or, of classes that have weights, the sum of the targets' weights, as torch divides."""
+        labels = batch["labels"]
+        if "class_weights" not in batch or labels.is_floating_point():
+            return self.is_target(labels).sum()
+        return (batch["class_weights"][0].double()[labels.clamp(min=0)] * self.is_target(labels)).sum()
 
     def loss_options(self, batch: Inputs, logits: Tensor) -> dict[str, Any]:
         """The `weight` (N,), if there is one, and the `label_smoothing` of the training loss, for torch."""

@@ -31,7 +31,6 @@ from utils.tasks.task import Model, TrainedTask
 if TYPE_CHECKING:
     from typing import Self
 
-
 MOST_OF_TEXT = 128  # tokens of an example of text by default
 
 

@@ -28,14 +28,14 @@ from utils.data.tokenized import encode_cut, warn_of, warn_of_cut
 from utils.metrics.by_class import surest_errors
 from utils.metrics.squad import best, by_question, exact_match, f1
 from utils.models.loading import LoadedModel
-from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, HeadTask, ReadingOptions
 from utils.tasks.task import Prediction, Scores
 
 if TYPE_CHECKING:
     from typing import Self
 
-NEGATIVE = "version_2_with_negative"  # the option, which the model's config keeps
+NEGATIVE, QUERY = "version_2_with_negative", "max_query_length"  # options
+QUESTION_LENGTH = 64  # tokens
 NO_ANSWER = 0  # the token, `<s>` or `[CLS]`, that stands for it
 SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
 
@@ -50,7 +50,12 @@ class WindowOptions:
         least=0,
         help="tokens of a context that a window shares with the one before; by default 128, at most half of one",
     )
-    max_query_length: int = option(64, least=1, help="tokens that a question is cut to")
+    max_query_length: int | None = option(
+        None,
+        least=1,
+        help=f"tokens that a question is cut to; by default as in training, there {QUESTION_LENGTH}, or half of the "
+        "tokens read at once where these have no room for so many",
+    )
     version_2_with_negative: bool | None = option(
         None,
         section="answers",
@@ -116,29 +121,25 @@ class QuestionAnswering(HeadTask):
 
     Options = QuestionAnsweringOptions
     model_classes = (BartForQuestionAnswering, BertForQuestionAnswering)
+    kept = ("max_source_length", NEGATIVE, QUERY)
     metrics: ClassVar[Mapping[str, str]] = {"f1": "max", "exact_match": "max"}
 
     # ---- Model
 
-    def config(self, model: ModelOptions) -> ModelConfig:
-        config = super().config(model)
-        config.extra.pop(NEGATIVE, None)  # of the run that the weights come from
-        if self.options.windows.version_2_with_negative:
-            config.version_2_with_negative = True
-        return config
-
     def fitted(self, config: ModelConfig) -> Self:
-        return self._with_negative(False)
+        return self._completed(config, {})
 
     def as_trained(self, config: ModelConfig) -> Self:
-        return super().as_trained(config)._with_negative(config.extra.get(NEGATIVE, False))
+        return super().as_trained(config)._completed(config, config.extra)
 
-    def _with_negative(self, default: bool) -> Self:
-        """This task, with --version_2_with_negative filled in where it is not given."""
-        windows = self.options.windows
-        chosen = default if windows.version_2_with_negative is None else windows.version_2_with_negative
-        windows = replace(windows, version_2_with_negative=chosen)
-        return self.with_parts(options=replace(self.options, windows=windows))
+    def _completed(self, config: ModelConfig, trained: Mapping[str, Any]) -> Self:
+        """This task, with the options that are not given filled in as in training, as far as that is known."""
+        windows, length = self.options.windows, self.options.max_source_length or config.max_position_embeddings
+        question = trained.get(QUERY, QUESTION_LENGTH)
+        question = question if length > question + SHORTEST_CONTEXT + 2 else length // 2
+        chosen = {NEGATIVE: trained.get(NEGATIVE, False), QUERY: question}
+        missing = {name: value for name, value in chosen.items() if getattr(windows, name) is None}
+        return self.with_parts(options=replace(self.options, windows=replace(windows, **missing)))
 
     # ---- Data
 
@@ -251,8 +252,7 @@ class QuestionAnswering(HeadTask):
         return starts.new_full((), len(starts))  # made on the device: copying the number there would wait
 
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
-        output = self.output_of(model, batch)
-        return _losses(model, output, batch).sum()
+        return _losses(model, self.output_of(model, batch), batch).sum()
 
     def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
         """Sums (5,): loss, windows, questions, F1 and exact matches."""
@@ -299,9 +299,7 @@ class QuestionAnswering(HeadTask):
             of_context = slice(window.second, window.second + len(window.places))
             scores = np.add.outer(starts[of_context], ends[of_context])
             # An answer ends where it begins or behind, at most max_answer_length tokens in all.
-            allowed = np.triu(np.ones_like(scores, bool)) & ~np.triu(
-                np.ones_like(scores, bool), options.max_answer_length
-            )
+            allowed = np.triu(np.tri(*scores.shape, options.max_answer_length - 1, dtype=bool))
             scores = np.where(allowed, scores, -np.inf).ravel()
             count = min(options.n_best_size, int(allowed.sum()))
             for place in np.argpartition(-scores, count - 1)[:count] if count else ():

@@ -50,8 +50,7 @@ class Summarization(TextToText):
 
     def score(self, raw: Pairs, predictions: Sequence[Prediction], loaded: LoadedBart) -> Scores:
         rule, (sources, references) = self.rule, raw
-        texts = [prediction.values["texts"][0] for prediction in predictions]
-        each = rouge_per_example(texts, references, rule)
+        each = rouge_per_example([prediction.values["texts"][0] for prediction in predictions], references, rule)
         facts = {"rouge_tokenizer": rule.tokenizer}
         if rule.exceptions is not None:
             facts = {"wordnet_exceptions": len(rule.exceptions)}

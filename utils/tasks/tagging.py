@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 import torch.nn.functional as F
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import Split
 from torch import Tensor
 
 from bart.configuration.configuration import ModelConfig
@@ -55,6 +56,8 @@ logger = logging.getLogger(__name__)
 CONLL = (".conll", ".conllu", ".txt", ".bio", ".iob", ".iob2")
 WORD_A_LINE = (*CONLL, ".tsv")  # whose cells hold no lists
 CONLL_COLUMNS = ("words_column", "tags_column")  # options whose values the model's config keeps
+# Words of a text in any script, and marks between them, as CoNLL's sets have them.
+SPLIT = Split(Regex(r"[\p{L}\p{M}\p{N}_\x{200c}\x{200d}]+|[^\p{L}\p{M}\p{N}_\s\x{1c}-\x{1f}]"), "removed", invert=True)
 UNREAD = 0  # the place of `<s>` or `[CLS]`
 NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
 
@@ -238,8 +241,7 @@ class Tagging(HeadTask):
         for record in records:
             column = next((column for column in columns if column in record.values), columns[-1])
             value = _listed(record.values.get(column))
-            # Words of a text, and marks between them, as CoNLL's sets have them.
-            words = re.findall(r"\w+|[^\w\s]", value) if isinstance(value, str) else None
+            words = [word for word, _ in SPLIT.pre_tokenize_str(value)] if isinstance(value, str) else None
             words = words or _strings(record.name, column, value, may_be_blank=bool(value))
             sentences.append(Sentence(record.name, words, None))
         return sentences
@@ -346,13 +348,12 @@ class Tagging(HeadTask):
             ),
             len(raw),
         )
-        scores = {
+        return {
             **tag_scores(counts, scheme),
             "groups": {"tag" if scheme is None else "kind of entity": scores_by_group(counts, groups)},
             "confusion": confusion_of_classes(groups if scheme is None else [OUTSIDE, *groups], right, predicted),
             "errors": errors,
-        }
-        return scores, {"confident_error": surest}
+        }, {"confident_error": surest}
 
     def row(self, raw: list[Sentence], examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
         sentence, tags = raw[number], prediction.values["tags"]

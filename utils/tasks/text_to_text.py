@@ -214,8 +214,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         if pairs.targets is not None:
             prefix = "" if kind == "train" or not self.training.max_target_length else f"{kind}_"
             effect = "and are cut there" + ("" if kind == "train" else " for the loss")
-            option = f"--{prefix}max_target_length"
-            warn_of_cut(pairs.targets.cut, len(pairs), targets, lengths[1], option, effect)
+            warn_of_cut(pairs.targets.cut, len(pairs), targets, lengths[1], f"--{prefix}max_target_length", effect)
         return pairs
 
     def _target_length(self, kind: str) -> int | None:
@@ -309,8 +308,7 @@ class TextToText(Task[BartForConditionalGeneration]):
                 ids = output.logits.argmax(-1).where(labels != IGNORE_INDEX, tokenizer.pad_token_id)
             else:
                 ids = self._decoded(loaded, batch, output.encoder_last_hidden_state)
-            texts = tokenizer.batch_decode(ids, skip_special_tokens=True)
-            scores = self.scores_of_each(texts, batch["references"])
+            scores = self.scores_of_each(tokenizer.batch_decode(ids, skip_special_tokens=True), batch["references"])
             sums += [sums[0].new_tensor(float(np.sum(scores[name]))) for name in self.metrics]
         return torch.stack(sums)
 

@@ -33,7 +33,7 @@ class Sentence:
 
     Attributes:
         tags: None where they are only to be predicted.
-        column: of a table, where its words stand.
+        column: of a table, where its words stand or, in metrics, its tags.
     """
 
     name: str

@@ -52,7 +52,7 @@ def test_scoring_a_run_later_updates_its_card_until_someone_edits_it(
     assert "Not scored yet" in path.read_text() and ModelCard.load(path).data.eval_results is None
 
     def score() -> str:
-        run_eval.main([str(output / "export"), str(tmp_path / "config.json"), str(tmp_path / "data"), str(output)])
+        run_eval.main([str(output), str(tmp_path / "config.json"), str(tmp_path / "data"), str(output)])
         return path.read_text()
 
     assert "| ROUGE-1 |" in score()

@@ -221,6 +221,8 @@ def test_the_command_scores_numbers(whole: bool, tmp_path: Path, capsys: pytest.
         ({"p.jsonl": '{"label": ["a"]}\n', "r": "a\n"}, (), r"^p.jsonl:1: the label is \['a'\]; allowed: one label"),
         ({"p.jsonl": '{"label": null}\n', "r": "a\n"}, (), "^p.jsonl:1: the label is None; allowed: a label"),
         ({"p.jsonl": '{"label": {"a": 1}}\n', "r": "a\n"}, (), r"^p.jsonl:1: the label is {'a': 1}; allowed: a label"),
+        # A usual column of predictions and of references, where the file names its predictions otherwise.
+        ({"r.csv": "label,guess\na,b\n"}, (), "^r.csv: no prediction column; name one with --prediction_field"),
         ({"p.jsonl": '{"label": NaN}\n', "r": "a\n"}, (), "^p.jsonl:1: the label is nan; allowed: .*a finite number"),
         (
             {"p": '{"label": "a"}\n', "r": "a\n"},
@@ -236,7 +238,7 @@ def test_bad_files(
     for name, content in files.items():
         Path(name).write_text(content)
     with pytest.raises(InputError, match=message):
-        main([next(iter(files)), "r", *options])
+        main([next(iter(files)), next((name for name in files if name == "r.csv"), "r"), *options])
 
 
 def test_numbers() -> None:

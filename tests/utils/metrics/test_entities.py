@@ -208,6 +208,8 @@ def test_the_command_reads_conll_tables_and_lines_of_tags(
         (["p.conll", "r.conll", "--prediction_field", "7"], "p.conll: --prediction_field is 7; allowed: 1 to 2"),
         (["p.conll", "r.jsonl", "--tags_field", "x"], "r.jsonl: --tags_field is 'x'; allowed: tags, words"),
         (["none", "r.conll"], "none: no such file"),
+        (["r.conll"] * 2, "r.conll: its tags would be its predictions; name these with --prediction_field"),
+        (["r.jsonl"] * 2, "r.jsonl: no prediction column; name one with --prediction_field (columns: tags, words)"),
     ):
         with pytest.raises(InputError) as error:
             main(words)

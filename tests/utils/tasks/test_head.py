@@ -139,8 +139,8 @@ def test_a_run_goes_on_where_it_was_ended_and_is_scored(
     assert same(weights(parts), weights(whole))
     assert [row["train_loss"] for row in rows(parts)] == [row["train_loss"] for row in rows(whole)]
     places = (parts / "export", corpus / network / "config.json", corpus / TASKS[task], tmp_path / "again")
-    given = [*map(str, places), "--task", task, "--max_source_length", "96", "--bs", "3", *map(str, options)]
-    run_eval.main(given)
+    given = [*map(str, places), "--task", task, "--bs", "3"]
+    run_eval.main(given)  # the model knows the lengths
     run_eval.main([*given, "--type_path", "train"])
     assert len(articles_of(tmp_path / "again", "train")) == 40
     scores, again = scores_of(parts), scores_of(tmp_path / "again")
@@ -258,7 +258,7 @@ def test_a_model_knows_that_questions_may_have_no_answer(
     start = ("--model_name_or_path", known, "--tokenizer", known / "export", *windows)
     other = train("other", "question_answering", *start, "--max_steps", 1)
     config, data = corpus / "bert" / "config.json", corpus / "questions"
-    never = ("--null_score_diff_threshold", -1000, *windows, "--max_source_length", 96)
+    never = ("--null_score_diff_threshold", -1000)
 
     def evaluate(model: Path, out: str, *options: object) -> list[str]:
         places = (model / "export", config, data, tmp_path / out)
@@ -270,9 +270,10 @@ def test_a_model_knows_that_questions_may_have_no_answer(
     assert [article["prediction"] for article in articles_of(scored)] == [""] * 8
     predict([str(known), str(data / "test.jsonl"), *map(str, never), "--json"])
     assert [json.loads(line)["prediction"] for line in capsys.readouterr().out.splitlines()[-8:]] == [""] * 8
-    for model, options in ((other, ()), (known, ("--no_version_2_with_negative",))):
+    for model, options in ((known, ["--no_version_2_with_negative"]), (other, []), (other, [])):
         with pytest.raises(InputError, match="-1000; it is of --version_2_with_negative, which is off"):
             evaluate(model, "refused", *options)
+        (model / "export" / "config.json").unlink(missing_ok=True)  # the weights alone, in the end
     assert scores_of(scored)["windows"] == scores_of(tmp_path / "scored")["windows"]
 
 
@@ -317,13 +318,18 @@ def test_kinds_of_labels(
     folder = tmp_path / "data"
     folder.mkdir()
     for split in ("train", "val", "test"):
-        lines = [json.dumps({"text": f"text {number}", "label": label(number)}) for number in range(12)]
+        lines = [json.dumps({"text": f"text {number}", "kind": label(number), "label": 1.5}) for number in range(12)]
         (folder / f"{split}.jsonl").write_text("\n".join(lines))
-    train("run", "classification", "--data_dir", folder, "--max_steps", 4)
-    run = train("run", "classification", "--data_dir", folder, "--do_predict", "--resume_from_checkpoint", "last")
+    options = ("--data_dir", folder, "--label_field", "kind")
+    train("run", "classification", *options, "--max_steps", 4)
+    run = train("run", "classification", *options, "--do_predict", "--resume_from_checkpoint", "last")
     assert figures <= scores_of(run).keys()
     assert torch.isfinite(torch.tensor([scores_of(run)[name] for name in figures])).all()
     assert (run / "test_generations.txt").read_text().count("\n") == 12
+    run_eval.main([*map(str, (run, run / "export/config.json", folder, tmp_path / "again")), "--type_path", "val"])
+    assert [row["reference"] for row in articles_of(tmp_path / "again", "val")] == [
+        row["reference"] for row in articles_of(run)
+    ]
     [validated, *_] = rows(run, "val_loss")
     assert {f"val_{name}" for name in figures - {"spearman"}} <= validated.keys()
 
@@ -463,9 +469,12 @@ def test_what_is_refused(
         train("run", task, "--data_dir", folder, *options)
 
 
-UNSEEN = {
-    "classification": ("jsonl", '{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n', '"z"'),
-    "tagging": ("conll", "a O\nb B-X\n\nc I-X\nd O\n", "B-Z"),
+UNSEEN = {  # in one of the labels of val, and in all of classification's test
+    "classification": ("jsonl", TEXTS, TEXTS.replace('"x"', '"z"'), TEXTS.replace('"x"', '"w"').replace('"y"', '"w"')),
+    "tagging": (
+        "conll",
+        *(f"a O\nb {tags[0]}\n\nc {tags[1]}\nd O\n" for tags in (("B-X", "I-X"), ("B-Z", "I-X"), ("B-X", "B-W"))),
+    ),
 }
 
 
@@ -474,19 +483,15 @@ def test_labels_that_training_has_not_seen(
     task: str, train: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are found before training in all splits that it will read, or count as errors."""
-    kind, seen, label = UNSEEN[task]
-    first, second = ('"x"', '"y"') if task == "classification" else ("B-X", "I-X")
-    files = {
-        "train": seen,
-        "val": seen.replace(first, label),
-        "test": seen.replace(second, label.replace("Z", "W").replace("z", "w")),
-    }
-    folder = write(tmp_path / "data", **{f"{split}__{kind}": content for split, content in files.items()})
+    kind, *contents = UNSEEN[task]
+    folder = write(
+        tmp_path / "data", **{f"{split}__{kind}": text for split, text in zip(SPLITS, contents, strict=True)}
+    )
     options = ("--data_dir", folder, "--do_predict")
     with monkeypatch.context() as patch:
         patch.setattr("utils.recipes.training.train_on", None)
         with pytest.raises(
-            InputError, match=r"' of val \(1 in all, .*, '.*' of test \(1 in all, .*; --unknown_labels wrong"
+            InputError, match=r"' of val \(1 in all, .*, '.*' of test \([12] in all, .*; --unknown_labels wrong"
         ):
             train("refused", task, *options)
     assert not (tmp_path / "refused").exists()
@@ -500,6 +505,7 @@ def test_labels_that_training_has_not_seen(
     ]
     right = 100 * sum(reference == predicted for reference, predicted in pairs) / len(pairs)
     assert scores_of(run)["accuracy"] == pytest.approx(right) != 100
+    assert ("loss" in scores_of(run)) == (task == "tagging")
     assert max(row["val_accuracy"] for row in rows(run, "val_accuracy")) <= 100 * (1 - 1 / len(pairs))
 
 
@@ -511,7 +517,7 @@ def test_plain_tags_choose_the_best_checkpoint(train: Run, tmp_path: Path) -> No
     options = ("--early_stopping_patience", 3, "--max_steps", 40, "--do_predict")
     run = train("run", "tagging", "--data_dir", folder, *columns, *options)
     places = (run / "export", run / "export/config.json", folder, tmp_path / "again")
-    run_eval.main([*map(str, places), "--max_source_length", "96"])  # the model knows the columns
+    run_eval.main([*map(str, places)])  # the model knows the columns
     alone = ("--do_predict", "--no_do_train", "--model_name_or_path", run / "export", "--tokenizer", run / "export")
     train("alone", "tagging", "--data_dir", folder, *alone)  # with the config of another model
     for name in ("again", "alone"):

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers.pre_tokenizers import BertPreTokenizer
 
 from bart.errors import InputError
+from utils.data.columns import Record
 from utils.data.options import Place
 from utils.tasks.tagging import Tagging, TaggingOptions
 
@@ -160,3 +162,11 @@ def test_the_log_says_the_scheme(tags: str, said: str, tmp_path: Path, caplog: p
     learned = task.learn(task.read("train"))
     assert said in caplog.text
     assert task.default_metric(learned) == ("accuracy" if "plain" in said else "f1")
+
+
+@pytest.mark.parametrize(
+    "text", ["Two words, here.", "cafe\u0301 ok", "नमस्ते दुनिया।", "می\u200cخواهم رفت.", "தமிழ் (மொழி)", "\x1c a\u2028b"]
+)
+def test_typed_words_are_whole_in_any_script(text: str) -> None:
+    [sentence] = Tagging(Place("")).given([Record("", {"text": text})], ["text"])
+    assert sentence.words == [word for word, _ in BertPreTokenizer().pre_tokenize_str(text) if word.strip()]

@@ -179,8 +179,7 @@ def confusion_table(run: Run, split: str) -> ScoreTable:
         [right, predicted, shown(count, 0), shown(100 * count / sum(counts[right].values()), 1)]
         for count, right, predicted in sorted(wrong, key=lambda each: -each[0])[:MOST_LISTED]
     ]
-    header = ["Right", "Predicted", "Count", "% of the right"]
-    return ScoreTable("The most frequent confusions.", header, rows, words=2)
+    return ScoreTable("The most frequent confusions.", ["Right", "Predicted", "Count", "% of the right"], rows, words=2)
 
 
 def errors_table(run: Run, split: str) -> ScoreTable:
