@@ -23,6 +23,7 @@ from tests.tiny_run import Train, rows
 from utils.data.parallel_text import read_pairs
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
+from utils.runs.outputs import held
 
 DOCS = Path(__file__).parents[3] / "docs/training.md"
 
@@ -176,6 +177,11 @@ def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: 
     assert {**after, "log.txt": 0} == {**before, "log.txt": 0}
     with pytest.raises(InputError, match="--overwrite_output_dir would remove the checkpoint of"):
         train("run", "--overwrite_output_dir", "--resume_from_checkpoint", "last")
+    with (
+        held(output / ".lock", "by the test"),
+        pytest.raises(InputError, match=f"^--output_dir {output}: another run is at work there"),
+    ):
+        train("run", "--max_steps", 1, "--overwrite_output_dir")
     train("run", "--max_steps", 1, "--overwrite_output_dir")
     names = {path.name for path in output.iterdir()}
     assert {"last.ckpt", "_epoch0_step1.ckpt", "export", "metrics.csv", "report.html"} <= names
