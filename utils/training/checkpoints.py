@@ -146,6 +146,7 @@ class BestCheckpoints(Checkpoint):
         self.directory, self.metric, self.mode, self.count = Path(directory), metric, mode, count
         self.conditions = self.of_kept = dict(conditions)
         self.kept: list[dict[str, Any]] = []
+        self.superseded: list[Path] = []
 
     @property
     def score(self) -> float | None:
@@ -155,6 +156,9 @@ class BestCheckpoints(Checkpoint):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget checkpoints that lie in another directory; all processes must know the same ones."""
         self.kept = from_first([each for each in self.kept if (self.directory / each["name"]).is_file()])
+        # A run that goes on from an older checkpoint does the steps of the later ones again.
+        found, step = self.directory.glob("_epoch*_step*.ckpt"), trainer.global_step
+        self.superseded = [path for path in found if int(path.stem.rpartition("_step")[2]) > step]
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.sanity_checking:
@@ -169,8 +173,11 @@ class BestCheckpoints(Checkpoint):
         if new in self.kept:
             trainer.save_checkpoint(self.directory / new["name"])
         if trainer.is_global_zero:
-            for entry in dropped:
-                (self.directory / entry["name"]).unlink(missing_ok=True)
+            names = {entry["name"] for entry in self.kept}
+            for path in [*self.superseded, *(self.directory / entry["name"] for entry in dropped)]:
+                if path.name not in names:
+                    path.unlink(missing_ok=True)
+            self.superseded = []
 
     def _rank(self, entry: Mapping[str, Any]) -> tuple[float, ...]:
         """Lower for better ones."""
@@ -296,7 +303,10 @@ def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
     files = sorted(output_dir.glob("*.ckpt"), key=lambda path: (-path.stat().st_mtime_ns, path.name))
     for path in files:
         if is_whole(path):
-            return path
+            # The files of a copied folder may have new times, in any order.
+            last = output_dir / LAST_FILE
+            steps = [read_file(each).get("global_step", 0) for each in (path, last) if is_whole(each)]
+            return last if steps[0] < steps[-1] else path
         logger.warning("%s is torn: it was not written to its end, or damaged; the one before it is used", path)
     if files:
         raise InputError(f"--resume_from_checkpoint {LAST}: none of the checkpoints in {output_dir} is whole")
