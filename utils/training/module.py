@@ -236,7 +236,6 @@ def turn_dropout_off(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        if isinstance(getattr(module, "dropout", None), float):
-            module.dropout = 0.0
-        if isinstance(getattr(module, "activation_dropout", None), float):
-            module.activation_dropout = 0.0
+        for name in ("dropout", "activation_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
