@@ -144,7 +144,7 @@ class BestCheckpoints(Checkpoint):
         self.directory, self.metric, self.mode, self.count = Path(directory), metric, mode, count
         self.conditions = self.of_kept = dict(conditions)
         self.kept: list[dict[str, Any]] = []
-        self.superseded: list[Path] = []
+        self.superseded: list[str] = []
 
     @property
     def score(self) -> float | None:
@@ -156,7 +156,7 @@ class BestCheckpoints(Checkpoint):
         self.kept = from_first([each for each in self.kept if (self.directory / each["name"]).is_file()])
         # A run that goes on from an older checkpoint does the steps of the later ones again.
         found, step = self.directory.glob("_epoch*_step*.ckpt"), trainer.global_step
-        self.superseded = [path for path in found if int(path.stem.rpartition("_step")[2]) > step]
+        self.superseded = [path.name for path in found if int(path.stem.rpartition("_step")[2]) > step]
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.sanity_checking:
@@ -171,11 +171,9 @@ class BestCheckpoints(Checkpoint):
         if new in self.kept:
             trainer.save_checkpoint(self.directory / new["name"])
         if trainer.is_global_zero:
-            names = {entry["name"] for entry in self.kept}
-            for path in [*self.superseded, *(self.directory / entry["name"] for entry in dropped)]:
-                if path.name not in names:
-                    path.unlink(missing_ok=True)
-            self.superseded = []
+            gone = {*self.superseded, *(entry["name"] for entry in dropped)}
+            for name in gone - {entry["name"] for entry in self.kept}:
+                (self.directory / name).unlink(missing_ok=True)
 
     def _rank(self, entry: Mapping[str, Any]) -> tuple[float, ...]:
         """Lower for better ones."""
