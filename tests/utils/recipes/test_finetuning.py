@@ -187,6 +187,8 @@ def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: 
     assert {"last.ckpt", "_epoch0_step1.ckpt", "export", "metrics.csv", "report.html"} <= names
     assert not names & {"_epoch0_step2.ckpt", "previous.ckpt", "test_scores.json", "arguments.1.yaml"}
     assert all(other.exists() for other in others)
+    with pytest.raises(InputError, match=f"^{output} holds a run, and .* is not its model: score {output}, name ano"):
+        train("run", "--no_do_train", "--do_predict")  # which scores the weights that training began with
     train("run", "--no_do_train", "--do_predict", "--model_name_or_path", output / "export")
     train("run", "--max_steps", 2, "--resume_from_checkpoint", "last")
     assert not (output / "test_scores.json").exists()  # they were those of the export before
