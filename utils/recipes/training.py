@@ -34,9 +34,8 @@ from utils.data.order import ORDER
 from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun
-from utils.recipes.card_options import card_options
 from utils.recipes.data import as_trained, read_to_score, read_to_train, with_table_prepared
-from utils.recipes.evaluation import evaluate
+from utils.recipes.evaluation import card_options, evaluate
 from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.training_arguments import TrainingArguments
 from utils.runs.machine import check_gpus, environment
