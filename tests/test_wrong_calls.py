@@ -39,6 +39,7 @@ COMMANDS = {
     f"{TRAIN} --learning_rat 1e-4": "unknown argument --learning_rat; did you mean --learning_rate?",
     f"{TRAIN} --train_batch_size many": "--train_batch_size: 'many' is not allowed",
     f"{TRAIN} --train_batch_size 0": "--train_batch_size: '0' is not allowed",
+    f"{TRAIN} --seed 4294967296": "it takes an integer at least 0, at most 4294967295",
     f"{TRAIN} --dropout 1.5": "--dropout: '1.5' is not allowed",
     f"{TRAIN} --lr_scheduler stairs": "--lr_scheduler: 'stairs' is not allowed",
     f"{TRAIN} --fp16 --bf16": "--fp16 and --bf16 exclude each other",

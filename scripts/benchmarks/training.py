@@ -183,11 +183,9 @@ def prepare(args: TrainerArguments, folder: Path) -> dict[str, float]:
     """
     shape = SHAPES[args.shape]
     tokenizer = BartTokenizer.from_pretrained(args.tokenizer)
-    network, dropouts = (
-        measuring.NETWORKS[shape.network],
-        dict.fromkeys(("dropout", "attention_dropout"), shape.dropout),
-    )
-    config = measuring.made_up_config(*network, vocab_size=len(tokenizer), max_position_embeddings=1024, **dropouts)
+    fields = {"vocab_size": len(tokenizer), "max_position_embeddings": 1024}
+    fields |= dict.fromkeys(("dropout", "attention_dropout"), shape.dropout)
+    config = measuring.made_up_config(*measuring.NETWORKS[shape.network], **fields)
     torch.manual_seed(0)
     BartForConditionalGeneration(config).save_pretrained(folder / "model", tokenizer)
     for split, count in (("train", shape.batch_size * args.all_steps), ("val", shape.batch_size)):

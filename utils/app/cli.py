@@ -200,7 +200,7 @@ class _Option:
             if is_rounded or not is_finite or not in_range or (choices and converted not in choices):
                 raise ValueError
         except (TypeError, ValueError, OverflowError):
-            limits = ", ".join(f"{_BOUNDS[key][0]} {bound:g}" for key, bound in bounds.items())
+            limits = ", ".join(f"{_BOUNDS[key][0]} {bound}" for key, bound in bounds.items())
             allowed = "one of " + ", ".join(choices) if choices else f"{_KINDS[self.kind]} {limits}".strip()
             raise argparse.ArgumentTypeError(f"{value!r} is not allowed: it takes {allowed}") from None
         return converted

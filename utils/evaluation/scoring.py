@@ -158,8 +158,14 @@ def check_other_runs(run: ScoringRun, record: Mapping[str, Any]) -> set[str]:
     that this run does not score, the model alone must be the same.
 
     Raises:
-        InputError: there are such scores, and this run does not replace them.
+        InputError: there are such scores, or another model was trained there, and this run does not replace them.
     """
+    folder, model = run.save_dir.resolve(), Path(run.model_name).resolve()
+    if (folder / "train_summary.json").exists() and folder not in (model, *model.parents) and not run.overwrites:
+        raise InputError(
+            f"{run.save_dir} holds a run, and {run.model_name} is not its model: score {run.save_dir}, name another "
+            "directory, or give --overwrite_output_dir"
+        )
     replaced = set()
     for split in REPORT_ORDER:
         path = run.save_dir / f"{split}_scores.json"

@@ -17,6 +17,7 @@ from utils.app.tables import markdown_table
 from utils.evaluation.report.runs import read_run, scores_of
 from utils.metrics.files import label_of
 
+MAY_DIFFER = {"seed", "output_dir", "resume_from_checkpoint", "overwrite_output_dir"}  # options of runs
 COLUMNS = {"score": "score", "mean": "mean", "deviation": "deviation", "least": "least", "greatest": "greatest"}
 
 
@@ -29,6 +30,8 @@ class StabilityArguments:
 
 def describe(args: StabilityArguments) -> str:
     """A table for each split that was scored: each score's mean, sample standard deviation and range, and its runs.
+
+    A line behind them names the options, other than the seed, in which the runs differ.
 
     Raises:
         InputError: there is one run alone, or a run lacks scores that another has.
@@ -53,6 +56,10 @@ def describe(args: StabilityArguments) -> str:
             row |= {str(number): value for number, value in enumerate(values)}
             rows.append({"score": label_of(name), **row})
         blocks.append(f"{len(runs)} runs, {split} split\n\n{markdown_table(rows, columns)}")
+    options = dict.fromkeys(name for run in runs for name in run.arguments if name not in MAY_DIFFER)
+    values = {name: [str(run.arguments.get(name)) for run in runs] for name in options}
+    if changed := [f"{name} ({', '.join(given)})" for name, given in values.items() if len({*given}) > 1]:
+        blocks.append(f"The runs differ in more than their seed: {', '.join(changed)}")
     return "\n\n".join(blocks)
 
 

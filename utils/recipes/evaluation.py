@@ -15,18 +15,19 @@ import yaml
 from bart.errors import InputError
 from bart.files import write_json
 from bart.hub import EXPORT
-from utils.app.cli import all_settings
+from utils.app.cli import all_settings, option_groups
 from utils.app.progress import start_log
 from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun, format_scores, score_split
 from utils.models.loading import LoadedModel, for_inference
-from utils.recipes.card_options import card_options
+from utils.recipes import pretraining_arguments
 from utils.recipes.data import as_trained, read_to_score, with_table_prepared
 from utils.recipes.evaluation_arguments import EvalArguments
+from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.runs.distributed import connected
 from utils.runs.outputs import check_output, writable_folder, write_whole
-from utils.tasks import task_of
+from utils.tasks import find_task, task_of
 from utils.tasks.task import Task
 
 logger = logging.getLogger(__name__)
@@ -105,6 +106,16 @@ def evaluate(
         write_card(run.save_dir, export, card_options)
     if run.options.dump_args:
         print(arguments, end="")
+
+
+def card_options(run_dir: Path) -> list[str]:
+    """The names of the options that the card of a run names, by what its arguments.yaml says of the task."""
+    name = yaml.safe_load((run_dir / "arguments.yaml").read_text(encoding="utf-8"))["task"]
+    task = pretraining_arguments.TASKS.get(name)
+    arguments: type = FinetuneArguments if task is None else pretraining_arguments.PretrainingArguments
+    task = task or find_task(name)
+    groups = option_groups(arguments, {"task_options": task.Options, "training": task.TrainingOptions})
+    return [field.name for fields in groups for field, _ in fields if field.metadata["in_card"]]
 
 
 def device_of(args: EvalArguments) -> torch.device:

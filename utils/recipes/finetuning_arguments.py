@@ -47,8 +47,7 @@ class FinetuneArguments(TrainingArguments):
             raise InputError("--max_steps is 0; allowed: -1, or at least 1")
         weights, rank = self.model.weights, self.model.adaptation.lora_rank
         if weights.is_scratch and weights.config_path is None:
-            config_path = shipped_config(self.task_class.default_config)
-            weights = replace(weights, config_path=config_path)
+            weights = replace(weights, config_path=shipped_config(self.task_class.default_config))
             self._fill_in(model=replace(self.model, weights=weights))
         if weights.is_scratch:
             self._complete(SCRATCH_RATE, weights.config_path)

@@ -78,8 +78,7 @@ class PretrainingArguments(TrainingArguments):
         if self.model.model_name_or_path is not None and self.run.num_sanity_val_steps is None:
             self._fill_in(run=replace(self.run, num_sanity_val_steps=-1))
         if self.model.config_path is None and self.model.model_name_or_path is None:
-            config_path = shipped_config(self.task_class.default_config)
-            self._fill_in(model=replace(self.model, config_path=config_path))
+            self._fill_in(model=replace(self.model, config_path=shipped_config(self.task_class.default_config)))
         weights = self.model.model_name_or_path
         of_adam = SCRATCH_RATE if weights is None else FINE_TUNING_RATE
         rate = LAMB_RATE if optimisation.is_lamb else of_adam

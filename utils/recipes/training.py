@@ -7,6 +7,7 @@ import logging
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
@@ -33,13 +34,12 @@ from utils.data.order import ORDER
 from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun
-from utils.recipes.card_options import card_options
 from utils.recipes.data import as_trained, read_to_score, read_to_train, with_table_prepared
-from utils.recipes.evaluation import evaluate
+from utils.recipes.evaluation import card_options, evaluate
 from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.training_arguments import TrainingArguments
 from utils.runs.machine import check_gpus, environment
-from utils.runs.outputs import check_output, writable_folder
+from utils.runs.outputs import check_output, held, writable_folder
 from utils.runs.run_directory import LOG, check_free, options_to_resume, remove_run
 from utils.tasks.task import Task, TrainedTask
 from utils.training.checkpoints import FORMAT, find_checkpoint
@@ -89,29 +89,31 @@ def run(args: TrainingArguments) -> None:
         task.check(to_check, learned)
     log = output_dir / LOG
     writable_folder("--output_dir", output_dir, log=LOG)
-    earlier_log = log.stat().st_size if log.exists() else 0
-    start_log(file=log)
-    quieten_lightning()
-    logger.info("writing to %s", output_dir)
-    if not torch.cuda.is_available():
-        logger.info("no CUDA device here: running on the CPU in %s", precision_name(args.hardware))
-    if args.hardware.tf32:
-        torch.set_float32_matmul_precision("high")
-    pl.seed_everything(args.run.seed, verbose=False)
-    if args.do_train:
-        try:
-            train_on(args, task, examples, learned, earlier_log)
-        except RunError as error:  # the terminal gets it from the command
-            if is_first():
-                with log.open("a", encoding="utf-8") as file:
-                    file.write(f"{error}\n")
-            raise
-    if to_score is not None:
-        gc.collect()  # what training leaves: models, trainers and optimizers name each other
-        torch.cuda.empty_cache()
-        predict(args, task, scored, to_score)
-    elif is_first():
-        write_report(output_dir)
+    alone = held(output_dir / ".lock", f"--output_dir {output_dir}: another run is at work there")
+    with alone if is_first() else nullcontext():
+        earlier_log = log.stat().st_size if log.exists() else 0
+        start_log(file=log)
+        quieten_lightning()
+        logger.info("writing to %s", output_dir)
+        if not torch.cuda.is_available():
+            logger.info("no CUDA device here: running on the CPU in %s", precision_name(args.hardware))
+        if args.hardware.tf32:
+            torch.set_float32_matmul_precision("high")
+        pl.seed_everything(args.run.seed, verbose=False)
+        if args.do_train:
+            try:
+                train_on(args, task, examples, learned, earlier_log)
+            except RunError as error:  # the terminal gets it from the command
+                if is_first():
+                    with log.open("a", encoding="utf-8") as file:
+                        file.write(f"{error}\n")
+                raise
+        if to_score is not None:
+            gc.collect()  # what training leaves: models, trainers and optimizers name each other
+            torch.cuda.empty_cache()
+            predict(args, task, scored, to_score)
+        elif is_first():
+            write_report(output_dir)
 
 
 def train_on(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -71,12 +72,18 @@ def _remove_unused(folders: Sequence[Path], log: str) -> None:
 
 @contextmanager
 def held(path: Path, message: str) -> Iterator[None]:
-    """Hold a lock file, which goes in the end; InputError with this message where another process holds it."""
+    """Hold a lock file, which goes in the end; InputError with this message where another process holds it.
+
+    Where a file system has no locks, the file itself is one, and stays if its process is killed; or there is none.
+    """
     lock = FileLock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        raise InputError(message) from None
+        raise InputError(f"{message}; if none is, remove {path}") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
     try:
         yield
     finally:

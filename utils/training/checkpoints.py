@@ -7,7 +7,6 @@ import math
 import os
 import shutil
 import signal
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
@@ -15,7 +14,6 @@ from typing import Any, NoReturn
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
-import xxhash
 from pytorch_lightning.callbacks import Callback, Checkpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
@@ -26,7 +24,7 @@ from bart.tensor_files import is_whole, read_file
 from utils.app.errors import RunError
 from utils.app.signals import NAMES, Signals, status
 from utils.runs.distributed import from_first
-from utils.runs.outputs import difference
+from utils.runs.outputs import difference, file_digest
 from utils.runs.run_directory import LAST, options_to_resume
 from utils.training.lightning_internals import settle
 
@@ -146,6 +144,7 @@ class BestCheckpoints(Checkpoint):
         self.directory, self.metric, self.mode, self.count = Path(directory), metric, mode, count
         self.conditions = self.of_kept = dict(conditions)
         self.kept: list[dict[str, Any]] = []
+        self.superseded: list[str] = []
 
     @property
     def score(self) -> float | None:
@@ -155,6 +154,9 @@ class BestCheckpoints(Checkpoint):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget checkpoints that lie in another directory; all processes must know the same ones."""
         self.kept = from_first([each for each in self.kept if (self.directory / each["name"]).is_file()])
+        # A run that goes on from an older checkpoint does the steps of the later ones again.
+        found, step = self.directory.glob("_epoch*_step*.ckpt"), trainer.global_step
+        self.superseded = [path.name for path in found if int(path.stem.rpartition("_step")[2]) > step]
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.sanity_checking:
@@ -169,8 +171,9 @@ class BestCheckpoints(Checkpoint):
         if new in self.kept:
             trainer.save_checkpoint(self.directory / new["name"])
         if trainer.is_global_zero:
-            for entry in dropped:
-                (self.directory / entry["name"]).unlink(missing_ok=True)
+            gone = {*self.superseded, *(entry["name"] for entry in dropped)}
+            for name in gone - {entry["name"] for entry in self.kept}:
+                (self.directory / name).unlink(missing_ok=True)
 
     def _rank(self, entry: Mapping[str, Any]) -> tuple[float, ...]:
         """Lower for better ones."""
@@ -276,10 +279,7 @@ def content_of(checkpoint: Path | None) -> str:
     """A checkpoint's name, optimizer step and a digest of its content."""
     if checkpoint is None:
         return "none"
-    with zipfile.ZipFile(checkpoint) as file:
-        parts = sorted((part.filename, part.file_size, part.CRC) for part in file.infolist())
-    digest = xxhash.xxh3_64_hexdigest(repr(parts).encode())
-    return f"{checkpoint.name} of step {read_file(checkpoint)['global_step']} (content {digest})"
+    return f"{checkpoint.name} of step {read_file(checkpoint)['global_step']} (content {file_digest(checkpoint)})"
 
 
 def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
@@ -296,7 +296,10 @@ def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
     files = sorted(output_dir.glob("*.ckpt"), key=lambda path: (-path.stat().st_mtime_ns, path.name))
     for path in files:
         if is_whole(path):
-            return path
+            # The files of a copied folder may have new times, in any order.
+            last = output_dir / LAST_FILE
+            steps = [read_file(each).get("global_step", 0) for each in (path, last) if is_whole(each)]
+            return last if steps[0] < steps[-1] else path
         logger.warning("%s is torn: it was not written to its end, or damaged; the one before it is used", path)
     if files:
         raise InputError(f"--resume_from_checkpoint {LAST}: none of the checkpoints in {output_dir} is whole")

@@ -62,11 +62,10 @@ class TrainingData(pl.LightningDataModule):
             "pin_memory": hardware.gpus > 0,
             "worker_init_fn": _outlive_signals,
         }
-        self.steps_per_epoch: int | None = None
         if self.streams:
             stream = self._stream(0, hardware.processes)
             self.examples_per_step: float = stream.examples_per_step
-            self.steps_per_epoch = stream.steps_per_epoch
+            self.steps_per_epoch: int | None = stream.steps_per_epoch
             self.total_steps = max_steps
         else:
             order = self._order(0, hardware.processes)

@@ -15,8 +15,6 @@ from pytorch_lightning.trainer.connectors.signal_connector import _SignalConnect
 
 from utils.app.errors import RunError
 
-_PROGRESS = ("epoch_loop.batch_progress", "epoch_loop.val_loop.batch_progress")
-
 
 class EpochLoop(_TrainingEpochLoop):
     """Lightning's loop over batches, which validates after the last batch too, whatever the interval.
@@ -71,7 +69,8 @@ def settle(loops: dict[str, Any], steps: int, validation_is_due: bool) -> None:
         steps: optimizer steps taken.
         validation_is_due: true if the next thing to do is a validation, from its beginning.
     """
-    training, validation = (loops["fit_loop"][name] for name in _PROGRESS)
+    fit = loops["fit_loop"]
+    training, validation = fit["epoch_loop.batch_progress"], fit["epoch_loop.val_loop.batch_progress"]
     for counters in (training["total"], training["current"]):
         counters |= dict.fromkeys(("ready", "started", "processed", "completed"), steps)
     # The last batch may not be the last one of a run that goes on with more steps.

@@ -163,16 +163,14 @@ class TrainingModule(pl.LightningModule):
             return
         name, schedule = self.plan.optimisation.lr_scheduler, self.lr_schedulers()
         groups = schedule.optimizer.param_groups
-        before = f"{groups[0]['lr']:.4g}"
+        before = groups[0]["lr"]
         for group, peak, factor in zip(groups, schedule.base_lrs, schedule.lr_lambdas, strict=True):
             group["lr"] = peak * factor(schedule.last_epoch)
-        if self.trainer.is_global_zero and name != "constant":
-            rate = f"{groups[0]['lr']:.4g}"
+        if self.trainer.is_global_zero and name != "constant" and self.trainer.global_step < self.total_steps:
             logger.info(
                 "the checkpoint is of a run of %d steps, this run has %d: --lr_scheduler %s goes on with a learning "
-                "rate of %s, %s",
-                *(self.saved_steps, self.total_steps, name, rate),
-                "as before" if rate == before else f"in place of {before}",
+                "rate of %.4g, in place of %.4g",
+                *(self.saved_steps, self.total_steps, name, groups[0]["lr"], before),
             )
 
     # ---- Validation
@@ -238,7 +236,6 @@ def turn_dropout_off(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
-        if isinstance(getattr(module, "dropout", None), float):
-            module.dropout = 0.0
-        if isinstance(getattr(module, "activation_dropout", None), float):
-            module.activation_dropout = 0.0
+        for name in ("dropout", "activation_dropout"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)

@@ -44,7 +44,7 @@ class RunOptions:
         None,
         help="where everything is written; by default results/NAME_TIME, of the model or, from scratch, the config",
     )
-    seed: int = card_option(42, least=0, help="seed of weights, order and dropout")
+    seed: int = card_option(42, least=0, most=2**32 - 1, help="seed of weights, order and dropout")
     resume_from_checkpoint: str | None = changeable(
         None,
         help="checkpoint to go on from, with its weights, optimizer, schedule, random state and position in the data; "

@@ -30,6 +30,18 @@ def test_mean_deviation_and_range(runs: list[str], capsys: pytest.CaptureFixture
     assert row.strip("|").replace(" ", "").split("|") == "ROUGE-1 44.25 0.75 43.50 45.00 43.50 45.00 44.25".split()
 
 
+def test_runs_with_other_options_are_told_of(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """As where one folder of run_stability.sh got seeds of two learning rates."""
+    for number, folder in enumerate(runs):
+        options = f"seed: {number}\noutput_dir: {folder}\nlearning_rate: {0.1 if number else 0.2}\n"
+        (Path(folder) / "arguments.yaml").write_text(options)
+    main(runs)
+    named = "\n\nThe runs differ in more than their seed: learning_rate (0.2, 0.1, 0.1)\n"
+    assert capsys.readouterr().out.endswith(named)
+    main(runs[1:])
+    assert "differ" not in capsys.readouterr().out
+
+
 def test_runs_that_cannot_be_compared(runs: list[str], tmp_path: Path) -> None:
     with pytest.raises(InputError, match="allowed: 2 or more"):
         main(runs[:1])

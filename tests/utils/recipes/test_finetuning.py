@@ -23,6 +23,7 @@ from tests.tiny_run import Train, rows
 from utils.data.parallel_text import read_pairs
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
+from utils.runs.outputs import held
 
 DOCS = Path(__file__).parents[3] / "docs/training.md"
 
@@ -176,11 +177,18 @@ def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: 
     assert {**after, "log.txt": 0} == {**before, "log.txt": 0}
     with pytest.raises(InputError, match="--overwrite_output_dir would remove the checkpoint of"):
         train("run", "--overwrite_output_dir", "--resume_from_checkpoint", "last")
+    with (
+        held(output / ".lock", "by the test"),
+        pytest.raises(InputError, match=f"^--output_dir {output}: another run is at work there"),
+    ):
+        train("run", "--max_steps", 1, "--overwrite_output_dir")
     train("run", "--max_steps", 1, "--overwrite_output_dir")
     names = {path.name for path in output.iterdir()}
     assert {"last.ckpt", "_epoch0_step1.ckpt", "export", "metrics.csv", "report.html"} <= names
     assert not names & {"_epoch0_step2.ckpt", "previous.ckpt", "test_scores.json", "arguments.1.yaml"}
     assert all(other.exists() for other in others)
+    with pytest.raises(InputError, match=f"^{output} holds a run, and .* is not its model: score {output}, name ano"):
+        train("run", "--no_do_train", "--do_predict")  # which scores the weights that training began with
     train("run", "--no_do_train", "--do_predict", "--model_name_or_path", output / "export")
     train("run", "--max_steps", 2, "--resume_from_checkpoint", "last")
     assert not (output / "test_scores.json").exists()  # they were those of the export before

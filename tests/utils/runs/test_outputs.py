@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import json
 import os
 import socket
@@ -15,7 +16,7 @@ import pytest
 from bart.errors import InputError
 from bart.files import write_json
 from utils.app.errors import RunError
-from utils.runs.outputs import check_output, difference, writable_folder, write_whole
+from utils.runs.outputs import check_output, difference, held, writable_folder, write_whole
 
 ROOT = Path(__file__).parents[3]
 
@@ -71,6 +72,23 @@ def test_a_folder_is_made_and_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("tempfile.TemporaryFile", full)
     with pytest.raises(RunError, match="No space left"):
         writable_folder("--output_dir", folder)
+
+
+@pytest.mark.filterwarnings("ignore:flock not supported")
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_locks_stops_no_run(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with held(tmp_path / ".lock", "a run is at work"):
+        if number == errno.ENOSYS:  # filelock makes do with the file
+            with (
+                pytest.raises(InputError, match="^a run is at work; if none is, remove .*/.lock$"),
+                held(tmp_path / ".lock", "a run is at work"),
+            ):
+                pass
+    assert not list(tmp_path.iterdir())
 
 
 def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

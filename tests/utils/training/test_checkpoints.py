@@ -26,7 +26,8 @@ from utils.training.checkpoints import AtomicCheckpointIO, Termination, find_che
 
 
 def write(folder: Path, number: int) -> Path:
-    AtomicCheckpointIO().save_checkpoint({"number": torch.full((100_000,), number)}, folder / "last.ckpt")
+    content = {"number": torch.full((100_000,), number), "global_step": number}
+    AtomicCheckpointIO().save_checkpoint(content, folder / "last.ckpt")
     return folder / "last.ckpt"
 
 
@@ -68,6 +69,14 @@ def test_torn_checkpoints_are_passed_over(damage: str, tmp_path: Path, caplog: p
     for path in tmp_path.iterdir():
         path.unlink()
     assert find_checkpoint("last", tmp_path) is None
+
+
+def test_a_copied_folder_goes_on_from_its_last_step(tmp_path: Path) -> None:
+    """`scp -r` and the like give files new times, in the order in which they copy them."""
+    older = write(tmp_path, 1).rename(tmp_path / "_epoch0_step1.ckpt")
+    last = write(tmp_path, 2)
+    os.utime(older)
+    assert find_checkpoint("last", tmp_path) == last
 
 
 def test_processes_that_look_later_find_the_same_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
