@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import errno
+import fcntl
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import xxhash
-from filelock import FileLock, Timeout
 
 from bart.errors import InputError
 from bart.files import PathName, is_device, replacing, temporary_beside
@@ -74,21 +74,20 @@ def _remove_unused(folders: Sequence[Path], log: str) -> None:
 def held(path: Path, message: str) -> Iterator[None]:
     """Hold a lock file, which goes in the end; InputError with this message where another process holds it.
 
-    Where a file system has no locks, the file itself is one, and stays if its process is killed; or there is none.
+    The system frees it when the process ends. A file system without locks holds nobody up.
     """
-    lock = FileLock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise InputError(f"{message}; if none is, remove {path}") from None
-    except OSError as error:
-        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
-            raise
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-        lock.release()
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InputError(message) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def write_whole(path: Path, text: str) -> None:
