@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from bart.errors import InputError, naming
@@ -229,17 +228,6 @@ class ModelConfig:
             if not isinstance(stored, dict):
                 raise InputError("it holds no config")
             return kind_of(stored, [cls])(**stored).updated(fields)
-
-    @classmethod
-    def from_json(cls, path: PathName) -> Self:
-        """Read a config.json of ours or of the Hub.
-
-        Raises:
-            InputError: the file is missing, is not a JSON object, or holds a bad field (the message names the file).
-        """
-        fields = read_json(Path(path))
-        with naming(path):
-            return cls(**fields)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, known and unknown, as a config.json holds them."""

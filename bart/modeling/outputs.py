@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.export import register_dataclass
 
 
 class Output(Mapping[str, Any]):
@@ -31,6 +32,12 @@ class Output(Mapping[str, Any]):
     def to_tuple(self) -> tuple[Any, ...]:
         """All values, in order."""
         return self[:]
+
+
+def exportable(*kinds: type[Output]) -> None:
+    """Let `torch.export` and `torch.func` take and return dataclasses of these kinds."""
+    for kind in kinds:
+        register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__name__}")
 
 
 @dataclass
@@ -123,3 +130,6 @@ class QuestionAnsweringOutput(ModelOutput):
     start_logits: Tensor
     end_logits: Tensor
     encoder_last_hidden_state: Tensor | None = None
+
+
+exportable(EncoderOutput, Seq2SeqStates, Seq2SeqOutput, ClassifierOutput, QuestionAnsweringOutput)

@@ -248,7 +248,7 @@ class PretrainedModel(BackendModule):
             config, generation = stored_config(checkpoint, path, [cls.config_class])
             if config is None:
                 raise InputError(f"{path}: no config in it and no {CONFIG_FILE} beside it; pass a config")
-        config = config.updated(fields) if fields else config
+        config = config.updated(fields)
         rows = next(iter(state[cls.shared].shape), 0) if cls.shared in state else 0
         if 0 < rows - config.vocab_size == -config.vocab_size % cls.vocabulary_multiple:
             logger.info("%s: its vocabulary is padded from %d to %d", path, config.vocab_size, rows)

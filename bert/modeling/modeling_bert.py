@@ -23,7 +23,7 @@ from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
 from bart.modeling.loss import chunked_cross_entropy, loss_of_tokens
-from bart.modeling.outputs import ClassifierOutput, EncoderOutput, ModelOutput, QuestionAnsweringOutput
+from bart.modeling.outputs import ClassifierOutput, EncoderOutput, ModelOutput, QuestionAnsweringOutput, exportable
 from bart.modeling.pretrained import PretrainedModel
 from bart.modeling.recording import Recording
 from bert.configuration.configuration_bert import BertConfig
@@ -79,6 +79,9 @@ class BertForMaskedLMOutput(ModelOutput):
 
     logits: Tensor | None
     correct: Tensor | None = None
+
+
+exportable(BertForPreTrainingOutput, BertForMaskedLMOutput)
 
 
 class BertEncoder(BartEncoder):

@@ -162,6 +162,8 @@ def test_a_str_path_and_an_explicit_config(tmp_path: Path, model: BartForConditi
     loaded = BartForConditionalGeneration.from_pretrained(str(tmp_path), config=config)
     assert_same(loaded, model)
     assert loaded.config.dropout == 0.4
+    loaded.resize_token_embeddings(7)
+    assert config.vocab_size == TINY["vocab_size"], "the config is the caller's"
     assert loaded.generation_config.to_dict() == GenerationConfig.from_model_config(config.to_dict()).to_dict()
     assert loaded.generation_config.num_beams == 3
 
