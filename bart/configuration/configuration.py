@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from bart.errors import InputError, naming
@@ -26,7 +27,6 @@ REGRESSION, SINGLE_LABEL, MULTI_LABEL = PROBLEMS = (
 )
 # Those of `ModelConfig.supported` that all networks of transformers may have.
 OF_ALL_NETWORKS = {"tie_word_embeddings": (True,), "pruned_heads": ({},), "quantization_config": (None,)}
-OUTPUTS = ("output_hidden_states", "output_attentions")  # of models without a head
 # For fields that may be missing: a test of their values, and the values that are allowed.
 OF_LABELS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "id2label": (
@@ -184,7 +184,7 @@ class ModelConfig:
         Raises:
             InputError: a field is unknown, or a value out of range.
         """
-        known = {*self.types, *self.aliases, *self.extra, *OF_LABELS, *OUTPUTS}
+        known = {*self.types, *self.aliases, *self.extra, *OF_LABELS, "output_hidden_states", "output_attentions"}
         for name in fields.keys() - known:
             near = get_close_matches(name, known, n=1)
             allowed = f"did you mean {near[0]!r}?" if near else "allowed: fields of its config, such as num_labels"
@@ -228,6 +228,17 @@ class ModelConfig:
             if not isinstance(stored, dict):
                 raise InputError("it holds no config")
             return kind_of(stored, [cls])(**stored).updated(fields)
+
+    @classmethod
+    def from_json(cls, path: PathName) -> Self:
+        """Read a config.json of ours or of the Hub.
+
+        Raises:
+            InputError: the file is missing, is not a JSON object, or holds a bad field (the message names the file).
+        """
+        fields = read_json(Path(path))
+        with naming(path):
+            return cls(**fields)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, known and unknown, as a config.json holds them."""

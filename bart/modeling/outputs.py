@@ -34,12 +34,6 @@ class Output(Mapping[str, Any]):
         return self[:]
 
 
-def exportable(*kinds: type[Output]) -> None:
-    """Let `torch.export` and `torch.func` take and return dataclasses of these kinds."""
-    for kind in kinds:
-        register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__name__}")
-
-
 @dataclass
 class ModelOutput(Output):
     """The result of a head.
@@ -132,4 +126,6 @@ class QuestionAnsweringOutput(ModelOutput):
     encoder_last_hidden_state: Tensor | None = None
 
 
-exportable(EncoderOutput, Seq2SeqStates, Seq2SeqOutput, ClassifierOutput, QuestionAnsweringOutput)
+for kind in (EncoderOutput, Seq2SeqStates, Seq2SeqOutput, ClassifierOutput, QuestionAnsweringOutput):
+    # So that `torch.export` and `torch.func` may return it.
+    register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__name__}")

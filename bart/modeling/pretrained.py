@@ -92,8 +92,7 @@ class PretrainedModel(BackendModule):
                 if isinstance(part, nn.Linear) and part.bias is not None:
                     nn.init.zeros_(part.bias)
                 if isinstance(part, nn.Embedding) and part.padding_idx is not None:
-                    with torch.no_grad():
-                        part.weight[part.padding_idx].zero_()
+                    nn.init.zeros_(part.weight[part.padding_idx])
             else:  # norms, and parameters of a module's own
                 part.reset_parameters()
 

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.export import register_dataclass
 
 from bart.errors import InputError
 from bart.inputs import check_ids, check_tensors
@@ -23,7 +24,7 @@ from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
 from bart.modeling.loss import chunked_cross_entropy, loss_of_tokens
-from bart.modeling.outputs import ClassifierOutput, EncoderOutput, ModelOutput, QuestionAnsweringOutput, exportable
+from bart.modeling.outputs import ClassifierOutput, EncoderOutput, ModelOutput, QuestionAnsweringOutput
 from bart.modeling.pretrained import PretrainedModel
 from bart.modeling.recording import Recording
 from bert.configuration.configuration_bert import BertConfig
@@ -81,7 +82,8 @@ class BertForMaskedLMOutput(ModelOutput):
     correct: Tensor | None = None
 
 
-exportable(BertForPreTrainingOutput, BertForMaskedLMOutput)
+for kind in (BertForPreTrainingOutput, BertForMaskedLMOutput):
+    register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__name__}")
 
 
 class BertEncoder(BartEncoder):
