@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +18,7 @@ class Output(Mapping[str, Any]):
     """
 
     def __iter__(self) -> Iterator[str]:
-        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
-        return (name for name in names if getattr(self, name) is not None)
+        return (name for name, value in vars(self).items() if value is not None)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -115,9 +115,7 @@ class PretrainedModel(BackendModule):
             The new table of the token embeddings.
         """
         self._check_whole()
-        config = copy.copy(self.config)
-        config.vocab_size = vocab_size
-        config.validate()
+        self.config.updated({"vocab_size": vocab_size})  # raises what it refuses before anything is changed
         old = self.get_input_embeddings()
         kept = min(vocab_size, old.num_embeddings) if keep else 0
         new = nn.Embedding(vocab_size, old.embedding_dim, old.padding_idx, device=self.device, dtype=self.dtype)
