@@ -27,7 +27,6 @@ REGRESSION, SINGLE_LABEL, MULTI_LABEL = PROBLEMS = (
 )
 # Those of `ModelConfig.supported` that all networks of transformers may have.
 OF_ALL_NETWORKS = {"tie_word_embeddings": (True,), "pruned_heads": ({},), "quantization_config": (None,)}
-OUTPUTS = ("output_hidden_states", "output_attentions")  # of models without a head
 # For fields that may be missing: a test of their values, and the values that are allowed.
 OF_LABELS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "id2label": (
@@ -185,7 +184,7 @@ class ModelConfig:
         Raises:
             InputError: a field is unknown, or a value out of range.
         """
-        known = {*self.types, *self.aliases, *self.extra, *OF_LABELS, *OUTPUTS}
+        known = {*self.types, *self.aliases, *self.extra, *OF_LABELS, "output_hidden_states", "output_attentions"}
         for name in fields.keys() - known:
             near = get_close_matches(name, known, n=1)
             allowed = f"did you mean {near[0]!r}?" if near else "allowed: fields of its config, such as num_labels"

@@ -24,7 +24,7 @@ from bart.generation.hooks import Allowed, Processor, hooks_for
 from bart.generation.model import Model
 from bart.generation.rules import NO_ID, rules_for
 from bart.generation.schedule import Sources, decode
-from bart.inputs import check_tensors, in_short
+from bart.inputs import check_shape, check_tensors, in_short
 
 # Gives at most so many sources, or none: a number of the caller's and ids without padding of each.
 Arrivals = Callable[[int], Sequence[tuple[int, Sequence[int]]]]
@@ -374,8 +374,7 @@ def _checked_mask(
         raise InputError(f"the source is {shape}; allowed: at least one article and one id")
     if shape[1] > positions:
         raise InputError(f"the source has {shape[1]} ids; allowed: at most {positions}, the model's positions")
-    if attention_mask is not None and attention_mask.shape != shape:
-        raise InputError(f"attention_mask is {tuple(attention_mask.shape)}; allowed: {shape}, as the source")
+    check_shape("attention_mask", attention_mask, source.shape[:2], "the source")
     if input_ids is not None:
         least, most = (int(bound) for bound in input_ids.aminmax())
         if least < 0 or most >= model.config.source_vocab_size:

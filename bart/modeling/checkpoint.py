@@ -25,8 +25,6 @@ from bart.hub import foreign, resolve
 from bart.tensor_files import read_file
 
 logger = logging.getLogger(__name__)
-
-
 GENERATION_FILE = "generation_config.json"
 # In the order of preference; model.pt is the name inside fairseq's released archives.
 WEIGHT_FILES = (
@@ -42,7 +40,6 @@ _HUB_PATTERNS = (
     [*_CONFIG_FILES, "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"],
     [*_CONFIG_FILES, "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"],
 )
-
 _NAMES_SHOWN = 3
 
 

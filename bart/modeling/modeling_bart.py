@@ -277,9 +277,9 @@ class BartForConditionalGeneration(PretrainedBart):
         )
         if input_ids is None and encoder_outputs is None:
             raise InputError("forward() needs input_ids or encoder_outputs, and got neither")
-        sources = len(input_ids if encoder_outputs is None else encoder_outputs)
+        sources = (input_ids if encoder_outputs is None else encoder_outputs).shape[0]
         for name, ids in (("decoder_input_ids", decoder_input_ids), ("labels", labels)):
-            if ids is not None and (ids.dim() != 2 or len(ids) != sources):
+            if ids is not None and (ids.dim() != 2 or ids.shape[0] != sources):
                 shape = tuple(ids.shape)
                 raise InputError(f"{name} are {shape}; allowed: ({sources}, target length), one row for each source")
         if decoder_input_ids is None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.export import register_dataclass
 
 
 class Output(Mapping[str, Any]):
@@ -18,8 +18,7 @@ class Output(Mapping[str, Any]):
     """
 
     def __iter__(self) -> Iterator[str]:
-        names = [field.name for field in dataclasses.fields(self)]  # type: ignore[arg-type]
-        return (name for name in names if getattr(self, name) is not None)
+        return (name for name, value in vars(self).items() if value is not None)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -123,3 +122,8 @@ class QuestionAnsweringOutput(ModelOutput):
     start_logits: Tensor
     end_logits: Tensor
     encoder_last_hidden_state: Tensor | None = None
+
+
+for kind in (EncoderOutput, Seq2SeqStates, Seq2SeqOutput, ClassifierOutput, QuestionAnsweringOutput):
+    # So that `torch.export` and `torch.func` may return it.
+    register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__name__}")

@@ -92,8 +92,7 @@ class PretrainedModel(BackendModule):
                 if isinstance(part, nn.Linear) and part.bias is not None:
                     nn.init.zeros_(part.bias)
                 if isinstance(part, nn.Embedding) and part.padding_idx is not None:
-                    with torch.no_grad():
-                        part.weight[part.padding_idx].zero_()
+                    nn.init.zeros_(part.weight[part.padding_idx])
             else:  # norms, and parameters of a module's own
                 part.reset_parameters()
 
@@ -116,9 +115,7 @@ class PretrainedModel(BackendModule):
             The new table of the token embeddings.
         """
         self._check_whole()
-        config = copy.copy(self.config)
-        config.vocab_size = vocab_size
-        config.validate()
+        self.config.updated({"vocab_size": vocab_size})  # raises what it refuses before anything is changed
         old = self.get_input_embeddings()
         kept = min(vocab_size, old.num_embeddings) if keep else 0
         new = nn.Embedding(vocab_size, old.embedding_dim, old.padding_idx, device=self.device, dtype=self.dtype)
@@ -248,7 +245,7 @@ class PretrainedModel(BackendModule):
             config, generation = stored_config(checkpoint, path, [cls.config_class])
             if config is None:
                 raise InputError(f"{path}: no config in it and no {CONFIG_FILE} beside it; pass a config")
-        config = config.updated(fields) if fields else config
+        config = config.updated(fields)
         rows = next(iter(state[cls.shared].shape), 0) if cls.shared in state else 0
         if 0 < rows - config.vocab_size == -config.vocab_size % cls.vocabulary_multiple:
             logger.info("%s: its vocabulary is padded from %d to %d", path, config.vocab_size, rows)

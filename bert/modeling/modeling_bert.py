@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.export import register_dataclass
 
 from bart.errors import InputError
 from bart.inputs import check_ids, check_tensors
@@ -79,6 +80,10 @@ class BertForMaskedLMOutput(ModelOutput):
 
     logits: Tensor | None
     correct: Tensor | None = None
+
+
+for kind in (BertForPreTrainingOutput, BertForMaskedLMOutput):
+    register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__name__}")
 
 
 class BertEncoder(BartEncoder):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from bart.cpu.backend import CpuBackend
 from bart.errors import InputError
 from bart.modeling import layers
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right, training_operations
+from bart.modeling.outputs import Seq2SeqOutput
 from tests.tiny_run import tiny_bart
 
 tiny = functools.partial(tiny_bart, encoder_layers=2, decoder_layers=2, max_position_embeddings=12)
@@ -231,6 +233,17 @@ def test_ids_that_cannot_be_looked_at_are_taken() -> None:
         assert (
             tiny()(torch.ones(2, 3, dtype=torch.long), labels=torch.ones(2, 4, dtype=torch.long)).logits.shape[1] == 4
         )
+
+
+@pytest.mark.slow
+def test_a_forward_pass_is_exported_for_batches_of_any_size(tmp_path: Path) -> None:
+    model, given = tiny_bart().eval(), {"input_ids": SOME, "decoder_input_ids": SOME}
+    axes = {name: {0: torch.export.Dim("batch")} for name in given}
+    torch.export.save(torch.export.export(model, (), given, dynamic_shapes=axes), tmp_path / "model.pt2")
+    given = {name: torch.full((5, 3), 7) for name in given}
+    output = torch.export.load(tmp_path / "model.pt2").module()(**given)
+    assert type(output) is Seq2SeqOutput
+    torch.testing.assert_close(dict(output), dict(model(**given)))
 
 
 def test_operations_of_a_training_step_are_those_that_torch_counts() -> None:
