@@ -201,8 +201,8 @@ class HeadTask(Task[PretrainedModel]):
 
     def as_trained(self, config: ModelConfig) -> Self:
         """This task, reading the columns that training read and as many tokens, as far as the model's config says."""
-        trained = {name: config.extra.get(name) for name in self.kept if getattr(self.options, name, ()) is None}
-        return super().as_trained(config).with_parts(options=replace(self.options, **trained))
+        length = self.options.max_source_length or config.extra.get("max_source_length")
+        return super().as_trained(config).with_parts(options=replace(self.options, max_source_length=length))
 
     def initial_model(self, model: ModelOptions, learned: Labels | None, checkpoint: Path | None = None) -> LoadedModel:
         # Without training, a head that begins with random weights would be scored.

@@ -135,7 +135,7 @@ class QuestionAnswering(HeadTask):
     def _completed(self, config: ModelConfig, trained: Mapping[str, Any]) -> Self:
         """This task, with the options that are not given filled in as in training, as far as that is known."""
         windows, length = self.options.windows, self.options.max_source_length or config.max_position_embeddings
-        question = trained.get(QUERY, QUESTION_LENGTH)
+        question = trained.get(QUERY) or QUESTION_LENGTH
         question = question if length > question + SHORTEST_CONTEXT + 2 else length // 2
         chosen = {NEGATIVE: trained.get(NEGATIVE, False), QUERY: question}
         missing = {name: value for name, value in chosen.items() if getattr(windows, name) is None}
