@@ -10,13 +10,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress, count
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from bart.configuration.configuration import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL, ModelConfig
+from bart.configuration.configuration import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL
 from bart.errors import InputError
 from bart.modeling.heads import BartForSequenceClassification
 from bart.modeling.loss import IGNORE_INDEX
@@ -49,9 +49,6 @@ from utils.tasks.glue import GLUE, HUB_SET, submission
 from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
 from utils.tasks.task import Prediction, Scores
 from utils.text.lines import joined
-
-if TYPE_CHECKING:
-    from typing import Self
 
 logger = logging.getLogger(__name__)
 UNKNOWN = "(not in training)"  # stands for all classes that the model does not know
@@ -152,7 +149,6 @@ class Classification(TextTask):
     TrainingOptions = ClassificationTrainingOptions
     model_classes = (BartForSequenceClassification, BertForSequenceClassification)
     kept = ("max_source_length", "label_field")
-    label_columns: Sequence[str] = ()  # that of training, where a model tells it
     separator = JOINT
     metrics: ClassVar[Mapping[str, str]] = {name: "max" for names in METRICS.values() for name in names}
 
@@ -182,10 +178,6 @@ class Classification(TextTask):
         return super().default_metric(learned) if self.glue is None else self.glue.metric
 
     # ---- Data
-
-    def as_trained(self, config: ModelConfig) -> Self:
-        label = config.extra.get("label_field")
-        return super().as_trained(config).with_parts(label_columns=() if label is None else (label,))
 
     def columns_in(self, columns: Collection[str]) -> tuple[str, ...]:
         """Choose the columns of texts and, where they come in pairs, of the second ones."""
@@ -218,7 +210,7 @@ class Classification(TextTask):
         is_secret = self.glue is not None and split == "test"
         if not self.is_labelled or (is_secret and is_streamed(data_dir)):
             return texts
-        label, trained = options.label_field, self.label_columns
+        label, trained = options.label_field, [*filter(None, [self.trained.get("label_field")])]
         if label is not None or not is_secret or {*trained, *LABELS} & {*names}:
             label = column_of("label_field", label, LABELS, names, data_dir, trained)
         if is_secret and all(name_of(record.values.get(label)) in ("-1", "None", "") for record in records):
