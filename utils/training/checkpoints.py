@@ -303,9 +303,8 @@ def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
     for path in files:
         if is_whole(path):
             # The files of a copied folder may have new times, in any order.
-            last = output_dir / LAST_FILE
-            is_older = is_whole(last) and read_file(path).get("global_step", 0) < read_file(last).get("global_step", 0)
-            return last if is_older else path
+            newest = filter(is_whole, (path, output_dir / LAST_FILE))
+            return max(newest, key=lambda each: read_file(each).get("global_step", 0))  # the first of equal ones
         logger.warning("%s is torn: it was not written to its end, or damaged; the one before it is used", path)
     if files:
         raise InputError(f"--resume_from_checkpoint {LAST}: none of the checkpoints in {output_dir} is whole")
