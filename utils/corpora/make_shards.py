@@ -115,14 +115,14 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
     """
     if (folder / MANIFEST).exists():
         manifest = {"task": DENOISING, **read_json(folder / MANIFEST)}
-        stored = {name: manifest.get(name) for name in plan}
         of_files = manifest.get("source", {}).get("files", [])
         names = [name for name in sources[0] if all(name in file for file in of_files)]  # older ones have no content
-        stored["source"], source = (
-            {f"{number}, {file['name']},": {name: file[name] for name in names} for number, file in enumerate(files, 1)}
-            for files in (of_files, sources)
-        )
-        _refuse(folder, difference(stored, {**plan, "source": source}), "holds shards made otherwise")
+
+        def numbered(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+            return {f"{n}, {file['name']},": {name: file[name] for name in names} for n, file in enumerate(files, 1)}
+
+        stored = {**{name: manifest.get(name) for name in plan}, "source": numbered(of_files)}
+        _refuse(folder, difference(stored, {**plan, "source": numbered(sources)}), "holds shards made otherwise")
         shutil.rmtree(folder / WORK, ignore_errors=True)
         return True
     if folder.exists() and not folder.is_dir():

@@ -82,8 +82,8 @@ class MakeShardsOptions:
         if self.val_input and self.val_ratio is not None:
             raise InputError(f"--val_ratio {self.val_ratio:g}: --val_input names all that is held out; give one")
         of_pairs = {"short_seq_prob": SHORTER, "duplicate_factor": DUPLICATES}
-        for name in of_pairs if self.task != MLM_NSP else ():
-            if getattr(self, name) is not None:
+        for name in of_pairs:
+            if self.task != MLM_NSP and getattr(self, name) is not None:
                 raise InputError(f"--{name} is of use with --task {MLM_NSP} only; --task is {self.task}")
         for name, default in {"bins": bins, "val_ratio": 0.0 if self.val_input else VAL_RATIO, **of_pairs}.items():
             if getattr(self, name) in (None, ()):

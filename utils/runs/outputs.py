@@ -77,6 +77,7 @@ def held(path: Path, message: str) -> Iterator[None]:
     The system frees it when the process ends. A file system without locks holds nobody up.
     """
     with path.open("w") as file:
+        os.register_at_fork(after_in_child=file.close)  # or loader workers would hold it seconds after a kill
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

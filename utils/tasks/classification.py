@@ -210,9 +210,9 @@ class Classification(TextTask):
         is_secret = self.glue is not None and split == "test"
         if not self.is_labelled or (is_secret and is_streamed(data_dir)):
             return texts
-        label = options.label_field
-        if label is not None or not is_secret or {*LABELS} & {*names}:
-            label = column_of("label_field", label, LABELS, names, data_dir)
+        label, trained = options.label_field, [*filter(None, [self.trained.get("label_field")])]
+        if label is not None or not is_secret or {*trained, *LABELS} & {*names}:
+            label = column_of("label_field", label, LABELS, names, data_dir, trained)
         if is_secret and all(name_of(record.values.get(label)) in ("-1", "None", "") for record in records):
             logger.info("%s: test examples have no labels, or -1 for none, and are only predicted", data_dir)
             return texts

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from reprlib import repr as shortened
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -182,7 +183,8 @@ class HeadTask(Task[PretrainedModel]):
     EvalOptions = HeadEvalOptions
     config_classes = (BartConfig, BertConfig)
     model_classes: ClassVar[tuple[type[PretrainedModel], ...]]  # for each of config_classes
-    kept: ClassVar[tuple[str, ...]] = ("max_source_length",)  # options that the model's config keeps for `as_trained`
+    kept: ClassVar[tuple[str, ...]] = ("max_source_length",)  # options that the model's config keeps as fields
+    trained: Mapping[str, Any] = MappingProxyType({})  # the fields that a trained model's config keeps
 
     @property
     def is_labelled(self) -> bool:
@@ -201,8 +203,9 @@ class HeadTask(Task[PretrainedModel]):
 
     def as_trained(self, config: ModelConfig) -> Self:
         """This task, reading the columns that training read and as many tokens, as far as the model's config says."""
-        trained = {name: config.extra.get(name) for name in self.kept if getattr(self.options, name, ()) is None}
-        return super().as_trained(config).with_parts(options=replace(self.options, **trained))
+        length = self.options.max_source_length or config.extra.get("max_source_length")
+        options = replace(self.options, max_source_length=length)
+        return super().as_trained(config).with_parts(options=options, trained=config.extra)
 
     def initial_model(self, model: ModelOptions, learned: Labels | None, checkpoint: Path | None = None) -> LoadedModel:
         # Without training, a head that begins with random weights would be scored.

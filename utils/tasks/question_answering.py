@@ -126,18 +126,14 @@ class QuestionAnswering(HeadTask):
 
     # ---- Model
 
-    def fitted(self, config: ModelConfig) -> Self:
-        return self._completed(config, {})
-
     def as_trained(self, config: ModelConfig) -> Self:
-        return super().as_trained(config)._completed(config, config.extra)
+        return super().as_trained(config).fitted(config)
 
-    def _completed(self, config: ModelConfig, trained: Mapping[str, Any]) -> Self:
-        """This task, with the options that are not given filled in as in training, as far as that is known."""
+    def fitted(self, config: ModelConfig) -> Self:
         windows, length = self.options.windows, self.options.max_source_length or config.max_position_embeddings
-        question = trained.get(QUERY, QUESTION_LENGTH)
+        question = self.trained.get(QUERY) or QUESTION_LENGTH
         question = question if length > question + SHORTEST_CONTEXT + 2 else length // 2
-        chosen = {NEGATIVE: trained.get(NEGATIVE, False), QUERY: question}
+        chosen = {NEGATIVE: self.trained.get(NEGATIVE, False), QUERY: question}
         missing = {name: value for name, value in chosen.items() if getattr(windows, name) is None}
         return self.with_parts(options=replace(self.options, windows=replace(windows, **missing)))
 

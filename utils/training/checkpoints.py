@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import re
 import shutil
 import signal
 import zipfile
@@ -157,8 +158,8 @@ class BestCheckpoints(Checkpoint):
         """Forget checkpoints that lie in another directory; all processes must know the same ones."""
         self.kept = from_first([each for each in self.kept if (self.directory / each["name"]).is_file()])
         # A run that goes on from an older checkpoint does the steps of the later ones again.
-        found, step = self.directory.glob("_epoch*_step*.ckpt"), trainer.global_step
-        self.superseded = [path.name for path in found if int(path.stem.rpartition("_step")[2]) > step]
+        found = (re.fullmatch(r"_epoch\d+_step(\d+)\.ckpt", path.name) for path in self.directory.iterdir())
+        self.superseded = [name[0] for name in found if name and int(name[1]) > trainer.global_step]
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.sanity_checking:
@@ -302,9 +303,8 @@ def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
     for path in files:
         if is_whole(path):
             # The files of a copied folder may have new times, in any order.
-            last = output_dir / LAST_FILE
-            steps = [read_file(each).get("global_step", 0) for each in (path, last) if is_whole(each)]
-            return last if steps[0] < steps[-1] else path
+            newest = filter(is_whole, (path, output_dir / LAST_FILE))
+            return max(newest, key=lambda each: read_file(each).get("global_step", 0))  # the first of equal ones
         logger.warning("%s is torn: it was not written to its end, or damaged; the one before it is used", path)
     if files:
         raise InputError(f"--resume_from_checkpoint {LAST}: none of the checkpoints in {output_dir} is whole")

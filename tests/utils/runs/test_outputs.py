@@ -9,6 +9,7 @@ import os
 import socket
 import subprocess
 import sys
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,21 @@ def test_a_file_system_without_locks_stops_no_run(number: int, tmp_path: Path, m
     with held(tmp_path / ".lock", "a run is at work"):
         pass
     assert not list(tmp_path.iterdir())
+
+
+def test_loader_workers_that_outlive_their_process_hold_no_lock(tmp_path: Path) -> None:
+    context = get_context("fork")
+    barrier = context.Barrier(2)
+    child = context.Process(target=lambda: (barrier.wait(), barrier.wait()))
+    with held(tmp_path / ".lock", "a run is at work"):
+        os.link(tmp_path / ".lock", tmp_path / "left")  # as a kill leaves it
+        child.start()
+        barrier.wait()
+        with pytest.raises(InputError, match="^a run is at work$"), held(tmp_path / "left", "a run is at work"):
+            pass
+    with held(tmp_path / "left", "a run is at work"):
+        barrier.wait()
+    child.join()
 
 
 def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
 import finetune
 import run_eval
+from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.heads import BartForSequenceClassification
 from bart.tokenization.tokenization_bart import BartTokenizer
@@ -332,6 +333,15 @@ def test_kinds_of_labels(
     ]
     [validated, *_] = rows(run, "val_loss")
     assert {f"val_{name}" for name in figures - {"spearman"}} <= validated.keys()
+
+
+@pytest.mark.parametrize(("row", "label"), [({"kind": "a", "label": "b"}, "a"), ({"label": "b"}, "b")])
+def test_labels_are_read_from_the_column_of_training_or_from_a_usual_one(
+    row: dict[str, str], label: str, tmp_path: Path
+) -> None:
+    (tmp_path / "test.jsonl").write_text(json.dumps({"text": "t", **row}))
+    task = find_task("classification")(Place(str(tmp_path))).as_trained(BartConfig(label_field="kind"))
+    assert task.read("test").labels == [label]
 
 
 def write(folder: Path, **files: str) -> Path:
