@@ -92,11 +92,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
         size = max(1, LOGITS_AT_ONCE // len(weight))
         wants_gradients = any(with_gradients)
+        of_states_wanted, of_weight_wanted, of_bias_wanted = with_gradients
         losses = torch.zeros((), dtype=precise, device=states.device)
         correct = torch.zeros((), dtype=torch.long, device=states.device)
-        of_states = torch.empty_like(states) if with_gradients[0] else None
+        of_states = torch.empty_like(states) if of_states_wanted else None
         of_weight = None
-        of_bias = torch.zeros_like(bias, dtype=precise) if with_gradients[2] else None
+        of_bias = torch.zeros_like(bias, dtype=precise) if of_bias_wanted else None
         ctx.dtypes = states.dtype, weight.dtype, bias.dtype
         with torch.autocast(kind, enabled=False):
             side = fast_side(len(weight)) if kind == "cuda" else len(weight)
@@ -114,7 +115,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     correct.add_(gradients_or_hits.sum())
                 if of_states is not None:
                     of_states[part] = padded(gradients_or_hits, 1, side) @ matrix
-                if with_gradients[1]:
+                if of_weight_wanted:
                     product = gradients_or_hits.t() @ chunk
                     of_weight = product.to(precise) if of_weight is None else of_weight.add_(product)
                 if of_bias is not None:

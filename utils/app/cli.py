@@ -361,11 +361,12 @@ def _with_home(value: Any) -> Any:
 
 def with_underscores(argv: Sequence[str] | None) -> list[str]:
     """The words of a command line, None: sys.argv, with hyphens in the names of options replaced by underscores."""
-    return [
-        "--" + "=".join([name.replace("-", "_"), *value]) if word.startswith("--") and word != "--" else word
-        for word in (sys.argv[1:] if argv is None else argv)
-        for name, *value in [word[2:].split("=", 1)]
-    ]
+    words = []
+    for word in sys.argv[1:] if argv is None else argv:
+        name, equals, value = word.partition("=")
+        is_option = name.startswith("--") and word != "--"
+        words.append(f"--{name[2:].replace('-', '_')}{equals}{value}" if is_option else word)
+    return words
 
 
 def _load_yaml(path: Path) -> dict[str, Any]:
