@@ -274,12 +274,10 @@ def configurations(args: Benchmark) -> list[BenchmarkRow]:
     on_gpus = ["fp32", "fp16"]
     if available and torch.cuda.get_device_capability() >= AMPERE:
         on_gpus = ["fp32", "tf32", "bf16", "fp16"]
-    rows = [
-        BenchmarkRow(count, precision)
-        for count in dict.fromkeys(counts)
-        for precision in (on_gpus if count else args.cpu_precisions)
-        if not args.precisions or precision in args.precisions
-    ]
+    rows = []
+    for count in dict.fromkeys(counts):
+        usable = on_gpus if count else args.cpu_precisions
+        rows += [BenchmarkRow(count, name) for name in usable if name in (args.precisions or usable)]
     if not rows:
         raise InputError(f"PRECISIONS is {' '.join(args.precisions)}, none of which the devices of GPU_COUNTS have")
     return rows

@@ -165,7 +165,6 @@ def _write(path: Path, texts: Iterator[str | None]) -> Iterator[int]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Command line of `get_pretraining_data`."""
     options = parse_dataclass(
         GetPretrainingDataOptions, argv, "Fetch raw text for pretraining from the Hub, as Parquet files."
     )

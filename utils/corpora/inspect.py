@@ -197,19 +197,15 @@ def describe(facts: Mapping[str, Any], vocabulary: str) -> str:
     """
     splits, sample = facts["splits"], facts["sample"]
     sizes = {name: split["examples"] for name, split in splits.items()}
-    lengths = [
-        [f"{side}, {name}", f"{row['mean']:,.1f}", f"{row['min']:,}"]
-        + [f"{value:,.0f}" for value in row["percentiles"].values()]
-        + [f"{row['max']:,}"]
-        for side in SIDES
-        for name, row in ((name, split[side]) for name, split in splits.items())
-    ]
-    cuts = [
-        [f"{side}s at {int(limit):,}"]
-        + [_share(splits[name][side]["over"][limit], size) for name, size in sizes.items()]
-        for side in SIDES
-        for limit in splits[sample["split"]][side]["over"]
-    ]
+    lengths, cuts = [], []
+    for side in SIDES:
+        for name, split in splits.items():
+            row = split[side]
+            middle = [f"{value:,.0f}" for value in row["percentiles"].values()]
+            lengths.append([f"{side}, {name}", f"{row['mean']:,.1f}", f"{row['min']:,}", *middle, f"{row['max']:,}"])
+        for limit in splits[sample["split"]][side]["over"]:
+            shares = (_share(splits[name][side]["over"][limit], size) for name, size in sizes.items())
+            cuts.append([f"{side}s at {int(limit):,}", *shares])
     repeated = [
         [name, *(_share(counts[name], sizes[counts["examples_of"]]) for counts in facts["repeats"])]
         for name in _REPEATED
@@ -241,7 +237,7 @@ def length_chart(lengths: Lengths, side: str, limits: Sequence[int]) -> Chart:
         each.y = (100 * np.array(each.y) / len(lengths[each.name][side])).tolist()
     marks = [(f"{limit:,}", float(limit)) for limit in limits if limit <= _NEAR * most]
     title, label = f"{side.capitalize()} lengths", f"tokens (longer texts count as {most:,})"
-    return Chart(f"{side}_length", title, label, "% of the split", series, True, marks)
+    return Chart(f"{side}_length", title, label, "% of the split", series, from_zero=True, marks=marks)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

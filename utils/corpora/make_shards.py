@@ -259,7 +259,6 @@ def _report(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Command line of `make_shards`."""
     options = parse_dataclass(MakeShardsOptions, argv, "Make shards for pretraining from raw text.")
     start_log()
     make_shards(options)

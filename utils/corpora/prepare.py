@@ -200,7 +200,6 @@ def _set_inputs(name: str, fields: Fields, keep_splits: bool) -> list[Input]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Command line of `prepare`."""
     options = parse_dataclass(
         PrepareOptions,
         argv,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,10 @@ class Masking(Noise):
         """
         keys = keys_of(self.seed, epoch, [row.number for row in rows])
         cls, sep = np.array([self.cls]), np.array([self.sep])
-        texts = [np.split(row.ids, row.sentences[:1]) if self.of_pairs else [row.ids] for row in rows]
-        parts = [part for text in texts for part in (cls, *(part for segment in text for part in (segment, sep)))]
+        parts = []
+        for row in rows:
+            segments = np.split(row.ids, row.sentences[:1]) if self.of_pairs else [row.ids]
+            parts += [cls, *chain.from_iterable((segment, sep) for segment in segments)]
         flat = np.concatenate(parts, dtype=np.int32, casting="unsafe")
         sizes = np.array([len(row.ids) + 2 + self.of_pairs for row in rows])
         chosen = self._chosen(keys, flat, sizes)

@@ -135,8 +135,12 @@ def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]
     """
     column, is_table = files.prediction_field or "prediction", suffix_of(Path(path)) in TABLES
     records = read_records(path, WHOLE, lambda _: column) if is_table else []
-    if is_table and not (len(records) == 1 and column not in records[0].values):
-        column = column_of("prediction_field", files.prediction_field, [column], names_in(records), path)
+    if not is_table:
+        answers = read_json(Path(path))
+    elif len(records) == 1 and column not in records[0].values:  # an object of answers by ids
+        answers = records[0].values
+    else:
+        column_of("prediction_field", files.prediction_field, [column], names_in(records), path)
         ids = [str(values.get("id", name)) for name, values in records]
         if not any("id" in values for _, values in records):
             ids = [*questions]
@@ -144,8 +148,6 @@ def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]
         answers = dict(zip(ids, (values.get(column) for _, values in records), strict=True))
         if len(answers) < len(ids):
             raise InputError(f"{path}: {len(ids) - len(answers)} rows repeat an id; allowed: each id once")
-    else:
-        answers = records[0].values if records else read_json(Path(path))
     if not all(isinstance(text, str) for text in answers.values()):
         raise InputError(
             f"{path}: allowed: a JSON object of answers, which are texts, by the ids of their questions, or a table "
