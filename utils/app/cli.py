@@ -167,13 +167,9 @@ class _Option:
     @property
     def names(self) -> list[str]:
         """All names on the command line, without hyphens."""
-        names = [self.name]
-        if self.limits["alias"]:
-            names.append(self.limits["alias"])
-        names += self.limits["flags"]
-        if self.kind is bool:
-            names.append(f"no_{self.name}")
-        return names
+        alias = [self.limits["alias"]] if self.limits["alias"] else []
+        negation = [f"no_{self.name}"] if self.kind is bool else []
+        return [self.name, *alias, *self.limits["flags"], *negation]
 
     def convert(self, value: Any) -> Any:
         """Turn a string of the command line, or a value of a YAML file, into the option's type.

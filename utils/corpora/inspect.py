@@ -241,16 +241,8 @@ def length_chart(lengths: Lengths, side: str, limits: Sequence[int]) -> Chart:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print, write and draw the contents of a directory.
-
-    Raises:
-        InputError: data or vocabulary are missing or malformed, or a file cannot be written.
-    """
-    options = parse_dataclass(
-        InspectOptions,
-        argv,
-        "Print what a data directory holds: lengths, repeats, overlap of splits, baselines, examples.",
-    )
+    text = "Print what a data directory holds: lengths, repeats, overlap of splits, baselines, examples."
+    options = parse_dataclass(InspectOptions, argv, text)
     start_log()
     if (options.data_dir / MANIFEST).is_file():
         _show_shards(options)

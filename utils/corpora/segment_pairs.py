@@ -81,7 +81,7 @@ class SegmentPairs:
             for first, second, random_text in pair_up(texts, place, options.room, options.short_seq_prob, rng):
                 second_ids = (random_text or texts[place]).ids[slice(*second)]
                 ids = np.concatenate([texts[place].ids[slice(*first)], second_ids])
-                yield ShardExample([first.size, second.size], ids, int(random_text is not None))
+                yield ShardExample([end - begin for begin, end in (first, second)], ids, int(random_text is not None))
 
 
 class Segment(NamedTuple):
@@ -89,10 +89,6 @@ class Segment(NamedTuple):
 
     begin: int
     end: int
-
-    @property
-    def size(self) -> int:
-        return self.end - self.begin
 
 
 def pair_up(
@@ -126,7 +122,7 @@ def pair_up(
         first, second = Segment(bounds[begin], bounds[middle]), Segment(bounds[middle], bounds[end])
         if random_text is not None:
             start = rng.randrange(len(random_text.bounds) - 1)
-            stop = _end_of(random_text.bounds, start, target - first.size, 1)
+            stop = _end_of(random_text.bounds, start, target - (first.end - first.begin), 1)
             second = Segment(random_text.bounds[start], random_text.bounds[stop])
             end = middle  # what is behind the first segment is used again
         yield *_trimmed(first, second, room, rng), random_text
@@ -143,8 +139,8 @@ def _end_of(bounds: Sequence[int], begin: int, target: int, least: int) -> int:
 
 def _trimmed(first: Segment, second: Segment, room: int, rng: random.Random) -> tuple[Segment, Segment]:
     """Take tokens from either end of the longer segment, one after the other, until both have room."""
-    for _ in range(first.size + second.size - room):
-        longer = max(first, second, key=lambda segment: segment.size)
+    for _ in range(first.end - first.begin + second.end - second.begin - room):
+        longer = max(first, second, key=lambda segment: segment.end - segment.begin)
         shorter = Segment(longer.begin + 1, longer.end) if rng.random() < 0.5 else Segment(longer.begin, longer.end - 1)
         first, second = (shorter, second) if longer is first else (first, shorter)
     return first, second

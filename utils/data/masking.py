@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -75,7 +74,7 @@ class Masking(Noise):
         parts = []
         for row in rows:
             segments = np.split(row.ids, row.sentences[:1]) if self.of_pairs else [row.ids]
-            parts += [cls, *chain.from_iterable((segment, sep) for segment in segments)]
+            parts += [cls, *(part for segment in segments for part in (segment, sep))]
         flat = np.concatenate(parts, dtype=np.int32, casting="unsafe")
         sizes = np.array([len(row.ids) + 2 + self.of_pairs for row in rows])
         chosen = self._chosen(keys, flat, sizes)

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import yaml
@@ -86,7 +85,8 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
             for split, record in run.scores.items()
             for name, value in scores_of(record).items()
         ]
-    content = _template().render(
+    template = Template(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
+    content = template.render(
         card_data=metadata.to_yaml(),
         ours=OURS,
         run=run,
@@ -104,11 +104,6 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
         options={name: arguments[name] for name in options if arguments.get(name) not in (None, False)},
     )
     return ModelCard(content)
-
-
-@cache
-def _template() -> Template:
-    return Template(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
 
 
 def tables_of(run: Run, split: str) -> list[ScoreTable]:

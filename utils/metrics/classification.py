@@ -169,7 +169,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for path, rows in zip(files.systems, systems, strict=True):
         check_rows((path, files.references), rows, references)
     right, *predicted = (np.array([number_of(row.value) for row in rows]) for rows in (references, *systems))
-    if args.positive is not None or separator is not None or not _have_fractions(right, predicted[0]):
+    measured = np.concatenate([right, predicted[0]]) if np.isfinite(predicted[0]).all() else right
+    has_fractions = np.isfinite(right).all() and (measured % 1).any()
+    if args.positive is not None or separator is not None or not has_fractions:
         _print_labels(args, references, systems)
         return
     for rows, numbers in zip(systems, predicted, strict=True):
@@ -177,14 +179,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             where, value, *_ = rows[int(np.isfinite(numbers).argmin())]
             raise InputError(f"{where}: the prediction is {value!r}; allowed: a number, as in {files.references}")
     _print_correlations(files, right, *predicted)
-
-
-def _have_fractions(right: np.ndarray, predicted: np.ndarray) -> bool:
-    """True if what is right is numbers, and some of these, or of predictions that are all numbers, are not whole."""
-    return bool(
-        np.isfinite(right).all()
-        and any(np.isfinite(numbers).all() and (numbers % 1).any() for numbers in (right, predicted))
-    )
 
 
 def _print_labels(

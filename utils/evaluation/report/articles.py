@@ -138,8 +138,7 @@ def columns_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
             continue
         shared = {"metric": metric, "digits": digits}
         for run, numbers in zip(runs, values, strict=True):
-            heading = metric.replace("ROUGE", "R")
-            heading = f"{heading}, {run.name}" if len(runs) > 1 else heading
+            heading = metric.replace("ROUGE", "R") + (f", {run.name}" if len(runs) > 1 else "")
             columns.append({"heading": heading, "row": run.name, "values": numbers, "signed": False, **shared})
         for run, numbers in zip(runs[1:], values[1:], strict=True):
             pairs = zip(values[0], numbers, strict=True)
