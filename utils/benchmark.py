@@ -225,8 +225,7 @@ def training_metrics(path: Path) -> dict[str, float]:
         "step_milliseconds": 1000 * statistics.median(float(row["step_time_p50"]) for row in measured),
         "peak_memory_gb": float(measured[-1]["peak_memory_gb"]),
     }
-    mfus = [float(row["mfu"]) for row in measured if row.get("mfu")]  # of GPUs whose peak is known
-    if mfus:
+    if mfus := [float(row["mfu"]) for row in measured if row.get("mfu")]:  # of GPUs whose peak is known
         metrics["mfu"] = statistics.mean(mfus)
     return metrics
 

@@ -209,11 +209,9 @@ class GenerationConfig:
 
     def choices(self) -> dict[str, Any]:
         """The options by name that are not at their defaults, ids of tokens aside."""
-        return {
-            option.name: value
-            for option in dataclasses.fields(self)
-            if not option.name.endswith("token_id") and (value := getattr(self, option.name)) != option.default
-        }
+        defaults = {option.name: option.default for option in dataclasses.fields(self)}
+        changed = {name: value for name, value in self.to_dict().items() if value != defaults[name]}
+        return {name: value for name, value in changed.items() if not name.endswith("token_id")}
 
     def merged(self, **options: Any) -> GenerationConfig:
         """A copy with some options replaced.

@@ -145,7 +145,7 @@ def inspect(
     lengths: Lengths = {}
     for split in splits:
         pairs = progress(f"reading {split}", None, "examples", paired(*pair_paths(folder, split)))
-        hashes[split] = np.array([(hash(pair[0]), hash(pair[1]), hash(pair)) for pair in pairs])
+        hashes[split] = np.array([(hash(source), hash(target), hash((source, target))) for source, target in pairs])
         lengths[split] = {}
         for side in SIDES:
             lines = iter_lines(folder / f"{split}.{side}")

@@ -133,7 +133,7 @@ def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tu
     if len(sources) > 1 and fields == (None,):
         raise InputError(f"{has}: name that of documents by --source_field; {' and '.join(sources)} may both be meant")
     for known in KNOWN_FIELDS:
-        chosen = tuple(usual if field is None else field for field, usual in zip(fields, known, strict=False))
+        chosen = tuple(name if field is None else field for field, name in zip(fields, known, strict=False))
         if columns >= {*chosen} and len({*chosen}) == len(chosen):
             return chosen
     if None not in fields:

@@ -146,15 +146,11 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
                 position = [reader.position() for reader in readers]
                 cursor = {"step": step, "epoch": epoch, "window": window, "position": position}
                 firsts = [place + reader.count for place, reader in zip(places, readers, strict=False)]
-                read = {
-                    number: list(islice(records[number], self._room(readers[number], bins.count(number))))
-                    for number in {*bins}
-                }
-                steps = {
-                    number: iter(self._order(of_bin).epoch(epoch, window, number))
-                    for number, of_bin in read.items()
-                    if of_bin
-                }
+                read, steps = {}, {}  # of each bin
+                for number in {*bins}:
+                    room = self._room(readers[number], bins.count(number))
+                    if of_bin := list(islice(records[number], room)):
+                        read[number], steps[number] = of_bin, iter(self._order(of_bin).epoch(epoch, window, number))
                 if not steps:
                     break
                 for number in bins:

@@ -191,7 +191,7 @@ def _predicted(path: str, files: FileOptions, references: Sequence[Sentence], sc
             raise InputError(f"{sentence.name}: {counts}")
         if sentence.words and reference.words and sentence.words != reference.words:
             pairs = zip_longest(sentence.words, reference.words, fillvalue="")
-            ours, theirs = next(pair for pair in pairs if pair[0] != pair[1])
+            ours, theirs = next((ours, theirs) for ours, theirs in pairs if ours != theirs)
             raise InputError(
                 f"{sentence.name}: the word {ours!r}; allowed: the words of {reference.name}, here {theirs!r}"
             )

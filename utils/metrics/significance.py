@@ -101,8 +101,8 @@ def compare_scores(
         `p_value`.
     """
     ours, theirs = scores_of(a.sum(axis=0)), scores_of(b.sum(axis=0))
-    drawn = [_table(scores_of, _resampled(counts, 1000, seed)) for counts in (a, b)]
-    intervals = np.percentile(drawn[0] - drawn[1], (2.5, 97.5), axis=0).T.tolist()
+    drawn_a, drawn_b = (_table(scores_of, _resampled(counts, 1000, seed)) for counts in (a, b))
+    intervals = np.percentile(drawn_a - drawn_b, (2.5, 97.5), axis=0).T.tolist()
     moved = _swapped(a - b, shuffles, seed)
     shuffled = [_table(scores_of, a.sum(axis=0) - moved), _table(scores_of, b.sum(axis=0) + moved)]
     # Sums of the same numbers in another order differ by rounding; they count as equal.

@@ -84,15 +84,12 @@ def by_question(
     words = np.array([word if word in frequent else OTHER_WORDS for word in firsts])
     groups = {"with an answer": np.asarray(answered), "without an answer": ~np.asarray(answered)}
     groups |= {word: words == word for word in [*frequent, OTHER_WORDS]}
-    return {
-        name: {
-            "exact_match": float(exact[chosen].mean()),
-            "f1": float(f1_scores[chosen].mean()),
-            "questions": int(chosen.sum()),
-        }
-        for name, chosen in groups.items()
-        if chosen.any()
-    }
+    scores = {}
+    for name, chosen in groups.items():
+        if chosen.any():
+            means = {"exact_match": float(exact[chosen].mean()), "f1": float(f1_scores[chosen].mean())}
+            scores[name] = {**means, "questions": int(chosen.sum())}
+    return scores
 
 
 def main(argv: Sequence[str] | None = None) -> None:

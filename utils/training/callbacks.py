@@ -115,12 +115,10 @@ class StopOnNonFinite(Callback):
             self.unseen = None  # otherwise it stays, so that no checkpoint is written on the way out either
             return
         # Loss and norm are those of all processes, which all come here.
-        numbers = [
-            index + 1
-            for batch, value in zip(step.batches, step.losses, strict=True)
-            if math.isfinite(loss) or not torch.isfinite(value)
-            for index in batch.index
-        ]
+        numbers = []
+        for batch, value in zip(step.batches, step.losses, strict=True):
+            if math.isfinite(loss) or not torch.isfinite(value):
+                numbers += [index + 1 for index in batch.index]
         if trainer.world_size > 1:
             parts: list[list[int]] = [[] for _ in range(trainer.world_size)]
             torch.distributed.all_gather_object(parts, numbers)
