@@ -80,7 +80,6 @@ def parameters(config: BartConfig) -> dict[str, int]:
     c, d = config, config.d_model
     attention, norm = 4 * d * d, 2 * d
     encoder, decoder = attention + 2 * d * c.encoder_ffn_dim, 2 * attention + 2 * d * c.decoder_ffn_dim
-    # Biases and norms of a layer.
     encoder_rest, decoder_rest = 5 * d + c.encoder_ffn_dim + 2 * norm, 9 * d + c.decoder_ffn_dim + 3 * norm
     return {
         "matrices": c.encoder_layers * encoder + c.decoder_layers * decoder,

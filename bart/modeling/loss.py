@@ -1,4 +1,4 @@
-"""Cross entropy over a vocabulary without the logits of all tokens: in chunks, whose gradients are taken at once."""
+"""Cross entropy over a vocabulary, in chunks of tokens: the logits of all tokens are never in memory together."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def chunked_cross_entropy(
     """Label-smoothed cross entropy (Szegedy et al., 2016, section 7) of the logits `states · weightᵀ + bias`.
 
     The value and its gradients are those of `torch.nn.functional.cross_entropy(logits.float(), ..., reduction="sum")`.
-    The logits of a chunk of tokens exist at a time. Where gradients are wanted they are computed in the forward pass,
-    chunk by chunk, so that nothing of the size (N, V) is kept for the backward pass.
+    Only one chunk of tokens has its logits in memory at a time. Gradients that are wanted are computed in the forward
+    pass, chunk by chunk, so that nothing of the size (N, V) is kept for the backward pass.
 
     Args:
         states: (N, D).

@@ -84,8 +84,8 @@ class TextEncoder(Vocabulary):
         Args:
             texts: a text, a list of B texts, or a list of B pairs.
             text_pair: the second text of each; an empty one of a single text counts as none, as in transformers.
-            max_length: tokens to keep of a text or pair, special tokens included, at least 3, and those of a pair.
-                Default: with truncation or `padding="max_length"`, `model_max_length`.
+            max_length: tokens to keep of a text or pair, special tokens included; at least 3, and the number of a
+                pair's special tokens. Default: with truncation or `padding="max_length"`, `model_max_length`.
             truncation: True or "longest_first" to cut at `max_length`, of a pair the longer text first; "only_first" or
                 "only_second" to cut that text of a pair; False or "do_not_truncate" for none. Default, as in
                 transformers: True if `max_length` is given and there is no padding.

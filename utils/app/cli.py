@@ -351,7 +351,7 @@ def early_option(argv: Sequence[str] | None, name: str, default: str | None = No
 
 
 def _with_home(value: Any) -> Any:
-    """A value whose `~/` stands for the home directory, which shells leave as it is in --option=~/a, and YAML has."""
+    """A value with `~/` at its beginning made the home directory, which shells do not do in --option=~/a, nor YAML."""
     return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
 
 

@@ -41,9 +41,9 @@ class Masking(Noise):
     """Makes inputs and labels of texts, or of pairs of segments.
 
     Of an example of n tokens, special ones counted, the share of `mlm_probability`, rounded, at least one and at most
-    `most` of them, are chosen; with whole words as many words, in a random order, as do not have more tokens, and at
-    least one. Of these 80 % become `[MASK]`, 10 % a random token, 10 % stay. Special tokens are neither chosen nor
-    drawn.
+    `most` of them, are chosen. Whole words are chosen in a random order as long as they have no more tokens together,
+    the first one in any case. Of the chosen tokens 80 % become `[MASK]`, 10 % a random token, 10 % stay. Special tokens
+    are neither chosen nor drawn.
 
     Args:
         most: tokens of an example that are chosen at most.

@@ -60,7 +60,7 @@ def split_of(source: str, shares: Sequence[float], seed: int) -> str:
 
 
 def of_split(split: str, rows: Iterable[Row], text_of: Callable[[Row], str]) -> Iterator[Row]:
-    """Rows of a split, of a table that is yet to be split. Equal texts come into one split, whatever their labels."""
+    """The rows of one split of a table that has yet to be split; equal texts come into one, whatever their labels."""
     shares = ratios_of(DEFAULT_RATIO)
     return (row for row in rows if split == WHOLE or split_of(text_of(row), shares, DEFAULT_SEED) == split)
 

@@ -60,7 +60,7 @@ def _entities(tags: Sequence[str], scheme: Scheme) -> set[tuple[str, int, int]]:
 def tag_counts(
     predicted: Sequence[str], right: Sequence[str], groups: Sequence[str], scheme: Scheme | None
 ) -> np.ndarray:
-    """The counts of a sentence of which `tag_scores` tells the scores of many together.
+    """The counts of a sentence; `tag_scores` turns their sums over sentences into scores.
 
     Args:
         groups: what `groups_of` gives.

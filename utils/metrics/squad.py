@@ -125,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]) -> Mapping[str, str]:
-    """Read a file of answers: an object of them by ids, or a table, whose order tells the questions if it has no ids.
+    """Read a file of answers: an object of them by ids, or a table, which without ids is in the order of the questions.
 
     Raises:
         InputError: an answer is no text, or they are not of these questions.

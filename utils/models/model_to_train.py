@@ -27,7 +27,7 @@ from utils.models.options import (
 )
 
 logger = logging.getLogger(__name__)
-# Fields in which the weights that a run starts from may have been trained otherwise.
+# Fields that may differ between the config of a run and that of the weights it starts from.
 NOT_OF_SHAPE = (
     *DROPOUTS,
     *("activation_dropout", "init_std", "hidden_dropout_prob", "attention_probs_dropout_prob"),
@@ -54,8 +54,8 @@ def initial_model(
             weights, or from scratch by that of the tokenizer.
         model_classes: one for each architecture.
         labels: of a head; by default those of the weights. A head of the same labels keeps their order.
-        new_head: true if a new head begins where the weights have one; false if none may begin; None if one begins
-            where they have none.
+        new_head: true to begin a new head even if the weights have one; false to refuse weights without one; None to
+            begin one if they have none.
         columns: of the texts in the training data, or the options that named them, which the config then has.
         checkpoint: of training, to go on from. Weights, vocabulary, labels and columns are then its own.
 

@@ -52,7 +52,7 @@ class Adafactor(optimization.Adafactor):
     def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], is_matrix: bool, step: int) -> None:
         """Move parameters that are all matrices, or all vectors, and that have taken equally many steps."""
         lr, found_inf = group["lr"], getattr(self, "found_inf", None)
-        # Neither copies what is fp32, or fp64, already.
+        # `to` makes no copy of what is fp32, or fp64, already.
         dtypes = [torch.promote_types(parameter.dtype, torch.float32) for parameter in parameters]
         gradients = [p.grad.to(dtype) for p, dtype in zip(parameters, dtypes, strict=True)]
         weights = [p.to(dtype) for p, dtype in zip(parameters, dtypes, strict=True)]

@@ -69,7 +69,7 @@ class Lamb(Optimizer):
                     self.state[parameter][name] = torch.zeros_like(parameter, dtype=dtype)
         means = [self.state[parameter]["exp_avg"] for parameter in parameters]
         squares = [self.state[parameter]["exp_avg_sq"] for parameter in parameters]
-        # Neither copies what has the moments' type already.
+        # `to` makes no copy of what has the moments' type already.
         gradients = [p.grad.to(mean.dtype) for p, mean in zip(parameters, means, strict=True)]
         weights = [p.to(mean.dtype) for p, mean in zip(parameters, means, strict=True)]
 

@@ -21,7 +21,7 @@ from utils.training.options import SCHEDULES, HardwareOptions, OptimisationOptio
 from utils.training.precision import MasterWeights, is_half_throughout, keep_state_dtypes, keeps_master_weights
 
 logger = logging.getLogger(__name__)
-# Their names in NVIDIA's apex, and what serves where that cannot run.
+# The classes of NVIDIA's apex, and what is used where apex cannot run.
 APEX_CLASSES = {"fused_adam": ("FusedAdam", "torch's fused AdamW"), "fused_lamb": ("FusedLAMB", "our own LAMB")}
 MOMENTUM = 0.9  # of SGD
 

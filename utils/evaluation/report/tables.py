@@ -40,7 +40,7 @@ STATISTICS = {
 class ScoreTable:
     """A table whose first `words` columns hold words and whose others hold numbers; `notes` are lines below it.
 
-    Columns of numbers in which nothing stands are left out.
+    Columns of numbers that are empty are left out.
     """
 
     caption: str
@@ -182,7 +182,7 @@ def confusion_table(run: Run, split: str) -> ScoreTable:
 
 
 def errors_table(run: Run, split: str) -> ScoreTable:
-    """The errors that the model was surest of; of numbers, the greatest ones."""
+    """The wrong classes of which the model was most certain; or, of a model of numbers, its largest errors."""
     errors = run.scores.get(split, {}).get("errors", [])
     measure = next((name for error in errors for name in ("confidence", "difference") if name in error), "confidence")
     texts = ("text", "reference", "prediction")
