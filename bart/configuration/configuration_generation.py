@@ -318,7 +318,7 @@ def _check(option: dataclasses.Field[Any], value: Any) -> tuple[bool, str]:
 
 
 def _as_list(ids: int | list[int] | None) -> list[int]:
-    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+    return [ids] if isinstance(ids, int) else list(ids or [])
 
 
 def _is_int(value: object, least: int) -> bool:

@@ -216,8 +216,8 @@ class _Option:
         required = default is dataclasses.MISSING
         settings: dict[str, Any] = {"help": text} if required else {"help": text, "default": default}
         if self.limits["positional"]:
-            count = "*" if self.several else None if required else "?"
-            group.add_argument(self.name, type=self.convert, nargs=count, **settings)
+            single = None if required else "?"
+            group.add_argument(self.name, type=self.convert, nargs="*" if self.several else single, **settings)
         elif self.kind is bool:
             group.add_argument(f"--{self.name}", action="store_true", **settings)
             # The negation only has to exist; listing it would double the help.

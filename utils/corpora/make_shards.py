@@ -180,8 +180,8 @@ def _make(
     lowest = min((record["lowest"] for record in read if record["lowest"]), default=0.0)
     # At least one document is held out, by its hash too.
     ratio = max(options.val_ratio, math.nextafter(lowest, 1)) if options.val_ratio else 0.0
-    again = {name: (*piece, first, ratio) for (name, piece), first in zip(numbered.items(), firsts, strict=True)}
-    made = run_stage(client, "tokenising", make_examples, work, "examples", again)
+    with_firsts = {name: (*piece, first, ratio) for (name, piece), first in zip(numbered.items(), firsts, strict=True)}
+    made = run_stage(client, "tokenising", make_examples, work, "examples", with_firsts)
     dropped = sum((Counter(record["dropped"]) for record in made), dropped)
     kept = sum(record["kept"] for record in made)
     undivided = sum(record["undivided"] for record in made)

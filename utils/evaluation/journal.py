@@ -103,7 +103,7 @@ def _read(path: Path) -> dict[int, Prediction]:
 
 
 def model_identity(name: PathName) -> dict[str, Any]:
-    """The values that tell a model from others: its path and the digests of its files; a Hub name counts as it is.
+    """The values that tell a model from others: its path and its files' digests; of the Hub, its name alone.
 
     A model card is left out: the scores of another split are written to it.
     """

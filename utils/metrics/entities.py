@@ -38,7 +38,7 @@ ENTITY_METRICS, PLAIN_METRICS = ("f1", "entity_precision", "entity_recall", "acc
 
 
 def groups_of(tags: Iterable[str], scheme: Scheme | None) -> list[str]:
-    """The kinds of entities or, of plain tags, the tags, for which scores are told one by one."""
+    """The kinds of entities or, of plain tags, the tags, each of which gets scores of its own."""
     return list(dict.fromkeys(tags) if scheme is None else sorted({*kinds_of(tags, scheme)} - {OUTSIDE}))
 
 

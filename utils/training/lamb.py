@@ -21,8 +21,8 @@ class Lamb(Optimizer):
 
     where the ratio of norms, the trust ratio, is 1 if either of them is 0. It is 1 throughout a group without decay
     (biases and norms), which leaves Adam's step; `nvlamb` takes the ratio there too. Moments and arithmetic are fp32
-    for weights in half precision. apex's own clip of the gradients is left to the training loop. Under `found_inf` of a
-    loss scaler, a step changes nothing where that is 1, the host does not ask, and the number of steps is a tensor.
+    for weights in half precision. apex's own clip of the gradients is left to the training loop. If a loss scaler's
+    `found_inf` is 1, a step changes nothing; the host does not wait for it, so the number of steps is a tensor.
 
     Without the ratio in any group this is AdamW (Loshchilov & Hutter, 2019).
 

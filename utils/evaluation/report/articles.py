@@ -148,5 +148,5 @@ def columns_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _rounded(value: Any) -> float | None:
-    """A number as the page gets it; None for what is no finite number."""
+    """A number with three decimals, as the page gets it; None for what is no finite number."""
     return round(value, 3) if isinstance(value, (int, float)) and math.isfinite(value) else None
