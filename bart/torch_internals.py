@@ -65,7 +65,7 @@ def drops_alike(device: torch.device) -> bool:
             query, keys, values, gradient = torch.randn(4, 128, 2, 64, device=device).bfloat16()
             values.requires_grad_()
             starts = torch.tensor([0, 48, 128], dtype=torch.int32, device=device)
-            out = attend_to_spans(query, keys, values, (starts, starts), (80, 80), False, 0.5)
+            out = attend_to_spans(query, keys, values, (starts, starts), (80, 80), is_causal=False, dropout=0.5)
             (of_values,) = torch.autograd.grad(out, values, gradient)
             pairs = (out, gradient), (values, of_values)
             products = [(left.float() * right.float()).sum(dim=0) for left, right in pairs]

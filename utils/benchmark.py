@@ -225,8 +225,7 @@ def training_metrics(path: Path) -> dict[str, float]:
         "step_milliseconds": 1000 * statistics.median(float(row["step_time_p50"]) for row in measured),
         "peak_memory_gb": float(measured[-1]["peak_memory_gb"]),
     }
-    mfus = [float(row["mfu"]) for row in measured if row.get("mfu")]  # of GPUs whose peak is known
-    if mfus:
+    if mfus := [float(row["mfu"]) for row in measured if row.get("mfu")]:  # of GPUs whose peak is known
         metrics["mfu"] = statistics.mean(mfus)
     return metrics
 
@@ -274,12 +273,10 @@ def configurations(args: Benchmark) -> list[BenchmarkRow]:
     on_gpus = ["fp32", "fp16"]
     if available and torch.cuda.get_device_capability() >= AMPERE:
         on_gpus = ["fp32", "tf32", "bf16", "fp16"]
-    rows = [
-        BenchmarkRow(count, precision)
-        for count in dict.fromkeys(counts)
-        for precision in (on_gpus if count else args.cpu_precisions)
-        if not args.precisions or precision in args.precisions
-    ]
+    rows = []
+    for count in dict.fromkeys(counts):
+        usable = on_gpus if count else args.cpu_precisions
+        rows += [BenchmarkRow(count, name) for name in usable if name in (args.precisions or usable)]
     if not rows:
         raise InputError(f"PRECISIONS is {' '.join(args.precisions)}, none of which the devices of GPU_COUNTS have")
     return rows

@@ -80,11 +80,11 @@ def parameters(config: BartConfig) -> dict[str, int]:
     c, d = config, config.d_model
     attention, norm = 4 * d * d, 2 * d
     encoder, decoder = attention + 2 * d * c.encoder_ffn_dim, 2 * attention + 2 * d * c.decoder_ffn_dim
-    biases = (4 * d + d + c.encoder_ffn_dim + 2 * norm, 8 * d + d + c.decoder_ffn_dim + 3 * norm)
+    encoder_rest, decoder_rest = 5 * d + c.encoder_ffn_dim + 2 * norm, 9 * d + c.decoder_ffn_dim + 3 * norm
     return {
         "matrices": c.encoder_layers * encoder + c.decoder_layers * decoder,
         "tables": c.vocab_size * d + 2 * (c.max_position_embeddings + 2) * d,
-        "rest": c.encoder_layers * biases[0] + c.decoder_layers * biases[1] + (4 if c.pre_ln else 2) * norm,
+        "rest": c.encoder_layers * encoder_rest + c.decoder_layers * decoder_rest + (4 if c.pre_ln else 2) * norm,
     }
 
 
@@ -174,15 +174,15 @@ def training(
     from bart.modeling.modeling_bart import training_operations  # torch takes seconds to load
 
     counts = parameters(config)
-    total = sum(counts.values())
+    total, (batch, source, target) = sum(counts.values()), shape
     trained = total - (counts["tables"] if freeze else 0)
     return Costs(
-        operations=shape[0] * training_operations(config, *shape[1:], freeze),
+        operations=batch * training_operations(config, source, target, freeze),
         weights=FULL * total,
         gradients=FULL * trained,
         optimizer=2 * FULL * trained,
         activations=activations(config, shape, precision, on_cpu, freeze)
-        + loss_temporaries(config, shape[0] * shape[2], precision in HALVES, on_cpu, freeze),
+        + loss_temporaries(config, batch * target, precision in HALVES, on_cpu, freeze),
     )
 
 
@@ -212,8 +212,8 @@ def describe(args: CostArguments) -> str:
     config = BartConfig.from_json(args.config_path)
     if config.source_encoder_layers:
         raise InputError(f"{args.config_path} has source_encoder_layers, which this does not count")
-    shape = [*map(int, args.shape.split("x"))]
-    if max(shape[1:]) > config.max_position_embeddings:
+    batch, source, target = shape = [*map(int, args.shape.split("x"))]
+    if max(source, target) > config.max_position_embeddings:
         raise InputError(
             f"--shape is {args.shape}; allowed: S and T up to the config's max_position_embeddings, "
             f"{config.max_position_embeddings}"
@@ -232,17 +232,17 @@ def describe(args: CostArguments) -> str:
     }
     if peak:
         times = [max(each.operations / peak, each.read / BANDWIDTHS[gpu] if gpu else 0) for each in costs]
-        named |= {"seconds at the peak": times, "examples/s at the peak": [shape[0] / time for time in times]}
+        named |= {"seconds at the peak": times, "examples/s at the peak": [batch / time for time in times]}
     rows = [{"what": what, **dict(zip(WORK, values, strict=True))} for what, values in named.items()]
     counts = parameters(config)
     return "\n\n".join(
         [
             f"{sum(counts.values()):,} parameters, {counts['tables']:,} of them in tables of tokens and positions",
-            f"{shape[0]} examples of {shape[1]} and {shape[2]} tokens at once, {args.precision}, {gpu or 'CPU'}"
+            f"{batch} examples of {source} and {target} tokens at once, {args.precision}, {gpu or 'CPU'}"
             + (f" with {peak / 1e12:g} TFLOP/s" if peak else ""),
             markdown_table(rows, COLUMNS),
             "fine-tuning: frozen embeddings; pretraining: all weights are trained; both with AdamW or LAMB; "
-            f"beam search: {args.beams} beams, {shape[2]} steps",
+            f"beam search: {args.beams} beams, {target} steps",
         ]
     )
 

@@ -54,9 +54,8 @@ class SummarizeArguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(
-        SummarizeArguments, argv, "Summarise a file or standard input, however long, and print one summary a line."
-    )
+    text = "Summarise a file or standard input, however long, and print one summary a line."
+    args = parse_dataclass(SummarizeArguments, argv, text)
     check_output("output", args.output)
     has_rows = args.file is not None and is_table(args.file)
     check_fields(args.file, source_field=args.source_field)

@@ -147,7 +147,8 @@ class GenerationConfig:
         for option in dataclasses.fields(self):
             value = getattr(self, option.name)
             if value is not None:
-                self._require(*_check(option, value))
+                ok, allowed = _check(option, value)
+                self._require(ok, option.name, allowed)
             elif option.default is not None:
                 # top_k is the one option whose default is not its neutral value.
                 setattr(self, option.name, 0 if option.name == "top_k" else option.default)
@@ -208,11 +209,9 @@ class GenerationConfig:
 
     def choices(self) -> dict[str, Any]:
         """The options by name that are not at their defaults, ids of tokens aside."""
-        return {
-            option.name: value
-            for option in dataclasses.fields(self)
-            if not option.name.endswith("token_id") and (value := getattr(self, option.name)) != option.default
-        }
+        defaults = {option.name: option.default for option in dataclasses.fields(self)}
+        changed = {name: value for name, value in self.to_dict().items() if value != defaults[name]}
+        return {name: value for name, value in changed.items() if not name.endswith("token_id")}
 
     def merged(self, **options: Any) -> GenerationConfig:
         """A copy with some options replaced.
@@ -298,28 +297,28 @@ class GenerationConfig:
             raise InputError(f"eos_token_id holds {len(self.eos_token_ids)} ids; allowed: fewer than there are, {size}")
 
 
-def _check(option: dataclasses.Field[Any], value: Any) -> tuple[bool, str, str]:
-    """True if a value that is not None is in the option's range; the option's name; and the range in words."""
+def _check(option: dataclasses.Field[Any], value: Any) -> tuple[bool, str]:
+    """True if a value that is not None is in the option's range; and the range in words."""
     name = option.name
     kind = str(option.type).removesuffix(" | None")
     if kind == "bool":
-        return isinstance(value, bool), name, "True or False"
+        return isinstance(value, bool), "True or False"
     if kind == "int":
         least = _LEAST.get(name, 0)
-        return _is_int(value, least), name, f"an integer of at least {least}"
+        return _is_int(value, least), f"an integer of at least {least}"
     if kind == "float":
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         in_range, allowed = _RANGES[name]
-        return is_number and in_range(value), name, allowed
+        return is_number and in_range(value), allowed
     if name == "early_stopping":
-        return isinstance(value, bool) or value == "never", name, 'True, False or "never"'
+        return isinstance(value, bool) or value == "never", 'True, False or "never"'
     if name == "bad_words_ids":
-        return isinstance(value, list) and all(map(_is_ids, value)), name, "a list of lists of ids, none of them empty"
-    return _is_int(value, 0) or _is_ids(value), name, "an id or a list of ids"
+        return isinstance(value, list) and all(map(_is_ids, value)), "a list of lists of ids, none of them empty"
+    return _is_int(value, 0) or _is_ids(value), "an id or a list of ids"
 
 
 def _as_list(ids: int | list[int] | None) -> list[int]:
-    return [] if ids is None else [ids] if isinstance(ids, int) else list(ids)
+    return [ids] if isinstance(ids, int) else list(ids or [])
 
 
 def _is_int(value: object, least: int) -> bool:

@@ -233,8 +233,7 @@ def decode(
         active = batch.active()
         done = [place for place, busy in enumerate(active) if not busy]
         part = leaving_part(model.device, live, are_replaced=new is not None) if may_leave else 1
-        waits = len(done) < part * len(active)
-        if waits and not at_the_end:
+        if len(done) < part * len(active) and not at_the_end:  # too few for them to leave
             if not live:
                 continue
             done = []

@@ -36,10 +36,8 @@ WEIGHT_FILES = (
 )
 # A Hub repository often has both kinds of weights; the second kind is downloaded only where the first is missing.
 _CONFIG_FILES = (CONFIG_FILE, GENERATION_FILE, "adapter_config.json")
-_HUB_PATTERNS = (
-    [*_CONFIG_FILES, "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"],
-    [*_CONFIG_FILES, "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"],
-)
+_SAFETENSORS = [*_CONFIG_FILES, "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
+_TORCH_FILES = [*_CONFIG_FILES, "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
 _NAMES_SHOWN = 3
 
 
@@ -80,11 +78,11 @@ def fit_labels(config: ModelConfig, count: int, path: Path, is_given: bool, is_a
 
 
 def find_weights(path_or_name: PathName) -> Path:
-    path = resolve(path_or_name, _HUB_PATTERNS[0])
+    path = resolve(path_or_name, _SAFETENSORS)
     if path.is_file():
         return path
     if not any((path / name).is_file() for name in WEIGHT_FILES):
-        path = resolve(path_or_name, _HUB_PATTERNS[1])
+        path = resolve(path_or_name, _TORCH_FILES)
     if (path / "adapter_config.json").is_file():  # which transformers would add to the weights beside it
         raise InputError(f"{path}: {foreign(path)}")
     for name in WEIGHT_FILES:

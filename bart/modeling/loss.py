@@ -1,4 +1,4 @@
-"""Cross entropy over a vocabulary without the logits of all tokens: in chunks, whose gradients are taken at once."""
+"""Cross entropy over a vocabulary, in chunks of tokens: the logits of all tokens are never in memory together."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def chunked_cross_entropy(
     """Label-smoothed cross entropy (Szegedy et al., 2016, section 7) of the logits `states · weightᵀ + bias`.
 
     The value and its gradients are those of `torch.nn.functional.cross_entropy(logits.float(), ..., reduction="sum")`.
-    The logits of a chunk of tokens exist at a time. Where gradients are wanted they are computed in the forward pass,
-    chunk by chunk, so that nothing of the size (N, V) is kept for the backward pass.
+    Only one chunk of tokens has its logits in memory at a time. Gradients that are wanted are computed in the forward
+    pass, chunk by chunk, so that nothing of the size (N, V) is kept for the backward pass.
 
     Args:
         states: (N, D).
@@ -92,11 +92,12 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
         size = max(1, LOGITS_AT_ONCE // len(weight))
         wants_gradients = any(with_gradients)
+        of_states_wanted, of_weight_wanted, of_bias_wanted = with_gradients
         losses = torch.zeros((), dtype=precise, device=states.device)
         correct = torch.zeros((), dtype=torch.long, device=states.device)
-        of_states = torch.empty_like(states) if with_gradients[0] else None
+        of_states = torch.empty_like(states) if of_states_wanted else None
         of_weight = None
-        of_bias = torch.zeros_like(bias, dtype=precise) if with_gradients[2] else None
+        of_bias = torch.zeros_like(bias, dtype=precise) if of_bias_wanted else None
         ctx.dtypes = states.dtype, weight.dtype, bias.dtype
         with torch.autocast(kind, enabled=False):
             side = fast_side(len(weight)) if kind == "cuda" else len(weight)
@@ -114,7 +115,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                     correct.add_(gradients_or_hits.sum())
                 if of_states is not None:
                     of_states[part] = padded(gradients_or_hits, 1, side) @ matrix
-                if with_gradients[1]:
+                if of_weight_wanted:
                     product = gradients_or_hits.t() @ chunk
                     of_weight = product.to(precise) if of_weight is None else of_weight.add_(product)
                 if of_bias is not None:

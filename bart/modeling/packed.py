@@ -232,7 +232,7 @@ class FusedAttention(BackendModule):
             if query.shape[2] <= MOST_QUERIES or has_code or keys.dtype == torch.int8:
                 return self.out_proj(self.kernels.attend(query, keys, values, mask))
             if self.kernels.multiplies_fp32 and keys.dtype == torch.float32:
-                context = self.kernels.attend_dropped(query, keys, values, mask, False, NO_DRAWS)
+                context = self.kernels.attend_dropped(query, keys, values, mask, is_causal, NO_DRAWS)
                 return self.out_proj(context.transpose(1, 2).flatten(2))
         context = self.backend.attend(query, keys, values, mask, is_causal)
         return self.out_proj(context.transpose(1, 2).flatten(2))
@@ -252,13 +252,14 @@ class Packer:
     def __init__(self, precision: str, device: torch.device, leaves_out_padding: bool) -> None:
         """Raises InputError for an unknown precision, and for int8 where it cannot be computed.
 
-        leaves_out_padding: on GPUs.
+        leaves_out_padding: compute no rows of padding on GPUs; CPUs never do.
         """
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
         on_cpu = device.type == "cpu"
-        on_cuda = device.type == "cuda"
-        self.backend = CpuBackend() if on_cpu else CudaBackend(leaves_out_padding) if on_cuda else TORCH
+        self.backend = CpuBackend() if on_cpu else TORCH
+        if device.type == "cuda":
+            self.backend = CudaBackend(leaves_out_padding)
         self.is_int8 = precision == "int8"
         if self.is_int8 and not on_cpu:
             raise InputError(f"precision is 'int8' and the model is on {device}; int8 runs on the CPU")

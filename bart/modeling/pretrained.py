@@ -240,8 +240,8 @@ class PretrainedModel(BackendModule):
             left_out += [name for name in state if name.startswith(cls.head)]
             state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
         generation: GenerationConfig | None = None
-        given = config
-        if config is None:
+        is_given = config is not None
+        if not is_given:
             config, generation = stored_config(checkpoint, path, [cls.config_class])
             if config is None:
                 raise InputError(f"{path}: no config in it and no {CONFIG_FILE} beside it; pass a config")
@@ -259,7 +259,7 @@ class PretrainedModel(BackendModule):
             state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
         elif output is not None:
             is_asked = bool({"num_labels", "id2label", "label2id"} & fields.keys())
-            fit_labels(config, len(state[output]), path, given is not None, is_asked)
+            fit_labels(config, len(state[output]), path, is_given, is_asked)
         elif cls.head and left_out and new_head is False:
             raise InputError(f"{path}: no weights of a {cls.__name__}; its head is {shorten(left_out)}")
         check_depth(config, state, path)

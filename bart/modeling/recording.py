@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import product
 from threading import get_ident
 from typing import Any
@@ -50,7 +51,7 @@ class Recording:
             raise InputError("output_attentions in training needs set_activation_checkpointing(False): it records once")
         if records_weights and model.is_packed:
             raise InputError("output_attentions: a copy for inference has none; use the model it was made from")
-        self._values: dict[str, Callable[..., Tensor]] = {}  # of the input of a layer's part, or of the whole one, ""
+        self._values: dict[str, Callable[..., Tensor]] = {}  # by the names of layers' parts; "" is the layer
         if records_states:
             self._values[""] = lambda hidden, *_, **__: hidden
         if records_weights:
@@ -60,18 +61,17 @@ class Recording:
     @contextmanager
     def of(self, *stacks: nn.Module) -> Iterator[None]:
         """Record the passes of these stacks, in this thread, until the context ends."""
-        thread = get_ident()
         with ExitStack() as hooks:
             for stack, name in product(stacks, self._values):
-
-                def hook(_: nn.Module, args: Any, options: dict[str, Any], place: Any = (stack, name)) -> None:
-                    if get_ident() == thread:
-                        self._kept.setdefault(place, []).append(self._values[place[1]](*args, **options))
-
+                keep = partial(self._keep, get_ident(), stack, name)
                 for layer in stack.layers:
                     if (part := dict(layer.named_modules()).get(name)) is not None:
-                        hooks.callback(part.register_forward_pre_hook(hook, with_kwargs=True).remove)
+                        hooks.callback(part.register_forward_pre_hook(keep, with_kwargs=True).remove)
             yield
+
+    def _keep(self, thread: int, stack: nn.Module, name: str, _: nn.Module, args: Any, options: dict[str, Any]) -> None:
+        if get_ident() == thread:
+            self._kept.setdefault((stack, name), []).append(self._values[name](*args, **options))
 
     def states(self, stack: nn.Module, last: Tensor) -> tuple[Tensor, ...] | None:
         """The input of each layer of a stack, (B, S, D) each, and the stack's last states."""

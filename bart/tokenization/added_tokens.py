@@ -48,14 +48,13 @@ def add_tokens(
         if isinstance(listed, str):
             raise TypeError(f"{listed!r} is no list")
         if decoder is None:
-            are_special = {_token(token, True).content for token in [*roles, *extra]}.union(fixed)
+            are_special = {_token(token).content for token in [*roles, *extra]}.union(fixed)
             stated = {int(number): _token(token, token in are_special) for token, number in added.items()}
         else:
-            stated = {int(number): _token(dict(token), False) for number, token in decoder.items()}
+            stated = {int(number): _token(dict(token), special=False) for number, token in decoder.items()}
         backend.add_tokens([stated[number] for number in sorted(stated)])
         known = {token.content for token in backend.get_added_tokens_decoder().values()}
-        others = [_token(token, True) for token in roles]
-        others += [_token(token, "__type" not in token) for token in listed]
+        others = [*map(_token, roles), *(_token(token, "__type" not in token) for token in listed)]
         backend.add_tokens([token for token in others if token.content not in known])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"its added tokens cannot be read: {' '.join(str(error).split())}") from error
@@ -65,7 +64,7 @@ def add_tokens(
             raise InputError(f"its added token {token.content!r} has id {number}; allowed: {place}")
 
 
-def _token(token: str | dict[str, Any], special: bool) -> AddedToken:
-    """A token to add, which is special by default or not."""
+def _token(token: str | dict[str, Any], special: bool = True) -> AddedToken:
+    """A token to add; it is special or not as its own flags say, and without such a flag as `special` says."""
     flags = {"content": token} if isinstance(token, str) else {key: token[key] for key in FLAGS if key in token}
     return AddedToken(**{"special": special, **flags})

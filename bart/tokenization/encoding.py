@@ -84,8 +84,8 @@ class TextEncoder(Vocabulary):
         Args:
             texts: a text, a list of B texts, or a list of B pairs.
             text_pair: the second text of each; an empty one of a single text counts as none, as in transformers.
-            max_length: tokens to keep of a text or pair, special tokens included, at least 3, and those of a pair.
-                Default: with truncation or `padding="max_length"`, `model_max_length`.
+            max_length: tokens to keep of a text or pair, special tokens included; at least 3, and the number of a
+                pair's special tokens. Default: with truncation or `padding="max_length"`, `model_max_length`.
             truncation: True or "longest_first" to cut at `max_length`, of a pair the longer text first; "only_first" or
                 "only_second" to cut that text of a pair; False or "do_not_truncate" for none. Default, as in
                 transformers: True if `max_length` is given and there is no padding.
@@ -123,40 +123,15 @@ class TextEncoder(Vocabulary):
         if strategy and padding and pad_to_multiple_of is not None and limit % pad_to_multiple_of:
             raise InputError(f"pad_to_multiple_of={pad_to_multiple_of!r}: max_length is {limit}, no multiple of it")
 
-        def is_one(value: Any) -> bool:
-            has_words = is_split_into_words and isinstance(value, (list, tuple)) and value
-            return isinstance(value[0] if has_words else value, str)
-
-        is_single = is_one(texts)
-        may_be_pairs = text_pair is None and not is_split_into_words and isinstance(texts, (list, tuple))
-        if may_be_pairs and texts and all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in texts):
-            texts, text_pair = zip(*texts, strict=True)
         how = (add_prefix_space, return_offsets_mapping, is_split_into_words)
-        rows = self._encode([texts] if is_single else texts, *how)
-        pairs: list[tuple[Encoding, ...]] = [(row,) for row in rows]
-        begin, between, end = (1, self.separators, 1) if add_special_tokens else (0, 0, 0)
-        if text_pair is None or (is_single and text_pair == ""):
-            if strategy == "only_second" and max(map(len, rows)) > limit - begin - end:
-                raise InputError("truncation='only_second' needs text_pair where a text is longer than max_length")
-        else:
-            if is_single != is_one(text_pair):
-                raise InputError("texts and text_pair must both be one text, or both lists of texts")
-            seconds = self._encode([text_pair] if is_single else text_pair, *how)
-            if len(seconds) != len(rows):
-                raise InputError(f"text_pair has {len(seconds)} texts; allowed: {len(rows)}, one for each of texts")
-            pairs = list(zip(rows, seconds, strict=True))
-
+        pairs, is_single = self._encode_pairs(texts, text_pair, *how)
         columns: dict[str, list[list[Any]]] = {"input_ids": []}
         for pair in pairs:
-            parts = [part.ids for part in pair]
-            if strategy and parts[1:]:  # `cut` leaves room for what stands between the texts
-                parts = self.cut(*parts, limit + (0 if add_special_tokens else 2 + self.separators), strategy)
-            elif strategy:
-                parts = [parts[0][: limit - begin - end]]
+            parts = self._cut_parts([encoding.ids for encoding in pair], limit, strategy, add_special_tokens)
             row = self._joined(parts, self.bos_token_id, self.eos_token_id, add_special_tokens)
             columns["input_ids"].append(row)
             if self.has_types:
-                second = begin + len(parts[0]) + between if parts[1:] else len(row)
+                second = len(parts[0]) + (1 + self.separators if add_special_tokens else 0) if parts[1:] else len(row)
                 columns.setdefault("token_type_ids", []).append([int(place >= second) for place in range(len(row))])
             if return_offsets_mapping:
                 offsets = [encoding.offsets[: len(part)] for encoding, part in zip(pair, parts, strict=True)]
@@ -166,6 +141,42 @@ class TextEncoder(Vocabulary):
                 marks = self._joined([[0] * len(part) for part in parts], 1, 1, add_special_tokens)
                 columns.setdefault("special_tokens_mask", []).append(marks)
         return self._batch(columns, is_single, limit, padding, return_tensors, pad_to_multiple_of)
+
+    def _encode_pairs(
+        self, texts: Any, text_pair: Any, add_prefix_space: bool | None, with_offsets: bool, are_words: bool
+    ) -> tuple[list[tuple[Encoding, ...]], bool]:
+        """One or two encodings for each of the texts of a call, and true if it is of one text or pair."""
+
+        def is_one(value: Any) -> bool:
+            has_words = are_words and isinstance(value, (list, tuple)) and value
+            return isinstance(value[0] if has_words else value, str)
+
+        is_single = is_one(texts)
+        may_be_pairs = text_pair is None and not are_words and isinstance(texts, (list, tuple))
+        if may_be_pairs and texts and all(isinstance(pair, (list, tuple)) and len(pair) == 2 for pair in texts):
+            texts, text_pair = zip(*texts, strict=True)
+        firsts = self._encode([texts] if is_single else texts, add_prefix_space, with_offsets, are_words)
+        if text_pair is None or (is_single and text_pair == ""):
+            return [(first,) for first in firsts], is_single
+        if is_single != is_one(text_pair):
+            raise InputError("texts and text_pair must both be one text, or both lists of texts")
+        seconds = self._encode([text_pair] if is_single else text_pair, add_prefix_space, with_offsets, are_words)
+        if len(seconds) != len(firsts):
+            raise InputError(f"text_pair has {len(seconds)} texts; allowed: {len(firsts)}, one for each of texts")
+        return list(zip(firsts, seconds, strict=True)), is_single
+
+    def _cut_parts(
+        self, parts: list[list[int]], limit: int, strategy: str | None, is_whole: bool
+    ) -> Sequence[list[int]]:
+        """The ids of a text or pair, cut to `limit` tokens, with those that `_joined` adds if it is whole."""
+        if strategy is None:
+            return parts
+        if parts[1:]:  # `cut` leaves room for what stands between the texts
+            return self.cut(*parts, limit + (0 if is_whole else 2 + self.separators), strategy)
+        room = limit - (2 if is_whole else 0)
+        if strategy == "only_second" and len(parts[0]) > room:
+            raise InputError("truncation='only_second' needs text_pair where a text is longer than max_length")
+        return [parts[0][:room]]
 
     def encode(self, text: str, text_pair: str | None = None, **options: Any) -> list[int] | torch.Tensor:
         """The `input_ids` of a text or a pair of texts; options are those of a call."""

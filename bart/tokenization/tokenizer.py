@@ -125,26 +125,11 @@ class PretrainedTokenizer(TextEncoder):
                 raise InputError(f"{path}: the checkpoint has no tokenizer: name a folder or a Hub name that has one")
             return cls.from_json(text, source=str(path))
         settings, special, added = (read_json(path / name) if (path / name).exists() else {} for name in others)
-        files = [path / name for name in cls.vocabulary_files]
         unknown = (settings | special).get("unk_token")
         unk_token = unknown.get("content") if isinstance(unknown, dict) else unknown
         if not isinstance(unk_token, str | None) or (unknown and not unk_token):
             raise InputError(f"{path}: its unk_token is {unknown!r}; allowed: a token, or an object with its content")
-        source = path / TOKENIZER_FILE if (path / TOKENIZER_FILE).exists() else files[0]
-        if source.name == TOKENIZER_FILE:
-            backend = _parsed(Tokenizer.from_file, str(source), str(source))
-        elif all(file.exists() for file in files):
-            try:
-                backend = cls.pipeline_of(files, unk_token)
-            except Exception as error:  # the library raises bare Exception for every fault of the files
-                named = " and ".join([str(files[0]), *(file.name for file in files[1:])])
-                raise InputError(f"{named}: {one_line(error)}") from error
-        else:
-            pieces = next(path.glob("*.model"), None)
-            hint = "" if pieces is None else f"; {pieces.name} is of SentencePiece (mBART's, T5's), which is not read"
-            raise InputError(
-                f"{path_or_name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}{hint}"
-            )
+        backend, source = cls._pipeline_in(path, path_or_name, unk_token)
         try:
             cls.configure(backend, settings)
         except TypeError as error:
@@ -165,6 +150,22 @@ class PretrainedTokenizer(TextEncoder):
             if length < 10**9:  # transformers writes 1e30 where there is no limit
                 tokenizer.model_max_length = int(length)
         return tokenizer
+
+    @classmethod
+    def _pipeline_in(cls, folder: Path, name: PathName, unk_token: str | None) -> tuple[Tokenizer, Path]:
+        """The pipeline that a folder holds, which an error calls `name`, and the first of the files it is read from."""
+        source, files = folder / TOKENIZER_FILE, [folder / file for file in cls.vocabulary_files]
+        if source.exists():
+            return _parsed(Tokenizer.from_file, str(source), str(source)), source
+        if all(file.exists() for file in files):
+            try:
+                return cls.pipeline_of(files, unk_token), files[0]
+            except Exception as error:  # the library raises bare Exception for every fault of the files
+                named = " and ".join([str(files[0]), *(file.name for file in files[1:])])
+                raise InputError(f"{named}: {one_line(error)}") from error
+        pieces = next(folder.glob("*.model"), None)
+        hint = "" if pieces is None else f"; {pieces.name} is of SentencePiece (mBART's, T5's), which is not read"
+        raise InputError(f"{name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}{hint}")
 
     @classmethod
     def pipeline_of(cls, files: Sequence[Path], unk_token: str | None) -> Tokenizer:

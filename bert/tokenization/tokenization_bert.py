@@ -5,7 +5,9 @@ Shapes: B batch, S sequence length in tokens, special tokens included.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +97,7 @@ class BertTokenizer(PretrainedTokenizer):
         # Words are joined to pieces in the order of these ids. The trainer would number characters as it meets them, in
         # a map of words whose order is another one in every process.
         texts = list(texts_to_learn(texts))
-        counts: dict[str, int] = {}
-        for text in texts:
-            for character in learner.normalizer.normalize_str(text):
-                counts[character] = counts.get(character, 0) + 1
+        counts = Counter(chain.from_iterable(map(learner.normalizer.normalize_str, texts)))
         common = [character for character in counts if not character.isspace()]
         common.sort(key=lambda character: (-counts[character], character))
         common = sorted(common[: min(_MOST_CHARACTERS, (vocab_size - len(cls.special_tokens)) // 2)])

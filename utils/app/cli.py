@@ -167,13 +167,9 @@ class _Option:
     @property
     def names(self) -> list[str]:
         """All names on the command line, without hyphens."""
-        names = [self.name]
-        if self.limits["alias"]:
-            names.append(self.limits["alias"])
-        names += self.limits["flags"]
-        if self.kind is bool:
-            names.append(f"no_{self.name}")
-        return names
+        alias = [self.limits["alias"]] if self.limits["alias"] else []
+        negation = [f"no_{self.name}"] if self.kind is bool else []
+        return [self.name, *alias, *self.limits["flags"], *negation]
 
     def convert(self, value: Any) -> Any:
         """Turn a string of the command line, or a value of a YAML file, into the option's type.
@@ -220,8 +216,8 @@ class _Option:
         required = default is dataclasses.MISSING
         settings: dict[str, Any] = {"help": text} if required else {"help": text, "default": default}
         if self.limits["positional"]:
-            count = "*" if self.several else None if required else "?"
-            group.add_argument(self.name, type=self.convert, nargs=count, **settings)
+            single = None if required else "?"
+            group.add_argument(self.name, type=self.convert, nargs="*" if self.several else single, **settings)
         elif self.kind is bool:
             group.add_argument(f"--{self.name}", action="store_true", **settings)
             # The negation only has to exist; listing it would double the help.
@@ -355,17 +351,18 @@ def early_option(argv: Sequence[str] | None, name: str, default: str | None = No
 
 
 def _with_home(value: Any) -> Any:
-    """A value whose `~/` stands for the home directory, which shells leave as it is in --option=~/a, and YAML has."""
+    """A value with `~/` at its beginning made the home directory, which shells do not do in --option=~/a, nor YAML."""
     return os.path.expanduser(value) if isinstance(value, str) and value.startswith("~/") else value
 
 
 def with_underscores(argv: Sequence[str] | None) -> list[str]:
     """The words of a command line, None: sys.argv, with hyphens in the names of options replaced by underscores."""
-    return [
-        "--" + "=".join([name.replace("-", "_"), *value]) if word.startswith("--") and word != "--" else word
-        for word in (sys.argv[1:] if argv is None else argv)
-        for name, *value in [word[2:].split("=", 1)]
-    ]
+    words = []
+    for word in sys.argv[1:] if argv is None else argv:
+        name, equals, value = word.partition("=")
+        is_option = name.startswith("--") and word != "--"
+        words.append(f"--{name[2:].replace('-', '_')}{equals}{value}" if is_option else word)
+    return words
 
 
 def _load_yaml(path: Path) -> dict[str, Any]:

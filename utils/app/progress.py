@@ -65,7 +65,8 @@ def start_log(debug: bool = False, file: Path | None = None, keep: bool = False)
         logging.root.addHandler(handlers[-1])
     if keep and is_first():
         handlers.append(MemoryHandler(capacity=sys.maxsize, flushLevel=sys.maxsize))
-    level = logging.DEBUG if debug else logging.INFO if is_first() else logging.WARNING
+    usual = logging.INFO if is_first() else logging.WARNING
+    level = logging.DEBUG if debug else usual
     logging.basicConfig(level=level, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S", handlers=handlers)
     for chatty in ("httpx", "httpx2", "httpcore", "filelock", "urllib3", "matplotlib", "PIL"):
         logging.getLogger(chatty).setLevel(logging.WARNING)

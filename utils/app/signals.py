@@ -73,18 +73,19 @@ class Signals:
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
 
-        def end() -> None:
+        def end_if_stuck() -> None:
             while True:
                 number = os.read(read, 1)[0]
-                if number in NAMES:
-                    time.sleep(STUCK_SECONDS)
-                    if signal.getsignal(number) is self and not self.number:
-                        report(program, Interruption(number))
-                        for send in started:
-                            send(signal.SIGKILL)
-                        os._exit(status(number))
+                if number not in NAMES:
+                    continue
+                time.sleep(STUCK_SECONDS)
+                if signal.getsignal(number) is self and not self.number:
+                    report(program, Interruption(number))
+                    for send in started:
+                        send(signal.SIGKILL)
+                    os._exit(status(number))
 
-        threading.Thread(target=end, daemon=True).start()
+        threading.Thread(target=end_if_stuck, daemon=True).start()
 
     def _raise_again(self, dropped: sys.UnraisableHookArgs) -> None:
         if isinstance(dropped.exc_value, Interruption):

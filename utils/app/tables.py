@@ -37,4 +37,5 @@ def _cell(value: Any) -> str:
         return "-"
     if not isinstance(value, float):
         return str(value)
-    return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}" if value >= 0.1 else f"{value:.4f}"
+    digits = 2 if value >= 0.1 else 4
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.{digits}f}"

@@ -235,10 +235,8 @@ def _story_row(url: str, content: bytes) -> Row:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the sets that the command line names."""
-    options = parse_dataclass(
-        GetDataOptions, argv, "Write CNN-DM, XSum and the sample corpus to FOLDER/SET/{train,val,test}.{source,target}."
-    )
+    text = "Write CNN-DM, XSum and the sample corpus to FOLDER/SET/{train,val,test}.{source,target}."
+    options = parse_dataclass(GetDataOptions, argv, text)
     start_log()
     for name in options.sets:
         get_set(name, options)

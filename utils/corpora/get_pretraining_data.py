@@ -165,10 +165,8 @@ def _write(path: Path, texts: Iterator[str | None]) -> Iterator[int]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Command line of `get_pretraining_data`."""
-    options = parse_dataclass(
-        GetPretrainingDataOptions, argv, "Fetch raw text for pretraining from the Hub, as Parquet files."
-    )
+    text = "Fetch raw text for pretraining from the Hub, as Parquet files."
+    options = parse_dataclass(GetPretrainingDataOptions, argv, text)
     start_log()
     for name in dict.fromkeys(options.sets):
         get_set(name, options)

@@ -145,7 +145,7 @@ def inspect(
     lengths: Lengths = {}
     for split in splits:
         pairs = progress(f"reading {split}", None, "examples", paired(*pair_paths(folder, split)))
-        hashes[split] = np.array([(hash(pair[0]), hash(pair[1]), hash(pair)) for pair in pairs])
+        hashes[split] = np.array([(hash(source), hash(target), hash((source, target))) for source, target in pairs])
         lengths[split] = {}
         for side in SIDES:
             lines = iter_lines(folder / f"{split}.{side}")
@@ -197,19 +197,15 @@ def describe(facts: Mapping[str, Any], vocabulary: str) -> str:
     """
     splits, sample = facts["splits"], facts["sample"]
     sizes = {name: split["examples"] for name, split in splits.items()}
-    lengths = [
-        [f"{side}, {name}", f"{row['mean']:,.1f}", f"{row['min']:,}"]
-        + [f"{value:,.0f}" for value in row["percentiles"].values()]
-        + [f"{row['max']:,}"]
-        for side in SIDES
-        for name, row in ((name, split[side]) for name, split in splits.items())
-    ]
-    cuts = [
-        [f"{side}s at {int(limit):,}"]
-        + [_share(splits[name][side]["over"][limit], size) for name, size in sizes.items()]
-        for side in SIDES
-        for limit in splits[sample["split"]][side]["over"]
-    ]
+    lengths, cuts = [], []
+    for side in SIDES:
+        for name, split in splits.items():
+            row = split[side]
+            middle = [f"{value:,.0f}" for value in row["percentiles"].values()]
+            lengths.append([f"{side}, {name}", f"{row['mean']:,.1f}", f"{row['min']:,}", *middle, f"{row['max']:,}"])
+        for limit in splits[sample["split"]][side]["over"]:
+            shares = (_share(splits[name][side]["over"][limit], size) for name, size in sizes.items())
+            cuts.append([f"{side}s at {int(limit):,}", *shares])
     repeated = [
         [name, *(_share(counts[name], sizes[counts["examples_of"]]) for counts in facts["repeats"])]
         for name in _REPEATED
@@ -241,20 +237,12 @@ def length_chart(lengths: Lengths, side: str, limits: Sequence[int]) -> Chart:
         each.y = (100 * np.array(each.y) / len(lengths[each.name][side])).tolist()
     marks = [(f"{limit:,}", float(limit)) for limit in limits if limit <= _NEAR * most]
     title, label = f"{side.capitalize()} lengths", f"tokens (longer texts count as {most:,})"
-    return Chart(f"{side}_length", title, label, "% of the split", series, True, marks)
+    return Chart(f"{side}_length", title, label, "% of the split", series, from_zero=True, marks=marks)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print, write and draw the contents of a directory.
-
-    Raises:
-        InputError: data or vocabulary are missing or malformed, or a file cannot be written.
-    """
-    options = parse_dataclass(
-        InspectOptions,
-        argv,
-        "Print what a data directory holds: lengths, repeats, overlap of splits, baselines, examples.",
-    )
+    text = "Print what a data directory holds: lengths, repeats, overlap of splits, baselines, examples."
+    options = parse_dataclass(InspectOptions, argv, text)
     start_log()
     if (options.data_dir / MANIFEST).is_file():
         _show_shards(options)

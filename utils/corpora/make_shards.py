@@ -183,8 +183,8 @@ def _make(
     lowest = min((record["lowest"] for record in read if record["lowest"]), default=0.0)
     # At least one document is held out, by its hash too.
     ratio = max(options.val_ratio, math.nextafter(lowest, 1)) if options.val_ratio else 0.0
-    again = {name: (*piece, first, ratio) for (name, piece), first in zip(numbered.items(), firsts, strict=True)}
-    made = run_stage(client, "tokenising", make_examples, work, "examples", again)
+    with_firsts = {name: (*piece, first, ratio) for (name, piece), first in zip(numbered.items(), firsts, strict=True)}
+    made = run_stage(client, "tokenising", make_examples, work, "examples", with_firsts)
     dropped = sum((Counter(record["dropped"]) for record in made), dropped)
     kept = sum(record["kept"] for record in made)
     undivided = sum(record["undivided"] for record in made)
@@ -262,7 +262,6 @@ def _report(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Command line of `make_shards`."""
     options = parse_dataclass(MakeShardsOptions, argv, "Make shards for pretraining from raw text.")
     start_log()
     make_shards(options)

@@ -200,11 +200,7 @@ def _set_inputs(name: str, fields: Fields, keep_splits: bool) -> list[Input]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Command line of `prepare`."""
-    options = parse_dataclass(
-        PrepareOptions,
-        argv,
-        "Make a data directory, {train,val,test}.{source,target}, of tables, text files or a Hub dataset.",
-    )
+    text = "Make a data directory, {train,val,test}.{source,target}, of tables, text files or a Hub dataset."
+    options = parse_dataclass(PrepareOptions, argv, text)
     start_log()
     prepare(options)

@@ -62,9 +62,8 @@ class _Fields(dict[str, str]):
 
     def __init__(self, rng: random.Random, names: dict[str, list[str]]) -> None:
         super().__init__()
-        self._rng = rng
-        self._names = names
-        self._used: set[str] = set()
+        self._rng, self._names = rng, names
+        self._used: set[tuple[str, str]] = set()
 
     def __missing__(self, field: str) -> str:
         kind = field.rstrip(string.digits)
@@ -169,6 +168,5 @@ class SampleCorpusOptions:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the sample corpus, unless it is there."""
     options = parse_dataclass(SampleCorpusOptions, argv, "Write the sample corpus: synthetic newswire with summaries.")
     write_sample_corpus(options.output_dir, options.sizes, options.seed)

@@ -80,7 +80,6 @@ def write_sample_tasks(folder: Path, sizes: dict[str, int], seed: int = 42) -> N
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write the files."""
     options = parse_dataclass(SampleCorpusOptions, argv, "Write topics, names and questions of the sample corpus.")
     write_sample_tasks(options.output_dir, options.sizes, options.seed)
     counts = ", ".join(f"{count:,} {split}" for split, count in options.sizes.items())

@@ -81,10 +81,14 @@ class SegmentPairs:
             for first, second, random_text in pair_up(texts, place, options.room, options.short_seq_prob, rng):
                 second_ids = (random_text or texts[place]).ids[slice(*second)]
                 ids = np.concatenate([texts[place].ids[slice(*first)], second_ids])
-                yield ShardExample([first[1] - first[0], second[1] - second[0]], ids, int(random_text is not None))
+                yield ShardExample([end - begin for begin, end in (first, second)], ids, int(random_text is not None))
 
 
-Segment = tuple[int, int]  # its first token in the document, and the one behind its last
+class Segment(NamedTuple):
+    """The tokens of a document from `begin` to before `end`."""
+
+    begin: int
+    end: int
 
 
 def pair_up(
@@ -115,11 +119,11 @@ def pair_up(
             random_text = texts[index + 1 if index >= place else index]
         end = _end_of(bounds, begin, target, 2 if random_text is None else 1)
         middle = begin + (1 if end - begin == 1 else rng.randint(1, end - begin - 1))
-        first, second = (bounds[begin], bounds[middle]), (bounds[middle], bounds[end])
+        first, second = Segment(bounds[begin], bounds[middle]), Segment(bounds[middle], bounds[end])
         if random_text is not None:
             start = rng.randrange(len(random_text.bounds) - 1)
-            stop = _end_of(random_text.bounds, start, target - (first[1] - first[0]), 1)
-            second = random_text.bounds[start], random_text.bounds[stop]
+            stop = _end_of(random_text.bounds, start, target - (first.end - first.begin), 1)
+            second = Segment(random_text.bounds[start], random_text.bounds[stop])
             end = middle  # what is behind the first segment is used again
         yield *_trimmed(first, second, room, rng), random_text
         begin = end
@@ -135,11 +139,8 @@ def _end_of(bounds: Sequence[int], begin: int, target: int, least: int) -> int:
 
 def _trimmed(first: Segment, second: Segment, room: int, rng: random.Random) -> tuple[Segment, Segment]:
     """Take tokens from either end of the longer segment, one after the other, until both have room."""
-    both = [list(first), list(second)]
-    for _ in range(sum(end - begin for begin, end in both) - room):
-        longer = max(both, key=lambda segment: segment[1] - segment[0])
-        if rng.random() < 0.5:
-            longer[0] += 1
-        else:
-            longer[1] -= 1
-    return (both[0][0], both[0][1]), (both[1][0], both[1][1])
+    for _ in range(first.end - first.begin + second.end - second.begin - room):
+        longer = max(first, second, key=lambda segment: segment.end - segment.begin)
+        shorter = Segment(longer.begin + 1, longer.end) if rng.random() < 0.5 else Segment(longer.begin, longer.end - 1)
+        first, second = (shorter, second) if longer is first else (first, shorter)
+    return first, second

@@ -69,15 +69,8 @@ def sampled(files: Sequence[Path], text_field: str, megabytes: int) -> Iterator[
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Train a vocabulary on a training split's sources and targets, or on raw text, and write it.
-
-    Raises:
-        InputError: data are missing or malformed, a size is out of range, or the folder cannot be written or holds a
-            vocabulary already.
-    """
-    options = parse_dataclass(
-        TrainTokenizerOptions, argv, "Train a vocabulary on the training split of a data directory, or on raw text."
-    )
+    text = "Train a vocabulary on the training split of a data directory, or on raw text."
+    options = parse_dataclass(TrainTokenizerOptions, argv, text)
     folder = writable_folder("--output_dir", options.output_dir)
     names = {TOKENIZER_FILE, SETTINGS_FILE, *BartTokenizer.vocabulary_files, *BertTokenizer.vocabulary_files}
     if present := sorted(name for name in names if (folder / name).exists()):

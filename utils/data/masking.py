@@ -41,9 +41,9 @@ class Masking(Noise):
     """Makes inputs and labels of texts, or of pairs of segments.
 
     Of an example of n tokens, special ones counted, the share of `mlm_probability`, rounded, at least one and at most
-    `most` of them, are chosen; with whole words as many words, in a random order, as do not have more tokens, and at
-    least one. Of these 80 % become `[MASK]`, 10 % a random token, 10 % stay. Special tokens are neither chosen nor
-    drawn.
+    `most` of them, are chosen. Whole words are chosen in a random order as long as they have no more tokens together,
+    the first one in any case. Of the chosen tokens 80 % become `[MASK]`, 10 % a random token, 10 % stay. Special tokens
+    are neither chosen nor drawn.
 
     Args:
         most: tokens of an example that are chosen at most.
@@ -71,8 +71,10 @@ class Masking(Noise):
         """
         keys = keys_of(self.seed, epoch, [row.number for row in rows])
         cls, sep = np.array([self.cls]), np.array([self.sep])
-        texts = [np.split(row.ids, row.sentences[:1]) if self.of_pairs else [row.ids] for row in rows]
-        parts = [part for text in texts for part in (cls, *(part for segment in text for part in (segment, sep)))]
+        parts = []
+        for row in rows:
+            segments = np.split(row.ids, row.sentences[:1]) if self.of_pairs else [row.ids]
+            parts += [cls, *(part for segment in segments for part in (segment, sep))]
         flat = np.concatenate(parts, dtype=np.int32, casting="unsafe")
         sizes = np.array([len(row.ids) + 2 + self.of_pairs for row in rows])
         chosen = self._chosen(keys, flat, sizes)

@@ -75,17 +75,17 @@ class TrainOrder:
     group_by_length: bool = True
 
     def __post_init__(self) -> None:
-        shares = self.accumulation * self.world_size
-        self.step_size = self.batch_size * shares
+        self.shares = self.accumulation * self.world_size  # micro-batches of a step
+        self.step_size = self.batch_size * self.shares
         self.steps = math.ceil(len(self.lengths) / self.step_size)
         self.examples_per_step: float = self.step_size
         self.made: list[np.ndarray] | None = None
         if self.max_tokens is not None:
             self.made = batches_of_tokens(self.lengths, self.max_tokens, self.seed)
-            while len(self.made) % shares:
+            while len(self.made) % self.shares:
                 largest = max(range(len(self.made)), key=lambda i: len(self.made[i]))
                 self.made[largest : largest + 1] = np.array_split(self.made[largest], 2)
-            self.steps = len(self.made) // shares
+            self.steps = len(self.made) // self.shares
             self.examples_per_step = len(self.lengths) / self.steps
         self.stand_in = [~int(self.lengths[:, 0].argmin())]
 
@@ -117,8 +117,7 @@ class TrainOrder:
         last = [order[len(order) - rest :]] if rest else []
         # Sorted, so that the examples that processes take at the same time are of like length.
         steps_sorted = (self._longest_first(step, 0) for step in [*steps, *last])
-        shares = self.accumulation * self.world_size
-        return [share for step in steps_sorted for share in np.array_split(step, shares)]
+        return [share for step in steps_sorted for share in np.array_split(step, self.shares)]
 
     def _like_lengths(self, indices: np.ndarray) -> np.ndarray:
         """Examples by their first length and, in small groups of these, by the other lengths."""

@@ -55,7 +55,7 @@ def is_table(data_dir: str) -> bool:
 
 
 def split_tables(data_dir: str | Path) -> dict[str, Path]:
-    """The table of each split in a directory without line files; empty of anything else, and where no table is."""
+    """The table of each split in a directory; empty if that has line files, or no table, or is no directory."""
     folder = Path(data_dir)
     if not folder.is_dir() or any(folder.glob("*.source")):
         return {}
@@ -104,7 +104,7 @@ def hint_at(name: str, columns: Collection[str]) -> str:
 
 
 class FromTraining(str):
-    """The name of a column that training read, as the model tells it, and no option."""
+    """The name of a column that training read: the model tells it, and no option gave it."""
 
 
 def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tuple[str, ...]:
@@ -112,8 +112,8 @@ def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tu
 
     Args:
         columns: all that there are.
-        fields: --source_field and, where summaries are read, --target_field; None takes a name that published sets
-            have, and so does such a name that training read, where it is missing.
+        fields: --source_field and, where summaries are read, --target_field; None takes a usual name of published
+            sets, and so does a usual name that training read where there is no such column.
         where: names the owner of the columns, for the error.
 
     Raises:
@@ -133,10 +133,10 @@ def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tu
     if len(sources) > 1 and fields == (None,):
         raise InputError(f"{has}: name that of documents by --source_field; {' and '.join(sources)} may both be meant")
     for known in KNOWN_FIELDS:
-        chosen = tuple(usual if field is None else field for field, usual in zip(fields, known, strict=False))
+        chosen = tuple(name if field is None else field for field, name in zip(fields, known, strict=False))
         if columns >= {*chosen} and len({*chosen}) == len(chosen):
             return chosen
     if None not in fields:
-        raise InputError(f"--source_field and --target_field are both {fields[0]!r}; a summary is no document")
+        raise InputError(f"--source_field and --target_field are both {fields[0]!r}; allowed: two different columns")
     sides = "documents and summaries" if len(fields) == 2 else "documents"
     raise InputError(f"{has}: name those of {sides} by {' and '.join(options)}")

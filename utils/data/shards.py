@@ -221,17 +221,16 @@ class ShardReader:
                 skipped = self._row
                 for group in range(file.num_row_groups):
                     rows = file.metadata.row_group(group).num_rows
-                    if skipped < rows:
-                        table = file.read_row_group(group, use_threads=False)
-                        labels = table["label"].to_pylist() if "label" in table.column_names else [0] * rows
-                        (ids, ends), (sentences, sentence_ends) = _lists(table["ids"]), _lists(table["sentences"])
-                        for row in range(skipped, rows):
-                            yield (
-                                ids[ends[row] : ends[row + 1]],
-                                sentences[sentence_ends[row] : sentence_ends[row + 1]],
-                                labels[row],
-                            )
-                    skipped = max(0, skipped - rows)
+                    if skipped >= rows:
+                        skipped -= rows
+                        continue
+                    table = file.read_row_group(group, use_threads=False)
+                    labels = table["label"].to_pylist() if "label" in table.column_names else [0] * rows
+                    (ids, ends), (sentences, sentence_ends) = _lists(table["ids"]), _lists(table["sentences"])
+                    for row in range(skipped, rows):
+                        of_row = sentences[sentence_ends[row] : sentence_ends[row + 1]]
+                        yield ids[ends[row] : ends[row + 1]], of_row, labels[row]
+                    skipped = 0
         except (OSError, pa.ArrowException) as error:
             raise RunError(f"{path}: the shard cannot be read ({brief(error)})") from error
 

@@ -60,7 +60,7 @@ def split_of(source: str, shares: Sequence[float], seed: int) -> str:
 
 
 def of_split(split: str, rows: Iterable[Row], text_of: Callable[[Row], str]) -> Iterator[Row]:
-    """Rows of a split, of a table that is yet to be split. Equal texts come into one split, whatever their labels."""
+    """The rows of one split of a table that has yet to be split; equal texts come into one, whatever their labels."""
     shares = ratios_of(DEFAULT_RATIO)
     return (row for row in rows if split == WHOLE or split_of(text_of(row), shares, DEFAULT_SEED) == split)
 
@@ -89,13 +89,14 @@ class Choice:
         Raises:
             InputError: none lies in a part that --val_ratio makes.
         """
-        numbered, is_part = enumerate(rows), (self.begin, self.end) != (0, 1)
+        is_part = (self.begin, self.end) != (0, 1)
         if is_part:
-            numbered = (row for row in numbered if self.begin <= _place(text_of(row[1]), "held out") < self.end)
+            rows = (row for row in rows if self.begin <= _place(text_of(row), "held out") < self.end)
         if self.limit >= 0:
-            least = nsmallest(self.limit, numbered, key=lambda row: (_place(text_of(row[1]), "drawn"), row[0]))
-            numbered = sorted(least, key=itemgetter(0))
-        chosen = [row for _, row in numbered]
+            places = ((_place(text_of(row), "drawn"), number, row) for number, row in enumerate(rows))
+            least = nsmallest(self.limit, places, key=itemgetter(0, 1))
+            rows = (row for *_, row in sorted(least, key=itemgetter(1)))
+        chosen = list(rows)
         if is_part and not chosen:
             ratio, split, share = (self.begin, "train", "less") if self.begin else (self.end, "val", "more")
             raise InputError(

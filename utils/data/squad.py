@@ -175,7 +175,7 @@ def _answers_in(values: Mapping[str, Any]) -> Any:
 def question_of(
     name: str, values: Mapping[str, Any], labelled: bool = False, bad: list[str] | None = None
 ) -> Question | None:
-    """A question; `bad` gets what is wrong with misplaced answers. None if it has no others."""
+    """The question of a row, or None if all its answers are misplaced; `bad` gets a message for each of these."""
     for column in COLUMNS:
         text_in(Record(name, values), column)
     context = values["context"]

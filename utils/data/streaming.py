@@ -116,7 +116,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
 
     @property
     def steps_per_epoch(self) -> int | None:
-        """Optimizer steps of an epoch; None where nobody knows."""
+        """Optimizer steps of an epoch; None where the number of examples is not known."""
         return None if self.examples.counts is None else sum(map(self._steps_of, self.examples.counts))
 
     def _steps_of(self, examples: int) -> int:
@@ -146,15 +146,11 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
                 position = [reader.position() for reader in readers]
                 cursor = {"step": step, "epoch": epoch, "window": window, "position": position}
                 firsts = [place + reader.count for place, reader in zip(places, readers, strict=False)]
-                read = {
-                    number: list(islice(records[number], self._room(readers[number], bins.count(number))))
-                    for number in {*bins}
-                }
-                steps = {
-                    number: iter(self._order(of_bin).epoch(epoch, window, number))
-                    for number, of_bin in read.items()
-                    if of_bin
-                }
+                read, steps = {}, {}  # of each bin
+                for number in {*bins}:
+                    room = self._room(readers[number], bins.count(number))
+                    if of_bin := list(islice(records[number], room)):
+                        read[number], steps[number] = of_bin, iter(self._order(of_bin).epoch(epoch, window, number))
                 if not steps:
                     break
                 for number in bins:
@@ -185,7 +181,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
         return orders, (steps[start : start + size] for start in range(0, len(steps), size))
 
     def _room(self, reader: Reader, steps: int) -> int:
-        """The number of examples of so many steps of a bin, as far as `--n_train` allows."""
+        """The number of examples to read for so many steps of a bin; `--n_train` limits it."""
         size, limit = steps * self.examples_per_step, self.options.n_train
         return size if limit < 0 or self.examples.counts is not None else min(size, limit - reader.count)
 

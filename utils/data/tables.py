@@ -57,7 +57,7 @@ class Row:
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any], fields: Sequence[str]) -> Row:
-        """Apply the rule of this module to the values of a row."""
+        """Make a row of the values of a table's columns, by the rule at the top of this module."""
         texts = []
         for side, field in zip(SIDES, fields, strict=False):
             if field not in values:

@@ -6,7 +6,6 @@ import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
 import yaml
@@ -55,7 +54,9 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
     base, base_id = (None, None) if start == SCRATCH else _named(start, not Path(start).exists())
     data, data_id = _named(data_dir, data_dir.startswith(HUB))
     shards = Path(data_dir) / "manifest.json"
-    run.scores = {s: v for s, v in run.scores.items() if (folder / f"{s}_scores.json").stat().st_mtime_ns >= exported}
+    for split in list(run.scores):
+        if (folder / f"{split}_scores.json").stat().st_mtime_ns < exported:
+            del run.scores[split]
     config = json.loads(config_file.read_bytes())
     if arguments.get("class_weights"):  # a file's name would tell nobody the weights
         named = [f"{label} {weight:.4g}" for label, weight in config["class_weights"].items()]
@@ -73,14 +74,19 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
         metadata.model_name = run.name
         metadata.eval_results = [
             EvalResult(
-                *(pipeline, data_id or data, data, "rouge" if name.startswith("rouge") else name, round(value, 4)),
+                task_type=pipeline,
+                dataset_type=data_id or data,
+                dataset_name=data,
+                metric_type="rouge" if name.startswith("rouge") else name,
+                metric_value=round(value, 4),
                 dataset_split=split,
                 metric_name=label_of(name),
             )
             for split, record in run.scores.items()
             for name, value in scores_of(record).items()
         ]
-    content = _template().render(
+    template = Template(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
+    content = template.render(
         card_data=metadata.to_yaml(),
         ours=OURS,
         run=run,
@@ -98,11 +104,6 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
         options={name: arguments[name] for name in options if arguments.get(name) not in (None, False)},
     )
     return ModelCard(content)
-
-
-@cache
-def _template() -> Template:
-    return Template(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
 
 
 def tables_of(run: Run, split: str) -> list[ScoreTable]:

@@ -42,7 +42,7 @@ class Journal:
 
         Args:
             identity: JSON; all that bears on what is predicted.
-            replace: whether those of another run are thrown away.
+            replace: throw away those of another run.
 
         Raises:
             InputError: another run has left its progress there, or is at work there, or the folder cannot be written.
@@ -103,13 +103,13 @@ def _read(path: Path) -> dict[int, Prediction]:
 
 
 def model_identity(name: PathName) -> dict[str, Any]:
-    """The values that tell a model from others: its path and the digests of its files; a Hub name counts as it is.
+    """The values that tell a model from others: its path and its files' digests; of the Hub, its name alone.
 
     A model card is left out: the scores of another split are written to it.
     """
     path = Path(name)
     if path.is_dir():
         path = resolve(path, ["*.safetensors", "*.bin", "*.pt"])
-    files = sorted(path.iterdir()) if path.is_dir() else [path] if path.exists() else []
+    files = sorted(path.iterdir()) if path.is_dir() else [path]
     digests = {file.name: file_digest(file) for file in files if file.is_file() and file.name != CARD}
-    return {"model": str(path.resolve()) if files else str(name), "model_files": digests}
+    return {"model": str(path.resolve()) if path.exists() else str(name), "model_files": digests}

@@ -33,15 +33,15 @@ def predict_share(
     options: ScoringOptions,
     journal: Journal,
 ) -> tuple[dict[int, Prediction], ProcessSpeed]:
-    """Predict this process's share of some examples, each of which one process gets.
+    """Predict this process's share of some examples; each example is in the share of one process.
 
-    Static batches are those of all examples by length, whatever the number N of processes; of these, every N-th is this
-    process's. With continuous batching every N-th example by length is.
+    The examples are sorted by length. Static batches are cut from all of them, and of N processes each takes every N-th
+    batch. With continuous batching each takes every N-th example.
 
     Args:
         todo: numbers of the examples left, in any order.
         fitting: how many examples are in work at once.
-        options: those batches that are predicted before the clock runs are of all lengths, at most half of the share.
+        options: its `warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
 
     Returns:
         The share's predictions by number, and the process's speed.

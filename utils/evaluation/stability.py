@@ -51,14 +51,13 @@ def describe(args: StabilityArguments) -> str:
         rows = []
         for name in scores:
             values = [splits[split][name] for splits in records]
-            row = {"mean": statistics.mean(values), "deviation": statistics.stdev(values)}
+            row = {"score": label_of(name), "mean": statistics.mean(values), "deviation": statistics.stdev(values)}
             row |= {"least": min(values), "greatest": max(values)}
-            row |= {str(number): value for number, value in enumerate(values)}
-            rows.append({"score": label_of(name), **row})
+            rows.append(row | {str(number): value for number, value in enumerate(values)})
         blocks.append(f"{len(runs)} runs, {split} split\n\n{markdown_table(rows, columns)}")
     options = dict.fromkeys(name for run in runs for name in run.arguments if name not in MAY_DIFFER)
-    values = {name: [str(run.arguments.get(name)) for run in runs] for name in options}
-    if changed := [f"{name} ({', '.join(given)})" for name, given in values.items() if len({*given}) > 1]:
+    given = {name: [str(run.arguments.get(name)) for run in runs] for name in options}
+    if changed := [f"{name} ({', '.join(of_runs)})" for name, of_runs in given.items() if len({*of_runs}) > 1]:
         blocks.append(f"The runs differ in more than their seed: {', '.join(changed)}")
     return "\n\n".join(blocks)
 

@@ -85,9 +85,8 @@ class BleuArguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(
-        BleuArguments, argv, "Score translations, one a line or in a column of a table, by BLEU and chrF."
-    )
+    text = "Score translations, one a line or in a column of a table, by BLEU and chrF."
+    args = parse_dataclass(BleuArguments, argv, text)
     references, texts = args.files.read()
     args.bleu.warn_of_scripts(references)
     metrics = {"bleu": BLEU(tokenize=args.bleu.bleu_tokenize), "chrf": CHRF()}

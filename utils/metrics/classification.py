@@ -25,7 +25,7 @@ from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
 from utils.data.places import LABELS
 from utils.metrics.by_class import scores_by_class
-from utils.metrics.files import FileOptions, check_rows, print_scores, values_of
+from utils.metrics.files import FileOptions, Value, check_rows, print_scores, values_of
 from utils.metrics.significance import pearson_of
 from utils.text.lines import list_in
 
@@ -163,29 +163,33 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise InputError("--label_separator is ''; allowed: a text such as |")
     references = values_of(files.references, "label_field", args.label_field, REFERENCES)
     field, taken = files.prediction_field, references[0].column
-    rows = [values_of(path, "prediction_field", field, files.usual(path, PREDICTIONS, taken)) for path in files.systems]
-    for path, of_file in zip(files.systems, rows, strict=True):
-        check_rows((path, files.references), of_file, references)
-    numbers = [np.array([number_of(row.value) for row in of_file]) for of_file in (references, *rows)]
-    are_numbers = [bool(np.isfinite(each).all()) for each in numbers]
-    has_fractions = any(are and (each % 1).any() for are, each in zip(are_numbers[:2], numbers, strict=False))
-    if are_numbers[0] and has_fractions and args.positive is None and separator is None:
-        for of_file, each in zip(rows, numbers[1:], strict=True):
-            if not np.isfinite(each).all():
-                where, value, *_ = of_file[int(np.isfinite(each).argmin())]
-                raise InputError(f"{where}: the prediction is {value!r}; allowed: a number, as in {files.references}")
-        _print_correlations(files, *numbers)
+    systems = [
+        values_of(path, "prediction_field", field, files.usual(path, PREDICTIONS, taken)) for path in files.systems
+    ]
+    for path, rows in zip(files.systems, systems, strict=True):
+        check_rows((path, files.references), rows, references)
+    right, *predicted = (np.array([number_of(row.value) for row in rows]) for rows in (references, *systems))
+    measured = np.concatenate([right, predicted[0]]) if np.isfinite(predicted[0]).all() else right
+    has_fractions = np.isfinite(right).all() and (measured % 1).any()
+    if args.positive is not None or separator is not None or not has_fractions:
+        _print_labels(args, references, systems)
         return
+    for rows, numbers in zip(systems, predicted, strict=True):
+        if not np.isfinite(numbers).all():
+            where, value, *_ = rows[int(np.isfinite(numbers).argmin())]
+            raise InputError(f"{where}: the prediction is {value!r}; allowed: a number, as in {files.references}")
+    _print_correlations(files, right, *predicted)
+
+
+def _print_labels(
+    args: ClassificationArguments, references: Sequence[Value], systems: Sequence[Sequence[Value]]
+) -> None:
+    """Print the scores of predicted classes or, where an example may have several labels, of sets of labels."""
+    files, separator = args.files, args.label_separator
     labels = [read_label(f"{where}: the label", value, separator) for where, value, *_ in references]
     has_sets = separator is not None or any(isinstance(label, list) for label in labels)
     right = [_labels_of(where, label, has_sets) for (where, *_), label in zip(references, labels, strict=True)]
-    known, predicted = {*chain.from_iterable(right)}, []
-    for of_file in rows:
-        parted = []
-        for each in dict.fromkeys([separator or JOINT, JOINT]) if has_sets else [None]:
-            labels = ((where, read_label(f"{where}: the label", value, each, known)) for where, value, *_ in of_file)
-            parted.append([_labels_of(*label, has_sets) for label in labels])
-        predicted.append(min(parted, key=lambda labels: len({*chain.from_iterable(labels)} - known)))
+    predicted = [_predicted_labels(rows, separator, has_sets, {*chain.from_iterable(right)}) for rows in systems]
 
     def names_in(*systems: Sequence[Sequence[str]]) -> list[str]:
         return in_order(chain.from_iterable(chain.from_iterable(systems)))
@@ -208,11 +212,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
 
     def scores_of(sums: np.ndarray) -> dict[str, float]:
-        counts = sums[1:].reshape(3, -1)
+        exact, by_label = sums[0], sums[1:].reshape(3, -1)
         if not has_sets:
-            return of_classes(counts, len(classes))
-        there = counts[1:].any(axis=0)  # those of OTHER alone are not
-        return of_label_sets(counts[:, there] if there.any() else counts, len(goal), sums[0])
+            return of_classes(by_label, len(classes))
+        occurs = by_label[1:].any(axis=0)  # labels of OTHER alone do not
+        return of_label_sets(by_label[:, occurs] if occurs.any() else by_label, len(goal), exact)
 
     by_class = scores_by_class(shown, *counts[0][:, 1:].sum(axis=0).reshape(3, -1)[:, : len(shown)])
     facts: dict[str, Any] = {"examples": len(goal), "groups": {"label" if has_sets else "class": by_class}}
@@ -220,6 +224,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     of_one = f"; F1 is that of {classes[1]}" if is_binary else ""
     title = f"Scores in percent of {len(goal):,} examples with {len(shown)} labels{of_one}"
     print_scores(files, title, counts, scores_of, facts)
+
+
+def _predicted_labels(rows: Sequence[Value], separator: str | None, has_sets: bool, known: Set[str]) -> list[list[str]]:
+    """The labels of each prediction; of two separators, the one that makes fewer unknown labels counts."""
+    readings = []
+    for used in dict.fromkeys([separator or JOINT, JOINT]) if has_sets else [None]:
+        labels = ((where, read_label(f"{where}: the label", value, used, known)) for where, value, *_ in rows)
+        readings.append([_labels_of(where, label, has_sets) for where, label in labels])
+    return min(readings, key=lambda labels: len({*chain.from_iterable(labels)} - known))
 
 
 def _print_correlations(files: FileOptions, right: np.ndarray, *predicted: np.ndarray) -> None:

@@ -38,7 +38,7 @@ ENTITY_METRICS, PLAIN_METRICS = ("f1", "entity_precision", "entity_recall", "acc
 
 
 def groups_of(tags: Iterable[str], scheme: Scheme | None) -> list[str]:
-    """The kinds of entities or, of plain tags, the tags, for which scores are told one by one."""
+    """The kinds of entities or, of plain tags, the tags, each of which gets scores of its own."""
     return list(dict.fromkeys(tags) if scheme is None else sorted({*kinds_of(tags, scheme)} - {OUTSIDE}))
 
 
@@ -60,7 +60,7 @@ def _entities(tags: Sequence[str], scheme: Scheme) -> set[tuple[str, int, int]]:
 def tag_counts(
     predicted: Sequence[str], right: Sequence[str], groups: Sequence[str], scheme: Scheme | None
 ) -> np.ndarray:
-    """The counts of a sentence of which `tag_scores` tells the scores of many together.
+    """The counts of a sentence; `tag_scores` turns their sums over sentences into scores.
 
     Args:
         groups: what `groups_of` gives.
@@ -191,7 +191,7 @@ def _predicted(path: str, files: FileOptions, references: Sequence[Sentence], sc
             raise InputError(f"{sentence.name}: {counts}")
         if sentence.words and reference.words and sentence.words != reference.words:
             pairs = zip_longest(sentence.words, reference.words, fillvalue="")
-            ours, theirs = next(pair for pair in pairs if pair[0] != pair[1])
+            ours, theirs = next((ours, theirs) for ours, theirs in pairs if ours != theirs)
             raise InputError(
                 f"{sentence.name}: the word {ours!r}; allowed: the words of {reference.name}, here {theirs!r}"
             )

@@ -68,7 +68,7 @@ class _Text:
 
     @cached_property
     def values(self) -> set[str]:
-        """A number without a unit supports any unit, and is supported by any."""
+        """Each number with its unit, and with any: one without a unit supports all units, and all support it."""
         return {key for *_, unit, value in self.numbers for key in (unit + value, f"any {value}")}
 
     @cached_property

@@ -206,12 +206,8 @@ class RougeArguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(
-        RougeArguments,
-        argv,
-        "Score summaries, one a line or in a column of a table, by ROUGE; prints F measures in percent. A blank one "
-        "scores 0.",
-    )
+    text = "Score summaries, one a line or in a column of a table, by ROUGE; prints F measures in percent."
+    args = parse_dataclass(RougeArguments, argv, f"{text} A blank one scores 0.")
     references, texts = args.files.read()
     mode, tokenizer = args.rouge.rouge_mode, args.rouge.rouge_tokenizer
     facts: dict[str, Any] = {"mode": mode, "examples": len(references)}

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-# The scores that sums over the examples of a test set (K,) stand for: their means, or BLEU, or F1.
+# Turns the sums (K,) over the examples of a test set into scores: means, BLEU, or F1.
 ScoresOf = Callable[[np.ndarray], Mapping[str, float]]
 _BLOCK = 1 << 22  # numbers that are drawn at once, to bound the memory
 
 
 def _sums(counts: np.ndarray, draw: Callable[[], np.ndarray], times: int) -> np.ndarray:
-    """Sums (T, K) of the counts (N, K) of examples, each one as often as `draw` says (N,), which is called T times."""
+    """T sums (T, K) of the counts (N, K) of examples; each of T calls of `draw` tells how often each counts (N,)."""
     size = max(1, _BLOCK // len(counts))
     parts = [min(size, times - begin) for begin in range(0, times, size)]
     return np.concatenate([np.stack([draw() for _ in range(part)]).astype(np.float64) @ counts for part in parts])
@@ -68,7 +68,7 @@ def scores_and_intervals(
     ROUGE-1.5.5 takes as many resamples.
 
     Args:
-        counts: (N, K) of each example, of whose sums `scores_of` tells the scores.
+        counts: (N, K) of each example; `scores_of` turns their sums into scores.
         seed: the same seed gives the same intervals.
     """
     scores = dict(scores_of(counts.sum(axis=0)))
@@ -101,8 +101,8 @@ def compare_scores(
         `p_value`.
     """
     ours, theirs = scores_of(a.sum(axis=0)), scores_of(b.sum(axis=0))
-    drawn = [_table(scores_of, _resampled(counts, 1000, seed)) for counts in (a, b)]
-    intervals = np.percentile(drawn[0] - drawn[1], (2.5, 97.5), axis=0).T.tolist()
+    drawn_a, drawn_b = (_table(scores_of, _resampled(counts, 1000, seed)) for counts in (a, b))
+    intervals = np.percentile(drawn_a - drawn_b, (2.5, 97.5), axis=0).T.tolist()
     moved = _swapped(a - b, shuffles, seed)
     shuffled = [_table(scores_of, a.sum(axis=0) - moved), _table(scores_of, b.sum(axis=0) + moved)]
     # Sums of the same numbers in another order differ by rounding; they count as equal.

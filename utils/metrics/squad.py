@@ -84,15 +84,12 @@ def by_question(
     words = np.array([word if word in frequent else OTHER_WORDS for word in firsts])
     groups = {"with an answer": np.asarray(answered), "without an answer": ~np.asarray(answered)}
     groups |= {word: words == word for word in [*frequent, OTHER_WORDS]}
-    return {
-        name: {
-            "exact_match": float(exact[chosen].mean()),
-            "f1": float(f1_scores[chosen].mean()),
-            "questions": int(chosen.sum()),
-        }
-        for name, chosen in groups.items()
-        if chosen.any()
-    }
+    scores = {}
+    for name, chosen in groups.items():
+        if chosen.any():
+            means = {"exact_match": float(exact[chosen].mean()), "f1": float(f1_scores[chosen].mean())}
+            scores[name] = {**means, "questions": int(chosen.sum())}
+    return scores
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -128,15 +125,19 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]) -> Mapping[str, str]:
-    """Read a file of answers: an object of them by ids, or a table, whose order tells the questions if it has no ids.
+    """Read a file of answers: an object of them by ids, or a table, which without ids is in the order of the questions.
 
     Raises:
         InputError: an answer is no text, or they are not of these questions.
     """
     column, is_table = files.prediction_field or "prediction", suffix_of(Path(path)) in TABLES
     records = read_records(path, WHOLE, lambda _: column) if is_table else []
-    if is_table and not (len(records) == 1 and column not in records[0].values):
-        column = column_of("prediction_field", files.prediction_field, [column], names_in(records), path)
+    if not is_table:
+        answers = read_json(Path(path))
+    elif len(records) == 1 and column not in records[0].values:  # an object of answers by ids
+        answers = records[0].values
+    else:
+        column_of("prediction_field", files.prediction_field, [column], names_in(records), path)
         ids = [str(values.get("id", name)) for name, values in records]
         if not any("id" in values for _, values in records):
             ids = [*questions]
@@ -144,8 +145,6 @@ def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]
         answers = dict(zip(ids, (values.get(column) for _, values in records), strict=True))
         if len(answers) < len(ids):
             raise InputError(f"{path}: {len(ids) - len(answers)} rows repeat an id; allowed: each id once")
-    else:
-        answers = records[0].values if records else read_json(Path(path))
     if not all(isinstance(text, str) for text in answers.values()):
         raise InputError(
             f"{path}: allowed: a JSON object of answers, which are texts, by the ids of their questions, or a table "

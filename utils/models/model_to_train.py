@@ -23,10 +23,11 @@ from utils.models.options import (
     ComputingOptions,
     ModelOptions,
     NewModelOptions,
+    WeightsOptions,
 )
 
 logger = logging.getLogger(__name__)
-# Fields in which the weights that a run starts from may have been trained otherwise.
+# Fields that may differ between the config of a run and that of the weights it starts from.
 NOT_OF_SHAPE = (
     *DROPOUTS,
     *("activation_dropout", "init_std", "hidden_dropout_prob", "attention_probs_dropout_prob"),
@@ -53,8 +54,8 @@ def initial_model(
             weights, or from scratch by that of the tokenizer.
         model_classes: one for each architecture.
         labels: of a head; by default those of the weights. A head of the same labels keeps their order.
-        new_head: true if a new head begins where the weights have one; false if none may begin; None if one begins
-            where they have none.
+        new_head: true to begin a new head even if the weights have one; false to refuse weights without one; None to
+            begin one if they have none.
         columns: of the texts in the training data, or the options that named them, which the config then has.
         checkpoint: of training, to go on from. Weights, vocabulary, labels and columns are then its own.
 
@@ -79,29 +80,7 @@ def initial_model(
         config.validate()
         model = random_model(model_class, config, weights.config_path)
     else:
-        stored, generation = stored_configs(name, [type(config)])
-        if stored is not None:
-            config.vocab_size = stored.vocab_size
-            config.validate()
-            if not new_head:
-                labels = _labels_of_head(stored, config, labels, name)
-        if labels is not None:
-            config.labels = labels
-        if weights.new_vocabulary:
-            tokenizer = model_class.tokenizer_class.from_pretrained(weights.tokenizer)
-        else:
-            remedy = ", or give --new_vocabulary"
-            tokenizer = own_vocabulary(name, weights.tokenizer, model_class.tokenizer_class, remedy)
-        try:
-            model = model_class.from_pretrained(name, config, new_head=new_head)
-        except InputError as error:
-            hint = "; --new_head begins it" if "its head has" in str(error) else ""
-            raise InputError(f"{error}{hint}") from None
-        if weights.config_path is None and None not in (generation, model.generation_config):
-            model.generation_config = generation
-        if weights.new_vocabulary:
-            model.resize_token_embeddings(len(tokenizer), keep=False)
-            logger.info("--new_vocabulary: random embeddings for %d tokens", len(tokenizer))
+        model, tokenizer = _model_of_weights(weights, config, model_class, labels, new_head)
     fit_vocabulary(model, tokenizer)
     model.config.extra.pop("columns", None)  # of the run that the weights come from
     if columns:
@@ -111,6 +90,40 @@ def initial_model(
     adapt(model, options.adaptation)
     set_computing(model, options.computing)
     return LoadedModel(model, tokenizer, lora_scale=options.adaptation.lora_scale)
+
+
+def _model_of_weights(
+    options: WeightsOptions,
+    config: ModelConfig,
+    model_class: type[Model],
+    labels: Sequence[str] | None,
+    new_head: bool | None,
+) -> tuple[Model, PretrainedTokenizer]:
+    """The model with stored weights that `initial_model` begins with, and its vocabulary; arguments are its own."""
+    name, tokenizer_class = options.model_name_or_path, model_class.tokenizer_class
+    stored, generation = stored_configs(name, [type(config)])
+    if stored is not None:
+        config.vocab_size = stored.vocab_size
+        config.validate()
+        if not new_head:
+            labels = _labels_of_head(stored, config, labels, name)
+    if labels is not None:
+        config.labels = labels
+    if options.new_vocabulary:
+        tokenizer = tokenizer_class.from_pretrained(options.tokenizer)
+    else:
+        tokenizer = own_vocabulary(name, options.tokenizer, tokenizer_class, ", or give --new_vocabulary")
+    try:
+        model = model_class.from_pretrained(name, config, new_head=new_head)
+    except InputError as error:
+        hint = "; --new_head begins it" if "its head has" in str(error) else ""
+        raise InputError(f"{error}{hint}") from None
+    if options.config_path is None and None not in (generation, model.generation_config):
+        model.generation_config = generation
+    if options.new_vocabulary:
+        model.resize_token_embeddings(len(tokenizer), keep=False)
+        logger.info("--new_vocabulary: random embeddings for %d tokens", len(tokenizer))
+    return model, tokenizer
 
 
 def _labels_of_head(

@@ -93,9 +93,5 @@ class FinetuneArguments(TrainingArguments):
 def parse_finetune_arguments(argv: Sequence[str] | None = None) -> FinetuneArguments:
     """Read finetune.py's command line, and the YAML file that it may name."""
     task = find_task(early_option(argv, "task", TASKS[0]))
-    return parse_dataclass(
-        FinetuneArguments,
-        argv,
-        "Fine-tune BART and score it.",
-        parts={"task_options": task.Options, "training": task.TrainingOptions},
-    )
+    parts = {"task_options": task.Options, "training": task.TrainingOptions}
+    return parse_dataclass(FinetuneArguments, argv, "Fine-tune BART and score it.", parts=parts)

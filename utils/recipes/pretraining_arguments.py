@@ -123,10 +123,6 @@ def parse_pretraining_arguments(argv: Sequence[str] | None = None) -> Pretrainin
     """Read run_pretraining.py's command line, and the YAML file that it may name."""
     name = early_option(argv, "task", Denoising.name)
     task = TASKS.get(name, Denoising)
-    return parse_dataclass(
-        PretrainingArguments,
-        argv,
-        "Pretrain BART, or BERT, on text or on shards of text.",
-        parts={"task_options": task.Options, "training": task.TrainingOptions},
-        defaults=DEFAULTS,
-    )
+    text = "Pretrain BART, or BERT, on text or on shards of text."
+    parts = {"task_options": task.Options, "training": task.TrainingOptions}
+    return parse_dataclass(PretrainingArguments, argv, text, parts=parts, defaults=DEFAULTS)

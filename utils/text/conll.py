@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
@@ -14,12 +15,12 @@ from typing import NamedTuple
 
 from bart.errors import InputError
 from utils.text.lines import iter_lines
-from utils.text.tags import is_outside, scheme_of
+from utils.text.tags import Scheme, is_outside, scheme_of
 
 logger = logging.getLogger(__name__)
 DOCUMENT = "-DOCSTART-"  # of CoNLL-2003, between documents
-HEADINGS = {"word", "words", "token", "tokens", "form", "text"}  # of words, where the first line names columns
-# Of tags.
+# Names of the columns of words and of tags, where the first line names columns.
+HEADINGS = {"word", "words", "token", "tokens", "form", "text"}
 TAG_HEADINGS = {
     *("tag", "tags", "label", "labels", "class", "pos", "pos_tag", "pos_tags", "upos", "xpos", "ner", "ner_tag"),
     *("ner_tags", "chunk", "entity", "entities", "iob", "bio"),
@@ -33,7 +34,7 @@ class Sentence:
 
     Attributes:
         tags: None where they are only to be predicted.
-        column: of a table, where its words stand or, in metrics, its tags.
+        column: the column of its words in a table or, in metrics, of its tags; None in a CoNLL file.
     """
 
     name: str
@@ -51,6 +52,29 @@ class _Row(NamedTuple):
     columns: list[str]
 
 
+class _Layout(NamedTuple):
+    """The columns of a file's lines."""
+
+    width: int
+    is_tabbed: bool
+    tags_in: int
+    known: set[str]  # the tags of most lines
+    scheme: Scheme | None  # of these tags
+
+    def is_comment(self, row: _Row, begins: bool) -> bool:
+        """True for a line with # that is no word: by its width or, where comments stand, by what would be its tag."""
+        if not row.line.startswith("#"):
+            return False
+        if len(row.columns) != self.width:
+            return begins or (row.line[1:2].isspace() and row.line.split()[-1] not in self.known)
+        tag = row.columns[self.tags_in]
+        if self.width == 1 or tag in self.known:
+            return False
+        if self.scheme is not None:
+            return not self.scheme.fits(tag)
+        return begins and not self.is_tabbed and row.columns[0] == "#" and scheme_of([tag]) is None
+
+
 def read_conll(
     path: Path,
     labelled: bool = True,
@@ -62,13 +86,13 @@ def read_conll(
     """Read a CoNLL file, whose columns stand between tabs, or between blanks.
 
     Comments, which begin with #, a header, and words that are blank are left out. By default the first column holds the
-    words and the last one the tags. Behind numbers of words these are the second one and the first one in a scheme such
-    as BIO, as in GermEval, whose last column holds inner entities. The log says what was taken.
+    words and the last one the tags. Where the first column numbers the words, the second one holds them, and the first
+    one in a scheme such as BIO their tags: GermEval's last column holds inner entities. The log says what was taken.
 
     Args:
         labelled: read the tags.
         words_column, tags_column: columns by their number, from 1, or by their name in the header.
-        tags_option: names the latter in an error.
+        tags_option: the option that an error names for tags_column.
         trained: values of --words_column and --tags_column in training, where a model tells them. They count for what
             is not given; the only column of a file holds words.
 
@@ -78,54 +102,32 @@ def read_conll(
     rows, is_tabbed = _rows(path)
     likely = [row for row in rows if not row.line.startswith("#")] or rows
     widths = Counter(len(row.columns) for row in likely)
-    # Of as many lines, those with fewer columns are right: a word that holds a blank makes more of them.
+    # Of two widths of as many lines the smaller is right: a word that holds a blank makes more columns.
     width = max(widths, key=lambda width: (widths[width], width > 1, -width), default=2)
     width = max(width, 2) if labelled else width
     likely = [row for row in likely if len(row.columns) == width]
-    header = next((row for row in likely[:1] if _is_header(row, likely[1:])), None)
-    likely = likely if header is None else likely[1:]
+    header, names = None, []
+    if likely and _is_header(likely[0], likely[1:]):
+        header, *likely = likely
+        names = header.columns
     is_numbered = width > (2 if labelled else 1) and _are_numbers(likely)
-    names = [] if header is None else header.columns
 
-    def column(option: str, given: str | None, usual: int | None, in_training: str | None) -> int:
-        wanted = in_training if given is None else given
-        if wanted in names:
-            return names.index(wanted)
-        if wanted is not None and wanted.isdecimal() and 1 <= int(wanted) <= width:
-            return int(wanted) - 1
-        if given is None and usual is not None and (wanted is None or width == 1):
-            return usual
-        missing = "nothing tells the column" if wanted is None else f"column {wanted}, which training read, is missing"
-        value = f"not given, and {missing}" if given is None else given
-        raise InputError(f"{path}: --{option} is {value}; allowed: {', '.join([f'1 to {width}', *names])}")
-
+    place_of = partial(_place_of, path, width, names)
     usual = next((place for place, name in enumerate(names) if name.lower() in HEADINGS), int(is_numbered))
-    words_in, usual = column("words_column", words_column, usual, trained.get("words_column")), width - 1
+    words_in = place_of("words_column", words_column, trained.get("words_column"), usual)
+    usual_tags: int | None = width - 1
     if labelled and is_numbered and width > 3:
-        usual = next((place for place in range(words_in + 1, width) if _holds_tags(likely, place)), None)
-    tags_in = column(tags_option, tags_column, usual, trained.get("tags_column") if labelled else None)
+        usual_tags = next((place for place in range(words_in + 1, width) if _holds_tags(likely, place)), None)
+    tags_in = place_of(tags_option, tags_column, trained.get("tags_column") if labelled else None, usual_tags)
     known = {row.columns[tags_in] for row in likely}
-    scheme = scheme_of(known)
-
-    def is_comment(row: _Row, begins: bool) -> bool:
-        """True for a line with # that is no word: by its width or, where comments stand, by what would be its tag."""
-        if not row.line.startswith("#"):
-            return False
-        if len(row.columns) != width:
-            return begins or (row.line[1:2].isspace() and row.line.split()[-1] not in known)
-        tag = row.columns[tags_in]
-        if width == 1 or tag in known:
-            return False
-        if scheme is not None:
-            return not scheme.fits(tag)
-        return begins and not is_tabbed and row.columns[0] == "#" and scheme_of([tag]) is None
+    layout = _Layout(width, is_tabbed, tags_in, known, scheme_of(known))
 
     left_out: Counter[str] = Counter(header=int(header is not None))
     sentences = []
     for _, lines in groupby(rows, key=lambda row: row.sentence):
         kept: list[_Row] = []
         for row in lines:
-            if is_comment(row, not kept):
+            if layout.is_comment(row, begins=not kept):
                 left_out["comments"] += 1
             elif len(row.columns) != width:
                 wide = "; a word that holds a blank needs tabs between columns" if len(row.columns) > width else ""
@@ -133,13 +135,15 @@ def read_conll(
                     f"{path}, line {row.number}: {len(row.columns)} columns; allowed: {width}, a word first and its "
                     f"tag last{wide}"
                 )
-            elif is_numbered and row is not header and not row.columns[0].isdecimal():
+            elif row is header:
+                continue
+            elif is_numbered and not row.columns[0].isdecimal():
                 left_out["ranges and empty nodes"] += 1  # 1-2 and 8.1 of CoNLL-U
-            elif row is not header and not row.columns[words_in].strip():
+            elif not row.columns[words_in].strip():
                 left_out["blank words"] += 1
-            elif row is not header:
-                if labelled and not row.columns[tags_in]:
-                    raise InputError(f"{path}, line {row.number}: the tag in column {tags_in + 1} is blank")
+            elif labelled and not row.columns[tags_in]:
+                raise InputError(f"{path}, line {row.number}: the tag in column {tags_in + 1} is blank")
+            else:
                 kept.append(row)
         if kept:
             words, tags = ([row.columns[place] for row in kept] for place in (words_in, tags_in))
@@ -148,6 +152,22 @@ def read_conll(
     missing = "".join(f", {what} left out: {count}" for what, count in left_out.items() if count)
     logger.info("%s: %s of %d%s", path, taken, width, missing)
     return sentences
+
+
+def _place_of(
+    path: Path, width: int, names: list[str], option: str, given: str | None, trained: str | None, usual: int | None
+) -> int:
+    """The place of a column that is given, or was read in training, by name or number; otherwise the usual one."""
+    wanted = trained if given is None else given
+    if wanted in names:
+        return names.index(wanted)
+    if wanted is not None and wanted.isdecimal() and 1 <= int(wanted) <= width:
+        return int(wanted) - 1
+    if given is None and usual is not None and (wanted is None or width == 1):
+        return usual
+    missing = "nothing tells the column" if wanted is None else f"column {wanted}, which training read, is missing"
+    value = f"not given, and {missing}" if given is None else given
+    raise InputError(f"{path}: --{option} is {value}; allowed: {', '.join([f'1 to {width}', *names])}")
 
 
 def _rows(path: Path) -> tuple[list[_Row], bool]:
@@ -178,9 +198,9 @@ def _rows(path: Path) -> tuple[list[_Row], bool]:
 
 
 def _is_header(first: _Row, others: Sequence[_Row]) -> bool:
-    """True where the first row names columns: no other one has its last cell, and it is no tag.
+    """True where the first row names columns, whose last name is no tag of other rows.
 
-    Behind it tags are in a scheme, which a word such as "Marke" is not; or it has usual names of words and of tags.
+    The other tags are in a scheme that this name, such as "Marke", does not fit; or the row has usual names of both.
     """
     tag, known = first.columns[-1], {row.columns[-1] for row in others}
     if tag in known or len(first.columns) == 1:

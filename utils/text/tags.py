@@ -52,8 +52,8 @@ class Scheme:
 def scheme_of(tags: Iterable[str]) -> Scheme | None:
     """Find the scheme of tags by their letters; None of plain ones, such as parts of speech.
 
-    Tags without a letter, such as X, may be among them if more than half have a letter and a kind. S or U alone, with
-    which some parts of speech begin or end, needs tags outside and stands in front.
+    Tags without a letter, such as X, may be among them if more than half have a letter and a kind. Some parts of speech
+    begin or end with S or U, so if no other letter occurs, it must stand in front and O must be among the tags.
     """
     tags = set(tags)
     inside = {tag for tag in tags if not is_outside(tag)}

@@ -19,9 +19,9 @@ NUMBERS_AT_ONCE = 2**26
 class Adafactor(optimization.Adafactor):
     """The optimizer of transformers, bit for bit, with the learning rate as it is given.
 
-    For each tensor, theirs launches some thirty kernels, for which a GPU waits. Moments and arithmetic are fp32 for
-    weights in half precision. Under `found_inf` of a loss scaler, a step changes nothing where that is 1, the host does
-    not ask, and numbers of steps are tensors.
+    Theirs launches some thirty kernels for each tensor, and a GPU waits for these. Moments and arithmetic are fp32 for
+    weights in half precision. If a loss scaler's `found_inf` is 1, a step changes nothing; the host does not wait for
+    it, so the numbers of steps are tensors.
 
     Args:
         parameters: parameters, or groups of them, as for any torch optimizer.
@@ -52,7 +52,7 @@ class Adafactor(optimization.Adafactor):
     def _update(self, group: dict[str, Any], parameters: list[nn.Parameter], is_matrix: bool, step: int) -> None:
         """Move parameters that are all matrices, or all vectors, and that have taken equally many steps."""
         lr, found_inf = group["lr"], getattr(self, "found_inf", None)
-        # Neither copies what is fp32, or fp64, already.
+        # `to` makes no copy of what is fp32, or fp64, already.
         dtypes = [torch.promote_types(parameter.dtype, torch.float32) for parameter in parameters]
         gradients = [p.grad.to(dtype) for p, dtype in zip(parameters, dtypes, strict=True)]
         weights = [p.to(dtype) for p, dtype in zip(parameters, dtypes, strict=True)]

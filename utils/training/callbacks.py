@@ -22,7 +22,7 @@ MAX_SKIPPED_IN_A_ROW = 20
 
 
 class Patience(EarlyStopping):
-    """Ends a run after so many validations without a better metric; a resumed run does not change its mind.
+    """Ends a run after so many validations without a better metric; one that it ended ends at once when resumed.
 
     Args:
         min_epochs: epochs before the run may end.
@@ -59,7 +59,7 @@ class Patience(EarlyStopping):
 
 
 class _Copy:
-    """Values (N,) on their way from the device to the host, which need not wait for what the device does next."""
+    """Values (N,) that are copied to the host; to read them does not wait for work that the device gets later."""
 
     def __init__(self, values: Tensor) -> None:
         self.values = values.to("cpu", non_blocking=True)
@@ -114,21 +114,19 @@ class StopOnNonFinite(Callback):
         else:
             self.unseen = None  # otherwise it stays, so that no checkpoint is written on the way out either
             return
-        # Loss and norm are those of all processes, which all come here.
-        numbers = [
-            index + 1
-            for batch, value in zip(step.batches, step.losses, strict=True)
-            if math.isfinite(loss) or not torch.isfinite(value)
-            for index in batch.index
-        ]
+        # Loss and norm are those of all processes, so all processes come here.
+        numbers = []
+        for batch, value in zip(step.batches, step.losses, strict=True):
+            if math.isfinite(loss) or not torch.isfinite(value):
+                numbers += [index + 1 for index in batch.index]
         if trainer.world_size > 1:
             parts: list[list[int]] = [[] for _ in range(trainer.world_size)]
             torch.distributed.all_gather_object(parts, numbers)
             numbers = [number for part in parts for number in part]
-        order = "this epoch read the stream" if trainer.datamodule.streams else "the chosen ones lie in the files"
+        order = "this epoch's stream" if trainer.datamodule.streams else "the files, among the examples in use"
         raise RunError(
             f"the {what} at step {step.number}, with learning rate {step.lr:.4g}; examples in its batch, counted from "
-            f"1 as {order}: {', '.join(map(str, sorted(numbers)))}"
+            f"1 in the order of {order}: {', '.join(map(str, sorted(numbers)))}"
         )
 
     on_validation_start = on_save_checkpoint = _look

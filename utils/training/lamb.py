@@ -21,8 +21,8 @@ class Lamb(Optimizer):
 
     where the ratio of norms, the trust ratio, is 1 if either of them is 0. It is 1 throughout a group without decay
     (biases and norms), which leaves Adam's step; `nvlamb` takes the ratio there too. Moments and arithmetic are fp32
-    for weights in half precision. apex's own clip of the gradients is left to the training loop. Under `found_inf` of a
-    loss scaler, a step changes nothing where that is 1, the host does not ask, and the number of steps is a tensor.
+    for weights in half precision. apex's own clip of the gradients is left to the training loop. If a loss scaler's
+    `found_inf` is 1, a step changes nothing; the host does not wait for it, so the number of steps is a tensor.
 
     Without the ratio in any group this is AdamW (Loshchilov & Hutter, 2019).
 
@@ -69,7 +69,7 @@ class Lamb(Optimizer):
                     self.state[parameter][name] = torch.zeros_like(parameter, dtype=dtype)
         means = [self.state[parameter]["exp_avg"] for parameter in parameters]
         squares = [self.state[parameter]["exp_avg_sq"] for parameter in parameters]
-        # Neither copies what has the moments' type already.
+        # `to` makes no copy of what has the moments' type already.
         gradients = [p.grad.to(mean.dtype) for p, mean in zip(parameters, means, strict=True)]
         weights = [p.to(mean.dtype) for p, mean in zip(parameters, means, strict=True)]
 

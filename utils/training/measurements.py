@@ -152,7 +152,7 @@ class Measurements(Callback):
         self.line.notes = self.shown
 
     def _seconds_left(self, trainer: pl.Trainer, validated: float = 0.0) -> float:
-        """The time until the end of the run, as long as steps and validations take as before; infinity if nobody knows.
+        """The time until the end of the run, if steps and validations take as long as before; infinity if unknown.
 
         Args:
             validated: the share of the validation under way that is done.

@@ -21,7 +21,7 @@ from utils.training.options import SCHEDULES, HardwareOptions, OptimisationOptio
 from utils.training.precision import MasterWeights, is_half_throughout, keep_state_dtypes, keeps_master_weights
 
 logger = logging.getLogger(__name__)
-# Their names in NVIDIA's apex, and what serves where that cannot run.
+# The classes of NVIDIA's apex, and what is used where apex cannot run.
 APEX_CLASSES = {"fused_adam": ("FusedAdam", "torch's fused AdamW"), "fused_lamb": ("FusedLAMB", "our own LAMB")}
 MOMENTUM = 0.9  # of SGD
 
@@ -69,8 +69,9 @@ def _build(groups: list[dict[str, Any]], options: OptimisationOptions, hardware:
             has_scaler = hardware.fp16 and hardware.amp_level in ("O1", "O2")
             optimizer = SGD(groups, lr=lr, momentum=MOMENTUM, fused=has_scaler or None)
             # Fused, it skips steps; if that is the first one, torch would leave momentum without values.
-            for parameter in [parameter for group in groups for parameter in group["params"] if has_scaler]:
-                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+            for group in groups if has_scaler else ():
+                for parameter in group["params"]:
+                    optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         case _ if is_half_throughout(hardware):
             # torch's AdamW would keep the moments in half precision, where the second ones underflow.
             return Lamb(groups, lr=lr, adapts=False, **{"eps": 1e-8, **eps})
@@ -109,9 +110,10 @@ def build_schedule(name: str, optimizer: Optimizer, warmup_steps: int, total_ste
     POLY_SQRT is NVIDIA's PolyWarmUpScheduler of degree 0.5: with p = (step + 1) / total_steps, and a share w of
     warm-up, the rate is the peak times p / w in the warm-up, and times sqrt(1 - p) behind it.
     """
-    if (theirs := SCHEDULES[name]) is None:
+    if SCHEDULES[name] is None:
         return LambdaLR(optimizer, partial(_poly_sqrt, warmup_steps, total_steps))
-    return get_scheduler(theirs[0], optimizer, warmup_steps, total_steps, theirs[1])
+    kind, settings = SCHEDULES[name]
+    return get_scheduler(kind, optimizer, warmup_steps, total_steps, settings)
 
 
 def _poly_sqrt(warmup_steps: int, total_steps: int, step: int) -> float:

@@ -145,7 +145,7 @@ def steps_between_validations(run: RunOptions, data: TrainingData) -> int:
 
 
 def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: list[Callback]) -> pl.Trainer:
-    """Lightning's trainer. It takes the run for one epoch, and each optimizer step for a batch."""
+    """Lightning's trainer. To Lightning the whole run is one epoch, and an optimizer step is one batch."""
     run, hardware = plan.run, plan.hardware
     strategy: str | Strategy = "auto"
     if hardware.processes > 1:

@@ -96,7 +96,8 @@ def test_a_loss_that_is_not_finite_ends_the_run_in_one_line(
     message = (
         f"the training loss is {value} at step {step + 1}, with learning rate "
         f"{1e-3 * (1 - step / (12 // accumulation)):.4g}; "
-        f"examples in its batch, counted from 1 as the chosen ones lie in the files: {', '.join(map(str, lines))}"
+        "examples in its batch, counted from 1 in the order of the files, among the examples in use: "
+        f"{', '.join(map(str, lines))}"
     )
     assert error.splitlines()[-1] == f"finetune.py: error: {message}"
     assert message in (tmp_path / "run" / "log.txt").read_text()
@@ -145,7 +146,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run(
     lines = sorted(index + 1 for batch in order_of(options)[1].epoch(0)[1] for index in batch)
     overflow_at(monkeypatch, {1})
     with pytest.raises(
-        RunError, match=f"gradient norm is inf at step 2, .* batch, .* files: {', '.join(map(str, lines))}$"
+        RunError, match=f"gradient norm is inf at step 2, .* batch, .* in use: {', '.join(map(str, lines))}$"
     ):
         train("run")
     assert not list((tmp_path / "run").glob("*.ckpt"))
@@ -173,7 +174,7 @@ def test_all_processes_stop_and_name_the_examples_of_the_one_that_failed(options
         log = forked.log_of(tmp_path / "run", rank).read_text()
         assert "Traceback" not in log
         assert "the training loss is nan" in log
-        named = [int(word) for word in log.strip().rpartition("in the files: ")[2].split(", ")]
+        named = [int(word) for word in log.strip().rpartition("in use: ")[2].split(", ")]
         assert POISONED + 1 in named
         assert len(named) == len(whole) // 2
         assert set(named) < set(whole)

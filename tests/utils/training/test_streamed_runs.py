@@ -100,7 +100,7 @@ def test_examples_without_a_finite_loss_are_named(train: Train, monkeypatch: pyt
     for owner, name in ((TrainingModule, "training_step"), (Summarization, "loss")):
         monkeypatch.setattr(owner, name, getattr(owner, name))  # so that it is restored
     poison(float("nan"))
-    with pytest.raises(RunError, match=f"nan at step 2, .* as this epoch read the stream: 3, {POISONED + 1}"):
+    with pytest.raises(RunError, match=f"nan at step 2, .* in the order of this epoch's stream: 3, {POISONED + 1}"):
         train("run")
 
 

@@ -128,27 +128,25 @@ def columns_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
         records = [[article.get(part, {}) if part else article for article in run.articles] for run in runs]
         return [[_rounded(record.get(name)) for record in group] for group in records]
 
-    metrics = [(label, digits, values_of(name, "statistics")) for name, (label, digits) in COLUMNS.items()]
-    scores = dict.fromkeys(name for run in runs for name in scores_of(run.articles[0]))
-    # Wrong facts, which readers look for, stay first.
-    metrics[1:1] = [(label_of(name), 2 if name == "error" else 1, values_of(name)) for name in scores]
+    wrong, *others = [(label, digits, values_of(name, "statistics")) for name, (label, digits) in COLUMNS.items()]
+    names = dict.fromkeys(name for run in runs for name in scores_of(run.articles[0]))
+    scores = [(label_of(name), 2 if name == "error" else 1, values_of(name)) for name in names]
     columns = []
-    for metric, digits, values in metrics:
+    for metric, digits, values in (wrong, *scores, *others):  # readers look for wrong facts first
         if all(value is None for numbers in values for value in numbers):
             continue
         shared = {"metric": metric, "digits": digits}
         for run, numbers in zip(runs, values, strict=True):
-            heading = metric.replace("ROUGE", "R")
-            heading = f"{heading}, {run.name}" if len(runs) > 1 else heading
+            heading = metric.replace("ROUGE", "R") + (f", {run.name}" if len(runs) > 1 else "")
             columns.append({"heading": heading, "row": run.name, "values": numbers, "signed": False, **shared})
         for run, numbers in zip(runs[1:], values[1:], strict=True):
             pairs = zip(values[0], numbers, strict=True)
-            differences = [None if None in pair else _rounded(pair[1] - pair[0]) for pair in pairs]
+            differences = [None if None in (first, own) else _rounded(own - first) for first, own in pairs]
             row = f"{run.name} less {runs[0].name}" if len(runs) > 2 else "Difference"
             columns.append({"heading": row, "row": row, "values": differences, "signed": True, **shared})
     return columns
 
 
 def _rounded(value: Any) -> float | None:
-    """A number as the page gets it; None for what is no finite number."""
+    """A number with three decimals, as the page gets it; None for what is no finite number."""
     return round(value, 3) if isinstance(value, (int, float)) and math.isfinite(value) else None

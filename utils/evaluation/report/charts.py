@@ -72,7 +72,7 @@ def latency_charts(runs: Sequence[Run], split: str, noun: str) -> list[Chart]:
             done = list(accumulate(latency["counts"], initial=0))
             lines.append(Series(run.name, latency["edges_ms"], [100 * count / done[-1] for count in done]))
     title, unit = (f"Latency of an {noun}", f"{noun}s") if len(runs) == 1 else ("Latency", f"% of {noun}s done")
-    return [Chart("latency", title, "ms", unit, lines, True, marks)] if lines else []
+    return [Chart("latency", title, "ms", unit, lines, from_zero=True, marks=marks)] if lines else []
 
 
 def length_charts(runs: Sequence[Run]) -> list[Chart]:
@@ -88,6 +88,6 @@ def length_charts(runs: Sequence[Run]) -> list[Chart]:
     for run in runs:
         lengths[run.name if len(runs) > 1 else "Summary"] = [article["statistics"]["words"] for article in run.articles]
     return [
-        Chart("source_length", "Length of sources", "words", "articles", histograms(source), True),
-        Chart("summary_length", title, "words", "articles", histograms(lengths), True),
+        Chart("source_length", "Length of sources", "words", "articles", histograms(source), from_zero=True),
+        Chart("summary_length", title, "words", "articles", histograms(lengths), from_zero=True),
     ]

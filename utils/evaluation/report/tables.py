@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -39,7 +40,7 @@ STATISTICS = {
 class ScoreTable:
     """A table whose first `words` columns hold words and whose others hold numbers; `notes` are lines below it.
 
-    Columns of numbers in which nothing stands are left out.
+    Columns of numbers that are empty are left out.
     """
 
     caption: str
@@ -123,7 +124,7 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Sco
                 continue
             interval = interval_shown(record.get("intervals", {}).get(name), digits)
             compares = run in compared[1:] and compared[0] is runs[0] and setting == settings[0]
-            label = label_of(name) + " maximum" * (f"{name}_mean" in names)
+            label = f"{label_of(name)} maximum" if f"{name}_mean" in names else label_of(name)
             row = [label, run.name if several else "", shown(value, digits), interval]
             row += difference(runs[0], run, name, digits) if compares else [""] * 3
             row += [shown(record.get("baselines", {}).get(lead, {}).get(name), digits) for lead in leads]
@@ -169,21 +170,19 @@ def group_tables(runs: Sequence[Run], split: str) -> list[ScoreTable]:
 def confusion_table(run: Run, split: str) -> ScoreTable:
     """The classes that are taken for others most often."""
     counts = run.scores.get(split, {}).get("confusion", {})
-    wrong = [
-        (count, right, predicted)
-        for right, row in counts.items()
-        for predicted, count in row.items()
-        if predicted != right
-    ]
+    wrong = []
+    for right, row in counts.items():
+        wrong += [(count, right, predicted) for predicted, count in row.items() if predicted != right]
+    wrong.sort(key=itemgetter(0), reverse=True)
     rows = [
         [right, predicted, shown(count, 0), shown(100 * count / sum(counts[right].values()), 1)]
-        for count, right, predicted in sorted(wrong, key=lambda each: -each[0])[:MOST_LISTED]
+        for count, right, predicted in wrong[:MOST_LISTED]
     ]
     return ScoreTable("The most frequent confusions.", ["Right", "Predicted", "Count", "% of the right"], rows, words=2)
 
 
 def errors_table(run: Run, split: str) -> ScoreTable:
-    """The errors that the model was surest of; of numbers, the greatest ones."""
+    """The wrong classes of which the model was most certain; or, of a model of numbers, its largest errors."""
     errors = run.scores.get(split, {}).get("errors", [])
     measure = next((name for error in errors for name in ("confidence", "difference") if name in error), "confidence")
     texts = ("text", "reference", "prediction")
@@ -196,10 +195,10 @@ def errors_table(run: Run, split: str) -> ScoreTable:
 
 def difference(first: Run, second: Run, score: str, digits: int) -> list[str]:
     """The difference of the second run from the first in a score of the same articles: its interval and p value."""
-    values = [[article.get(score) for article in run.articles] for run in (second, first)]
-    if None in values[0] + values[1]:
+    ours, theirs = ([article.get(score) for article in run.articles] for run in (second, first))
+    if None in ours + theirs:
         return [""] * 3
-    result = compare(*values)
+    result = compare(ours, theirs)
     interval = interval_shown(result["interval"], digits, "+")
     return [shown(result["difference"], digits, "+"), interval, p_shown(result["p_value"])]
 
