@@ -28,6 +28,7 @@ first=${SEED:-42}
 [[ " $*" != *" --seed"[\ =]* ]] || fail "--seed is set for each run; SEED in the environment is the first"
 [[ ${SCORE:-1} != 0 ]] || fail "SCORE is 0; scores are what this compares"
 results=${RESULTS_DIR:-results/stability_$(date +%y%m%d_%H%M%S)}
+arguments=$(printf ' %q' "$script" "$@")
 find_python
 folders=()
 for ((seed = 10#$first; seed < 10#$first + count; seed++)); do
@@ -38,7 +39,9 @@ for ((seed = 10#$first; seed < 10#$first + count; seed++)); do
         resume=()
         [[ ! -e $folder ]] || resume=(--resume_from_checkpoint last)
         SEED=$seed RESULTS_DIR=$folder run bash "$root/scripts/$script" "$@" ${resume[@]+"${resume[@]}"}
-        touch "$folder/.scored"
+        echo "$arguments" >"$folder/.scored"
     fi
+    [[ $(<"$folder/.scored") == "$arguments" ]] ||
+        fail "$folder is of other arguments:$(<"$folder/.scored"); name another RESULTS_DIR"
 done
 python -m utils.evaluation.stability "${folders[@]}" | tee "$results/stability.txt"

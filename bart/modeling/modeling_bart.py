@@ -129,12 +129,13 @@ class PretrainedBart(PretrainedModel):
 
     def published_as(self) -> tuple[str, str]:
         """A Pre-LN model is an mBART, because transformers knows the same arrangement under that name."""
-        if not self.config.pre_ln:
-            return super().published_as()
-        logger.warning(
-            "a Pre-LN model is an mBART for transformers: load it there by AutoModelForSeq2SeqLM or its like"
-        )
-        return "mbart", f"M{type(self).__name__}"
+        if self.config.source_encoder_layers:
+            logger.warning("transformers has no model with a source encoder: there these weights would lack it")
+        elif self.config.pre_ln:
+            logger.warning(
+                "a Pre-LN model is an mBART for transformers: load it there by AutoModelForSeq2SeqLM or its like"
+            )
+        return ("mbart", f"M{type(self).__name__}") if self.config.pre_ln else super().published_as()
 
     def tie_weights(self) -> None:
         """Let the decoder, and the encoder if it has no other source, use the table of `model.shared`."""

@@ -81,3 +81,6 @@ def test_seeds_are_trained_once_each_and_compared(recorded: Recorder, tmp_path: 
         assert (call[-2:] == ["--resume_from_checkpoint", "last"]) == (seed == 8)
     assert calls[-1][2:] == ["utils.evaluation.stability", *(str(tmp_path / f"out/seed_{seed}") for seed in (7, 8))]
     assert recorded.succeed(command, tmp_path, **variables) == calls[-1:]
+    done, started = recorded(f"{command} 1e-3", tmp_path, **variables)  # whose scores these are not
+    assert (done.returncode, started) == (2, [])
+    assert f"seed_7 is of other arguments: run_glue.sh data {ROOT}/configs/config_tiny.json 0; name" in done.stderr

@@ -284,6 +284,15 @@ def test_save_and_load(tmp_path: Path, pre_ln: bool) -> None:
     assert loaded.config.pre_ln is pre_ln
 
 
+@pytest.mark.parametrize("pre_ln", [False, True])
+def test_a_save_does_not_send_a_source_encoder_to_transformers(
+    pre_ln: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_model(pre_ln=pre_ln, source_encoder_layers=1, source_vocab_size=50).save_pretrained(tmp_path)
+    assert "transformers has no model with a source encoder" in caplog.text
+    assert "load it there" not in caplog.text
+
+
 def test_an_interrupted_save_keeps_the_old_weights(
     tmp_path: Path, model: BartForConditionalGeneration, monkeypatch: pytest.MonkeyPatch
 ) -> None:

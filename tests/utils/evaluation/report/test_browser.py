@@ -115,6 +115,14 @@ def test_searching_sorting_and_opening_by_keyboard(open_page: Any, run: tuple[Pa
     for key, place in (("j", 2), ("ArrowRight", 3), ("k", 2), ("ArrowLeft", 1), ("ArrowLeft", 0), ("ArrowLeft", 0)):
         page.keyboard.press(key)
         expect(title).to_have_text(f"Article {order[place]}")
+    right_margin = """text => {
+        text.textContent = "السلام عليكم.";
+        const range = new Range();
+        range.setStart(text.firstChild, 0);
+        range.setEnd(text.firstChild, 1);
+        return text.getBoundingClientRect().right - range.getBoundingClientRect().right;
+    }"""
+    assert abs(page.locator("#article-source").evaluate(right_margin)) < 1  # Arabic begins at the right
     page.keyboard.press("Escape")
     page.locator(f"a[href='#article-{order[0]}']:focus").wait_for()  # in its row of the table
     assert not page.locator("#article").is_visible()
