@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,18 @@ def test_a_killed_run_goes_on(models: dict[str, str], tmp_path: Path, monkeypatc
     with pytest.raises(InputError, match="another run \\(its first line cannot be read\\)"):
         predict(*words, output)
     assert partial.read_text() == "mine"
+
+
+def test_a_killed_run_does_not_go_on_with_other_words(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.conll").write_text("a who O\nof said O\n")
+    words = [models["tags"], tmp_path / "a.conll", "--output", tmp_path / "out"]
+    monkeypatch.setattr("utils.predict.write_file", lambda *_: sys.exit())
+    with pytest.raises(SystemExit):
+        predict(*words)
+    with pytest.raises(InputError, match="its settings words_column is None, this run's is '2'"):
+        predict(*words, "--words_column", "2")
 
 
 def test_cells_that_spreadsheets_run(models: dict[str, str], tmp_path: Path) -> None:

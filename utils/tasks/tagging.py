@@ -167,7 +167,7 @@ class Tagging(HeadTask):
             rest = f"; outside of all entities: {', '.join(strays)}" if strays else ""
             logger.info("the training tags are in %s: whole entities are counted, as seqeval does%s", name, rest)
         given = {name: value for name in CONLL_COLUMNS if (value := getattr(self.options, name)) is not None}
-        columns = given or tuple(filter(None, [train[0].column]))
+        columns = given or tuple(filter(None, [train[0].column, self.options.tags_field]))
         return Labels(sorted(tags, key=lambda tag: (not is_outside(tag), tag)), columns=columns)
 
     def labels_in(self, raw: list[Sentence]) -> Iterator[tuple[str, str]]:
@@ -185,7 +185,8 @@ class Tagging(HeadTask):
             return self.given(records, ("text",))
         words_in, tags_in, names = words_column(columns), None, None
         if self.is_labelled:
-            tags_in, names = column_of("tags_field", options.tags_field, TAGS, columns, where), self._tag_names()
+            tags_in = column_of("tags_field", options.tags_field, TAGS, columns, where, self.columns[1:])
+            names = self._tag_names()
         sentences, blank = [], 0
         for record in records:
             words = _strings(record.name, words_in, _listed(record.values.get(words_in)), may_be_blank=True)
@@ -364,6 +365,10 @@ class Tagging(HeadTask):
         scores = [None if score is None else round(score, 4) for score in prediction.values["scores"]]
         row |= {"prediction": " ".join(tags), "words": sentence.words, "tags": tags, "scores": scores}
         return {**row, **examples.counts(number)}
+
+    def settings(self, loaded: LoadedModel) -> dict[str, Any]:
+        given = {name: getattr(self.options, name) for name in ("words_field", "words_column")}
+        return super().settings(loaded) | {name: value for name, value in given.items() if value is not None}
 
     def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
         return {"words": row["words"], "prediction": row["tags"], "score": prediction.values["scores"]}
