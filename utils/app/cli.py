@@ -368,19 +368,26 @@ def with_underscores(argv: Sequence[str] | None) -> list[str]:
     ]
 
 
-def _load_yaml(path: Path) -> dict[str, Any]:
+def _load_yaml(path: Path, aliases: Mapping[str, str] = types.MappingProxyType({})) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values, nodes = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(f"--config {path}: cannot be read as YAML ({brief(error)})") from None
     if not isinstance(values, dict):
         raise InputError(f"--config {path}: a mapping of option names to values is expected")
-    return values
+    given: set[str] = set()
+    for node, _ in nodes.value:
+        name = aliases.get(node.value, node.value)
+        if name in given:
+            raise InputError(f"--config {path}: line {node.start_mark.line + 1} gives {name} again; allowed: once")
+        given.add(name)
+    return {aliases.get(name, name): value for name, value in values.items()}
 
 
 def _read_yaml(path: Path, options: Mapping[str, _Option]) -> dict[str, Any]:
     aliases = {each.limits["alias"]: name for name, each in options.items() if each.limits["alias"]}
-    values = {aliases.get(name, name): value for name, value in _load_yaml(path).items()}
+    values = _load_yaml(path, aliases)
     for name, value in values.items():
         if name not in options or name == "config":
             near = get_close_matches(str(name), options, n=1)
