@@ -22,6 +22,7 @@ from bart.errors import InputError
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG
+from utils.app.progress import Clock
 from utils.data.columns import Record
 from utils.data.options import Place
 from utils.metrics.classification import main as classification
@@ -249,6 +250,18 @@ def test_questions_without_an_answer_are_counted(
     task = QuestionAnswering(Place(str(tmp_path)), options)
     task.encode(task.read("val"), "val", task.trained_model(models["answers"]))
     assert ("1 of 2 questions of the val split have no answer, and get one without --version" in caplog.text) != flag
+
+
+def test_the_file_of_odds_is_json_where_no_answer_is_found(models: dict[str, str], tmp_path: Path) -> None:
+    row = {"id": "a", "question": "Who?", "context": "."}
+    (tmp_path / "test.jsonl").write_text(json.dumps({**row, "answers": {"text": ["."], "answer_start": [0]}}))
+    task = QuestionAnswering(Place(str(tmp_path)), QuestionAnsweringOptions(windows=WindowOptions(max_query_length=8)))
+    loaded, raw = task.trained_model(models["answers"]), task.read("test")
+    examples = task.encode(raw, "test", loaded, for_scoring=True)
+    examples[0].windows[0].places[:] = 0  # as of a token that is but a space
+    [(_, prediction)] = task.predict(loaded, examples, [0], 1, Clock())
+    assert prediction.values["text"] == ""
+    json.loads(task.files(raw, [prediction], "test")["test_null_odds.json"], parse_constant=pytest.fail)
 
 
 @pytest.mark.parametrize("change", ["text\nb\n", "text\na\nb\n"])
