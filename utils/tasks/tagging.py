@@ -13,10 +13,9 @@ from reprlib import repr as shortened
 from typing import Any, ClassVar
 
 import numpy as np
+import regex
 import torch
 import torch.nn.functional as F
-from tokenizers import Regex
-from tokenizers.pre_tokenizers import Split
 from torch import Tensor
 
 from bart.configuration.configuration import ModelConfig
@@ -50,6 +49,7 @@ from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labe
 from utils.tasks.task import Prediction, Scores
 from utils.text.conll import Sentence, read_conll
 from utils.text.lines import list_in, read_lines
+from utils.text.scripts import WORD_CHARACTERS
 from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
 
 logger = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ CONLL = (".conll", ".conllu", ".txt", ".bio", ".iob", ".iob2")
 WORD_A_LINE = (*CONLL, ".tsv")  # whose cells hold no lists
 CONLL_COLUMNS = ("words_column", "tags_column")  # options whose values the model's config keeps
 # Words of a text in any script, and marks between them, as CoNLL's sets have them.
-SPLIT = Split(Regex(r"[\p{L}\p{M}\p{N}_\x{200c}\x{200d}]+|[^\p{L}\p{M}\p{N}_\s\x{1c}-\x{1f}]"), "removed", invert=True)
+WORD_OR_MARK = regex.compile(rf"[{WORD_CHARACTERS}_]+|[^{WORD_CHARACTERS}_\s\x1c-\x1f]")
 UNREAD = 0  # the place of `<s>` or `[CLS]`
 NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
 
@@ -242,7 +242,7 @@ class Tagging(HeadTask):
         for record in records:
             column = next((column for column in columns if column in record.values), columns[-1])
             value = _listed(record.values.get(column))
-            words = [word for word, _ in SPLIT.pre_tokenize_str(value)] if isinstance(value, str) else None
+            words = WORD_OR_MARK.findall(value) if isinstance(value, str) else None
             words = words or _strings(record.name, column, value, may_be_blank=bool(value))
             sentences.append(Sentence(record.name, words, None))
         return sentences
