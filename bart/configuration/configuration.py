@@ -234,11 +234,12 @@ class ModelConfig:
         """Read a config.json of ours or of the Hub.
 
         Raises:
-            InputError: the file is missing, is not a JSON object, or holds a bad field (the message names the file).
+            InputError: the file is missing, is not a JSON object, holds a bad field, or is of another architecture (the
+                message names the file).
         """
         fields = read_json(Path(path))
         with naming(path):
-            return cls(**fields)
+            return kind_of(fields, [cls])(**fields)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, known and unknown, as a config.json holds them."""

@@ -53,6 +53,8 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
             error = unwritable(error.filename or "a file", error)
         if not isinstance(error, (InputError, RunError)):
             raise
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in FULL_DISK:
+            error = RunError(str(error))
         print(f"{name}: error: {error}", file=sys.stderr)
         sys.exit(2 if isinstance(error, InputError) else 1)
     finally:

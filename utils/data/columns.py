@@ -33,7 +33,11 @@ class Record(NamedTuple):
 
 
 def read_records(
-    data_dir: str, split: str, text_column: Callable[[Collection[str]], str], choice: Choice = EVERY
+    data_dir: str,
+    split: str,
+    text_column: Callable[[Collection[str]], str],
+    choice: Choice = EVERY,
+    suffixes: Sequence[str] = TABLES,
 ) -> list[Record]:
     """Read the rows of a split, those that are chosen by their texts.
 
@@ -43,6 +47,7 @@ def read_records(
             name.
         split: train, val or test, or a name of the set's own; or WHOLE, of one table.
         text_column: chooses the column of the texts from all columns.
+        suffixes: of the files that hold a split, for the error where there is none.
 
     Raises:
         InputError: there is no such place or split, or a table is malformed or empty.
@@ -62,7 +67,7 @@ def read_records(
             records = choice.of(named, text_of)
     else:
         path = Path(data_dir).expanduser()
-        of_table = records_of(_table_of(path, split))
+        of_table = records_of(_table_of(path, split, suffixes))
         records = choice.of(of_split(split, of_table, text_of) if path.is_file() else of_table, text_of)
     check_split(records, data_dir, split, "rows")
     return records
@@ -84,13 +89,13 @@ def names_in(records: Iterable[Record]) -> list[str]:
     return list(dict.fromkeys(name for record in records for name in record.values))
 
 
-def _table_of(path: Path, split: str) -> Path:
+def _table_of(path: Path, split: str, suffixes: Sequence[str]) -> Path:
     """The file of a split."""
     if path.is_file():
         return path
     if (table := table_in(path, split)) is not None:
         return table
-    holds = f"a data directory holds {{{','.join(SPLITS)}}}{{{','.join(TABLES)}}}"
+    holds = f"a data directory holds {{{','.join(SPLITS)}}}{{{','.join(suffixes)}}}"
     if path.exists():
         raise MissingSplit(f"{path}: no {split} split in it; {holds}")
     raise InputError(f"{path}: no such file or directory; {holds}")

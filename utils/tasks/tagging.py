@@ -179,7 +179,7 @@ class Tagging(HeadTask):
         options, where = self.options, self.place.data_dir
         trained = self.columns[:1]
         words_column = partial(column_of, "words_field", options.words_field, WORDS, where=where, trained=trained)
-        records = read_records(where, split, words_column, choice)
+        records = read_records(where, split, words_column, choice, (*CONLL, *TABLES))
         columns = list(records[0].values)
         if not self.is_labelled and "text" in columns and not {*WORDS, *trained, options.words_field} & {*columns}:
             return self.given(records, ("text",))

@@ -249,10 +249,16 @@ def test_a_yaml_file_that_is_not_there() -> None:
         parse(*REQUIRED, "--config", "absent.yaml")
 
 
+def caused(error: InputError, cause: OSError) -> InputError:
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("raised", "status", "line"),
     [
         (InputError("--x is 1; allowed: 2"), 2, "command.py: error: --x is 1; allowed: 2\n"),
+        (caused(InputError("out: no"), OSError(errno.EDQUOT, "full")), 1, "command.py: error: out: no\n"),
         (RunError("the run diverged"), 1, "command.py: error: the run diverged\n"),
         (OSError(errno.ENOSPC, "full", "out.txt"), 1, "command.py: error: out.txt: cannot be written (No space left"),
         (None, 0, ""),
