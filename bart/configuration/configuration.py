@@ -234,8 +234,7 @@ class ModelConfig:
         """Read a config.json of ours or of the Hub.
 
         Raises:
-            InputError: the file is missing, is not a JSON object, holds a bad field, or is of another architecture (the
-                message names the file).
+            InputError: which names the file; it is missing, no JSON object, of another architecture, or malformed.
         """
         fields = read_json(Path(path))
         with naming(path):

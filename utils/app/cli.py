@@ -34,7 +34,7 @@ _BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), 
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     """Run an entry point. An `InputError`, a `RunError`, a full disk, SIGINT or SIGTERM ends it as one line on stderr.
 
-    The exit status is 2 for InputError, 128 + signal for a signal, and 1 for the others.
+    The exit status is 2 for an InputError that no full disk caused, 128 + signal for a signal, and 1 for the others.
     """
     name = program().removeprefix(PYTHON_M)
     signals = Signals()
@@ -53,10 +53,8 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
             error = unwritable(error.filename or "a file", error)
         if not isinstance(error, (InputError, RunError)):
             raise
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno in FULL_DISK:
-            error = RunError(str(error))
         print(f"{name}: error: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, InputError) else 1)
+        sys.exit(2 if isinstance(error, InputError) and getattr(error.__cause__, "errno", 0) not in FULL_DISK else 1)
     finally:
         signals.restore()
 
@@ -373,17 +371,15 @@ def with_underscores(argv: Sequence[str] | None) -> list[str]:
 def _load_yaml(path: Path, aliases: Mapping[str, str] = types.MappingProxyType({})) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
-        values, nodes = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
+        values, root = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(f"--config {path}: cannot be read as YAML ({brief(error)})") from None
     if not isinstance(values, dict):
         raise InputError(f"--config {path}: a mapping of option names to values is expected")
-    given: set[str] = set()
-    for node, _ in nodes.value:
-        name = aliases.get(node.value, node.value)
-        if name in given:
-            raise InputError(f"--config {path}: line {node.start_mark.line + 1} gives {name} again; allowed: once")
-        given.add(name)
+    names = [aliases.get(key.value, key.value) for key, _ in root.value]
+    for number, (name, (key, _)) in enumerate(zip(names, root.value, strict=True)):
+        if name in names[:number]:
+            raise InputError(f"--config {path}: line {key.start_mark.line + 1} gives {name} again; allowed: once")
     return {aliases.get(name, name): value for name, value in values.items()}
 
 

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from reprlib import repr as shortened
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -120,13 +119,10 @@ def _facts_in(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _texts(rows: datasets.IterableDataset, field: str | None, where: str) -> datasets.IterableDataset:
-    first = next(iter(rows), {})
-    columns = list(rows.features or first)
+    columns = [name for name, value in next(iter(rows), {}).items() if isinstance(value, (str, bytes, type(None)))]
     column = field or next((column for column in columns if column.lower() == TEXT), None)
     if column not in columns:
-        raise InputError(f"--text_field is {field}; {where} has the columns {', '.join(columns)}")
-    if not isinstance(value := first.get(column), (str, bytes, type(None))):
-        raise InputError(f"--text_field is {column}, which holds {shortened(value)} in {where}; allowed: texts")
+        raise InputError(f"--text_field is {field}; {where} has the columns {', '.join(columns)} of texts")
     rows = rows.select_columns([column])
     return rows if column == TEXT else rows.rename_column(column, TEXT)
 

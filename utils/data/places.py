@@ -14,6 +14,7 @@ SPLIT = "{split}"
 PLACES = f"hub:NAME[:CONFIG][@REVISION], or a path or URL of Parquet files that contains {SPLIT}"
 HUB = "hub:"
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")  # files of examples; all but the last also as .gz
+CONLL = (".conll", ".conllu", ".txt", ".bio", ".iob", ".iob2")  # files of a word a line
 NO_TEXT = (".npy", ".npz", ".xls", ".xlsx", ".ods", ".arrow", ".feather")  # names of files that lines would spoil
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[^\s:@]+))?(@(?P<revision>\S+))?")
 KINDS = (

@@ -90,17 +90,10 @@ def _json_rows(path: Path) -> NumberedRows:
 
 
 def _columns_in(value: Mapping[str, Any], path: Path) -> dict[str, list[Any]] | None:
-    """The columns of an object of lists, or of objects by the numbers of rows, as of pandas; None of one row.
-
-    Raises:
-        InputError: it may be meant for either.
-    """
+    """The columns of an object of lists or, as of pandas, of objects; None of a row; InputError if it may be either."""
     columns = [*value.values()]
-    of_texts = {
-        name: len(cells)
-        for name, cells in value.items()
-        if isinstance(cells, list) and any(isinstance(cell, str) for cell in cells)
-    }
+    lists = {name: cells for name, cells in value.items() if isinstance(cells, list)}
+    of_texts = [name for name, cells in lists.items() if any(isinstance(cell, str) for cell in cells)]
     if {*WORDS} & {*of_texts}:
         return None
     if all(isinstance(cells, dict) and all(map(str.isdecimal, cells)) for cells in columns):
@@ -108,8 +101,8 @@ def _columns_in(value: Mapping[str, Any], path: Path) -> dict[str, list[Any]] | 
     if all(isinstance(cells, list) for cells in columns) and len({*map(len, columns)}) == 1:
         return dict(zip(value, columns, strict=True))
     if len(of_texts) > 1:
-        counts = ", ".join(f"{count} of {name}" for name, count in of_texts.items())
-        raise InputError(f"{path}: an object with lists of texts, {counts}; allowed: columns of one length, or [a row]")
+        listed = " and ".join(of_texts)
+        raise InputError(f"{path}: {listed} are lists of texts; allowed: columns of one length, or a row in an array")
     return None
 
 

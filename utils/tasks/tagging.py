@@ -30,7 +30,7 @@ from utils.app.cli import card_option, option
 from utils.data.batches import Inputs, pad
 from utils.data.columns import Record, column_of, read_records
 from utils.data.options import Place
-from utils.data.places import TABLES, TAGS, WORDS, suffix_of, table_in
+from utils.data.places import CONLL, TABLES, TAGS, WORDS, suffix_of, table_in
 from utils.data.splits import WHOLE, Choice, check_split, of_split
 from utils.data.tokenized import warn_of, warn_of_cut
 from utils.metrics.by_class import confusion_of_classes, surest_errors
@@ -53,7 +53,6 @@ from utils.text.scripts import WORD_CHARACTERS
 from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
 
 logger = logging.getLogger(__name__)
-CONLL = (".conll", ".conllu", ".txt", ".bio", ".iob", ".iob2")
 WORD_A_LINE = (*CONLL, ".tsv")  # whose cells hold no lists
 CONLL_COLUMNS = ("words_column", "tags_column")  # options whose values the model's config keeps
 # Words of a text in any script, and marks between them, as CoNLL's sets have them.
@@ -179,7 +178,7 @@ class Tagging(HeadTask):
         options, where = self.options, self.place.data_dir
         trained = self.columns[:1]
         words_column = partial(column_of, "words_field", options.words_field, WORDS, where=where, trained=trained)
-        records = read_records(where, split, words_column, choice, (*CONLL, *TABLES))
+        records = read_records(where, split, words_column, choice)
         columns = list(records[0].values)
         if not self.is_labelled and "text" in columns and not {*WORDS, *trained, options.words_field} & {*columns}:
             return self.given(records, ("text",))

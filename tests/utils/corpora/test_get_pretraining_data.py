@@ -135,11 +135,11 @@ def test_a_lost_connection_is_one_line(server: HubServer, tmp_path: Path, monkey
     [
         (["wikipeda"], "'wikipeda' is no set; sets are wikipedia, cc_news, openwebtext, books, and NAME"),
         (["cc_news"], "vblagoje/cc_news on the Hub cannot be opened"),
-        (["own/corpus@v1"], "--text_field is None; own/corpus@.* has the columns title, body, pages"),
+        (["own/corpus@v1"], "--text_field is None; own/corpus@.* has the columns title, body of texts"),
         (["books", "--text_field", "words"], "--text_field is words; .* has the columns title, TEXT"),
         (
             ["own/corpus@v1", "--text_field", "pages"],
-            "--text_field is pages, which holds 7 in own/corpus@.*allowed: texts",
+            "--text_field is pages; own/.* has the columns title, body of texts",
         ),
         (["taken/files"], "taken-files holds other files, and is not overwritten"),
     ],
