@@ -21,6 +21,12 @@ def is_device(path: Path) -> bool:
     return path.exists() and not (path.is_file() or path.is_dir())
 
 
+def as_named(place: PathName) -> Path:
+    """A path without links but for a file's own, whose name tells its kind: the Hub's cache links it to a hash."""
+    path = Path(place).expanduser()
+    return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
+
+
 def temporary_beside(target: Path) -> Path:
     """The path to which this process writes the later content of `target`.
 

@@ -234,11 +234,11 @@ class ModelConfig:
         """Read a config.json of ours or of the Hub.
 
         Raises:
-            InputError: the file is missing, is not a JSON object, or holds a bad field (the message names the file).
+            InputError: which names the file; it is missing, no JSON object, of another architecture, or malformed.
         """
         fields = read_json(Path(path))
         with naming(path):
-            return cls(**fields)
+            return kind_of(fields, [cls])(**fields)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, known and unknown, as a config.json holds them."""

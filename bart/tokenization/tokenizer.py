@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -213,8 +214,10 @@ class PretrainedTokenizer(TextEncoder):
             raise InputError(f"{folder}: cannot write the tokenizer here: {error.strerror}") from error
         try:
             self._backend.model.save(str(folder))  # vocabulary_files
-        except Exception as error:  # the library raises bare Exception for every fault of files and disk
-            raise InputError(f"{folder}: cannot write the tokenizer here: {one_line(error)}") from error
+        except Exception as error:  # the library raises bare Exception, in which the system's number of a fault stands
+            number = re.search(r"\(os error (\d+)\)$", str(error))
+            cause = OSError(int(number[1]), str(error)) if number else error
+            raise InputError(f"{folder}: cannot write the tokenizer here: {one_line(error)}") from cause
 
     def push_to_hub(self, repo_id: str, **options: Any) -> str:
         """Upload what `save_pretrained` writes to the Hub; options and result are those of `bart.hub.push`."""

@@ -34,7 +34,7 @@ _BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), 
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     """Run an entry point. An `InputError`, a `RunError`, a full disk, SIGINT or SIGTERM ends it as one line on stderr.
 
-    The exit status is 2 for InputError, 128 + signal for a signal, and 1 for the others.
+    The exit status is 2 for an InputError that no full disk caused, 128 + signal for a signal, and 1 for the others.
     """
     name = program().removeprefix(PYTHON_M)
     signals = Signals()
@@ -54,7 +54,7 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         if not isinstance(error, (InputError, RunError)):
             raise
         print(f"{name}: error: {error}", file=sys.stderr)
-        sys.exit(2 if isinstance(error, InputError) else 1)
+        sys.exit(2 if isinstance(error, InputError) and getattr(error.__cause__, "errno", 0) not in FULL_DISK else 1)
     finally:
         signals.restore()
 
@@ -365,19 +365,24 @@ def with_underscores(argv: Sequence[str] | None) -> list[str]:
     return words
 
 
-def _load_yaml(path: Path) -> dict[str, Any]:
+def _load_yaml(path: Path, aliases: Mapping[str, str] = types.MappingProxyType({})) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values, root = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(f"--config {path}: cannot be read as YAML ({brief(error)})") from None
     if not isinstance(values, dict):
         raise InputError(f"--config {path}: a mapping of option names to values is expected")
-    return values
+    names = [aliases.get(key.value, key.value) for key, _ in root.value]
+    for number, (name, (key, _)) in enumerate(zip(names, root.value, strict=True)):
+        if name in names[:number]:
+            raise InputError(f"--config {path}: line {key.start_mark.line + 1} gives {name} again; allowed: once")
+    return {aliases.get(name, name): value for name, value in values.items()}
 
 
 def _read_yaml(path: Path, options: Mapping[str, _Option]) -> dict[str, Any]:
     aliases = {each.limits["alias"]: name for name, each in options.items() if each.limits["alias"]}
-    values = {aliases.get(name, name): value for name, value in _load_yaml(path).items()}
+    values = _load_yaml(path, aliases)
     for name, value in values.items():
         if name not in options or name == "config":
             near = get_close_matches(str(name), options, n=1)

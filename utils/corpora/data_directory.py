@@ -20,7 +20,7 @@ from utils.runs.outputs import difference, held, write_whole
 
 PAIR_FILES = tuple(f"{split}.{side}" for split in SPLITS for side in SIDES)
 PROVENANCE, DROPPED = "provenance.json", "dropped.jsonl"
-SOURCE_COLUMN = "source_column"  # a field of the former: where the sources stand in a table
+COLUMNS = ("source_column", "target_column")  # fields of the former: where the texts stand in a table
 
 
 class DataWriter:

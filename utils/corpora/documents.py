@@ -20,6 +20,7 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bart.errors import InputError
+from bart.files import as_named
 from utils.app.errors import brief
 
 KINDS = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
@@ -82,7 +83,7 @@ def find_files(option: str, places: Sequence[str]) -> list[Path]:
     """
     files: set[Path] = set()
     for place in places:
-        path = Path(place).expanduser().resolve()
+        path = as_named(place)
         if not path.exists():
             raise InputError(f"--{option} {place}: no such file or folder")
         try:

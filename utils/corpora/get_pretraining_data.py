@@ -119,10 +119,10 @@ def _facts_in(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _texts(rows: datasets.IterableDataset, field: str | None, where: str) -> datasets.IterableDataset:
-    columns = list(rows.features or next(iter(rows), {}))
+    columns = [name for name, value in next(iter(rows), {}).items() if isinstance(value, (str, bytes, type(None)))]
     column = field or next((column for column in columns if column.lower() == TEXT), None)
     if column not in columns:
-        raise InputError(f"--text_field is {field}; {where} has the columns {', '.join(columns)}")
+        raise InputError(f"--text_field is {field}; {where} has the columns {', '.join(columns)} of texts")
     rows = rows.select_columns([column])
     return rows if column == TEXT else rows.rename_column(column, TEXT)
 

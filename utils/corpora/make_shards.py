@@ -69,7 +69,8 @@ def make_shards(options: MakeShardsOptions) -> None:
     from bert.tokenization.tokenization_bert import BertTokenizer
 
     held_out = find_files("val_input", options.val_input) if options.val_input else []
-    training = [path for path in find_files("input", options.input) if path not in held_out]
+    places = {path.resolve() for path in held_out}
+    training = [path for path in find_files("input", options.input) if path.resolve() not in places]
     files = [*((path, True) for path in held_out), *((path, False) for path in training)]
     tokenizer = (BartTokenizer if options.task == DENOISING else BertTokenizer).from_pretrained(options.tokenizer)
     plan: dict[str, Any] = {

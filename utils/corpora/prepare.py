@@ -21,7 +21,7 @@ from typing import NamedTuple
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
-from utils.corpora.data_directory import PROVENANCE, SOURCE_COLUMN, making
+from utils.corpora.data_directory import COLUMNS, PROVENANCE, making
 from utils.data.parallel_text import SIDES, paired
 from utils.data.places import HUB_NAME, TABLES, is_table, split_tables, suffix_of
 from utils.data.published import load_from_hub, opening
@@ -79,7 +79,7 @@ def prepare(options: PrepareOptions) -> None:
                 if split is None and row.fault is None:
                     split = split_of(row.source, shares, seed)
                 data.add(split, row)
-                data.facts[SOURCE_COLUMN] = row.column or data.facts.get(SOURCE_COLUMN)
+                data.facts |= dict(zip(COLUMNS, row.columns, strict=False))  # none of a row that is no example
 
 
 def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str:

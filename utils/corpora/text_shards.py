@@ -11,6 +11,7 @@ from glob import escape
 from pathlib import Path
 
 from bart.errors import InputError
+from bart.files import as_named
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.cli import changeable, option
 from utils.corpora.documents import KINDS, PIECE, find_files
@@ -73,7 +74,7 @@ def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: 
         RunError: the disk is full.
     """
     data_dir, val_ratio, text_field = options.data_dir, options.val_ratio or VAL_RATIO, options.text_field or "text"
-    place = Path(data_dir).resolve()
+    place = as_named(data_dir)
     files = find_files("data_dir", [data_dir])
     contents = [(str(file.relative_to(place.parent)), file_digest(file)) for file in files]
     made_with = FORMAT, task, sequence_length, val_ratio, text_field, tokenizer.to_json(), contents

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bart.errors import InputError
 from utils.data.parallel_text import one_line
-from utils.data.places import HUB, TABLES, hint_at, is_streamed, suffix_of, table_in
+from utils.data.places import CONLL, HUB, TABLES, hint_at, is_streamed, suffix_of, table_in
 from utils.data.published import find_files_of, load_from_hub, opening, parquet_rows
 from utils.data.rows import ABSENT, READERS, SURROGATE, check_names
 from utils.data.splits import EVERY, SPLITS, WHOLE, Choice, MissingSplit, check_split, of_split
@@ -47,7 +47,13 @@ def read_records(
     Raises:
         InputError: there is no such place or split, or a table is malformed or empty.
     """
-    text_of = _reader_of(text_column)
+    column = None
+
+    def text_of(record: Record) -> str:
+        nonlocal column  # which the first record decides on
+        column = column or text_column(record.values)
+        return one_line(str(record.values.get(column)))
+
     if is_streamed(data_dir):
         with opening(f"the {split} split of {data_dir}"):
             if data_dir.startswith(HUB):
@@ -90,7 +96,7 @@ def _table_of(path: Path, split: str) -> Path:
         return path
     if (table := table_in(path, split)) is not None:
         return table
-    holds = f"a data directory holds {{{','.join(SPLITS)}}}{{{','.join(TABLES)}}}"
+    holds = f"a data directory holds {{{','.join(SPLITS)}}}{{{','.join(TABLES)}}}, in tagging also {','.join(CONLL)}"
     if path.exists():
         raise MissingSplit(f"{path}: no {split} split in it; {holds}")
     raise InputError(f"{path}: no such file or directory; {holds}")
@@ -118,18 +124,6 @@ def records_of(path: Path) -> Iterator[Record]:
         if metadata.num_rows:  # `datasets` reads no file without rows
             for number, values in enumerate(_with_class_names(parquet_rows([str(path.absolute())])), 1):
                 yield Record(f"{path}:{number}", values)
-
-
-def _reader_of(text_column: Callable[[Collection[str]], str]) -> Callable[[Record], str]:
-    """A function that gives the text of a record; the first one decides on the column."""
-    column = None
-
-    def text_of(record: Record) -> str:
-        nonlocal column
-        column = column or text_column(record.values)
-        return one_line(str(record.values.get(column)))
-
-    return text_of
 
 
 def _with_class_names(dataset: datasets.IterableDataset) -> Iterator[Mapping[str, Any]]:

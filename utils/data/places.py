@@ -14,6 +14,7 @@ SPLIT = "{split}"
 PLACES = f"hub:NAME[:CONFIG][@REVISION], or a path or URL of Parquet files that contains {SPLIT}"
 HUB = "hub:"
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")  # files of examples; all but the last also as .gz
+CONLL = (".conll", ".conllu", ".txt", ".bio", ".iob", ".iob2")  # files of a word a line
 NO_TEXT = (".npy", ".npz", ".xls", ".xlsx", ".ods", ".arrow", ".feather")  # names of files that lines would spoil
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[^\s:@]+))?(@(?P<revision>\S+))?")
 KINDS = (
@@ -121,15 +122,17 @@ def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tu
     """
     options = ("--source_field", "--target_field")[: len(fields)]
     has = f"{where} has the fields {', '.join(sorted(columns))}"
-    usual = {known[0] for known in KNOWN_FIELDS}
-    if isinstance(fields[0], FromTraining) and fields[0] in usual - columns:
-        fields = (None, *fields[1:])
+    usual = [{*names} for names in zip(*KNOWN_FIELDS, strict=True)]
+    fields = tuple(
+        None if isinstance(field, FromTraining) and field in known - columns else field
+        for field, known in zip(fields, usual, strict=False)
+    )
     for option, field in zip(options, fields, strict=True):
         if isinstance(field, FromTraining) and field not in columns:
             raise InputError(f"{has}, and not {field!r}, which training read; name one of them with {option}")
         if field is not None and field not in columns:
             raise InputError(f"{option} is {field!r}; {has}{hint_at(field, columns)}")
-    sources = sorted(usual & columns)
+    sources = sorted(usual[0] & columns)
     if len(sources) > 1 and fields == (None,):
         raise InputError(f"{has}: name that of documents by --source_field; {' and '.join(sources)} may both be meant")
     for known in KNOWN_FIELDS:

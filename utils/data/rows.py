@@ -80,7 +80,7 @@ def _json_rows(path: Path) -> NumberedRows:
         lists = [each for name, each in value.items() if isinstance(each, list) and (len(value) == 1 or name in LISTS)]
         if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]):
             rows = lists[0]
-        elif columns := _columns_in(value):
+        elif columns := _columns_in(value, path):
             rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
             logger.info("%s: an object of columns, which hold %d rows", path, len(rows))
     for number, row in enumerate(rows, 1):
@@ -89,16 +89,21 @@ def _json_rows(path: Path) -> NumberedRows:
         yield number, row
 
 
-def _columns_in(value: Mapping[str, Any]) -> dict[str, list[Any]] | None:
-    """The columns of an object of lists, or of objects by the numbers of rows, as of pandas; None of other objects."""
+def _columns_in(value: Mapping[str, Any], path: Path) -> dict[str, list[Any]] | None:
+    """The columns of an object of lists or, as of pandas, of objects; None of a row; InputError if it may be either."""
     columns = [*value.values()]
+    lists = {name: cells for name, cells in value.items() if isinstance(cells, list)}
+    of_texts = [name for name, cells in lists.items() if any(isinstance(cell, str) for cell in cells)]
+    if {*WORDS} & {*of_texts}:
+        return None
     if all(isinstance(cells, dict) and all(map(str.isdecimal, cells)) for cells in columns):
         columns = [[*cells.values()] for cells in columns] if len({*map(tuple, columns)}) == 1 else []
-    if not all(isinstance(cells, list) for cells in columns) or len({*map(len, columns)}) != 1:
-        return None
-    table = dict(zip(value, columns, strict=True))
-    is_sentence = any(isinstance(cell, str) for name in WORDS for cell in table.get(name, ()))
-    return None if is_sentence else table
+    if all(isinstance(cells, list) for cells in columns) and len({*map(len, columns)}) == 1:
+        return dict(zip(value, columns, strict=True))
+    if len(of_texts) > 1:
+        listed = " and ".join(of_texts)
+        raise InputError(f"{path}: {listed} are lists of texts; allowed: columns of one length, or a row in an array")
+    return None
 
 
 def check_names(path: PathName, names: Iterable[str]) -> None:

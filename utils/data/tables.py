@@ -46,14 +46,14 @@ class Row:
         name: tells a person which row it is.
         source, target: its texts, one line each.
         fault: why it is no example; None where it is one.
-        column: of the source.
+        columns: of the texts.
     """
 
     name: str
     source: str = ""
     target: str = ""
     fault: str | None = None
-    column: str | None = dataclasses.field(default=None, compare=False)
+    columns: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any], fields: Sequence[str]) -> Row:
@@ -79,7 +79,7 @@ class Row:
             references_of(texts[-1])
         except InputError:
             return cls(name, fault="target is a list of no texts")
-        return cls(name, *texts, column=fields[0])
+        return cls(name, *texts, columns=tuple(fields))
 
 
 @dataclass(frozen=True)

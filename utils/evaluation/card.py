@@ -12,6 +12,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Template
 
+from bart.files import as_named
 from utils.data.places import HUB, HUB_NAME
 from utils.data.shard_format import SPECIAL
 from utils.evaluation.report.runs import Run, read_run, scores_of
@@ -129,5 +130,5 @@ def _named(place: str, is_on_hub: bool) -> tuple[str, str | None]:
     """The name of a model or a data set for readers, and its name on the Hub if it has one."""
     if is_on_hub and (match := HUB_NAME.fullmatch(place.removeprefix(HUB))):
         return match["name"], match["name"]
-    path = Path(place).resolve()
+    path = as_named(place)
     return (path.parent if path.name == "export" or path.suffix == ".ckpt" else path).name, None

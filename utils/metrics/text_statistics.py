@@ -1,20 +1,23 @@
 """Statistics of a summary by counting words: what it copies from its source, its length, its repetitions.
 
-Words are lower-cased runs of letters and digits, so that punctuation, case and hyphens make no difference. The script
-of the report's page finds words and copied fragments by the same rules.
+Words are lower-cased runs of letters, with their marks and joiners, and digits, so that punctuation, case and hyphens
+make no difference. The script of the report's page finds words and copied fragments by the same rules.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+import regex
+
+from utils.text.scripts import WORD_CHARACTERS
+
 NOVEL_ORDERS = (1, 2, 3, 4)
-_WORD = re.compile(r"[^\W_]+")
+_WORD = regex.compile(rf"[\p{{L}}\p{{N}}][{WORD_CHARACTERS}]*")
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased runs of letters and digits, in order."""
+    """Lower-cased runs of letters, with their marks, and digits, in order."""
     return [word.lower() for word in _WORD.findall(text)]
 
 

@@ -55,7 +55,7 @@ def check_no_header(lines: Sequence[str], name: str, columns: Sequence[str]) -> 
     are_words = len(names) > 1 and all(re.fullmatch(r"[\w.-]+", column) for column in names)
     of_texts = {*TEXTS, *WORDS, *(source for source, _ in KNOWN_FIELDS)}
     usual = names & {*of_texts, *PAIRS, *LABELS, *TAGS, *(target for _, target in KNOWN_FIELDS), *OTHERS}
-    is_trained = columns and names >= {column.lower() for column in columns}
+    is_trained = columns and columns[0].lower() in names
     if are_words and (is_trained or (names & of_texts and len(usual) > 1)):
         raise InputError(
             f"{name}: the first line, {lines[0][:80]!r}, is the header of a table; allowed: a file "

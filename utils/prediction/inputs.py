@@ -87,9 +87,8 @@ class Source:
     @property
     def digest(self) -> str:
         """A digest of the content."""
-        return (
-            xxhash.xxh3_128_hexdigest("\n".join(self.lines).encode()) if self.path is None else file_digest(self.path)
-        )
+        text = "\n".join(self.lines)
+        return xxhash.xxh3_128_hexdigest(text.encode()) if self.path is None else file_digest(self.path)
 
     def parquet(self) -> Iterator[pa.Table]:
         """The rows of a Parquet file, AT_ONCE of them at a time, with the types that it has."""

@@ -8,10 +8,10 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
+from bart.files import as_named
 from utils.app.cli import OnResume, all_options
 from utils.app.start import is_first
 from utils.data.options import BatchOptions, LengthBatchOptions
@@ -96,7 +96,7 @@ class TrainingArguments(ABC):
             raise InputError("--output_dir is not given; torchrun's processes must write to one folder: name it")
         if is_first() or STAMP not in os.environ:
             os.environ[STAMP] = time.strftime("%y%m%d_%H%M%S")
-        name = re.sub(r"\.(json|ckpt)$", "", Path(start).resolve().name)
+        name = re.sub(r"\.(json|ckpt)$", "", as_named(start).name)
         return f"results/{name}_{os.environ[STAMP]}"
 
     def settings(self, on_resume: OnResume | None = None) -> dict[str, Any]:

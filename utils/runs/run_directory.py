@@ -61,9 +61,8 @@ def options_to_resume(output_dir: Path) -> str:
 
 def check_free(folder: Path, resume_from: str | None, overwrite: bool) -> None:
     """Raise InputError where a new run would mix with an old one, or remove the checkpoint that it is to resume."""
-    resumes = resume_from == LAST or (
-        resume_from is not None and Path(resume_from).resolve().parent == folder.resolve()
-    )
+    place = Path(resume_from or "").resolve()
+    resumes = resume_from == LAST or (resume_from is not None and folder.resolve() in (place, place.parent))
     if resumes and overwrite:
         raise InputError(
             f"--overwrite_output_dir would remove the checkpoint of --resume_from_checkpoint {resume_from} in "

@@ -13,6 +13,7 @@ import prometheus_client as prometheus
 from fastapi import HTTPException, Request
 from pydantic import BaseModel, ValidationError
 
+from bart.files import as_named
 from utils.app.errors import RunError
 from utils.serving.arguments import ServeArguments
 from utils.serving.requests import explanation
@@ -65,7 +66,7 @@ class Service(ABC):
         self.executor = started_thread()
         path = Path(args.inference.model)
         # Clients see no more of a path than identifies the model.
-        name = "/".join((path.resolve() if path.exists() else path).parts[-2:])
+        name = "/".join((as_named(path) if path.exists() else path).parts[-2:])
         device = "GPU" if args.inference.device == "cuda" else "CPU"
         self.about = (
             f"{name}, {args.inference.precision} on the {device}; it reads {limit:,} tokens at once and has a "

@@ -305,7 +305,7 @@ class QuestionAnswering(HeadTask):
                     spans[span] = max(float(scores[place]), spans.get(span, -math.inf))
         ranked = sorted(spans.items(), key=lambda item: (-item[1], item[0]))[: options.n_best_size]
         named = [(asked.question.context[begin:end], (begin, end), score) for (begin, end), score in ranked]
-        odds = null - (named[0][2] if named else -math.inf)
+        odds = null - (named[0][2] if named else float(np.finfo(np.float32).min))  # JSON has no infinity
         if options.version_2_with_negative or not named:
             named = sorted([*named, ("", None, null)], key=lambda item: -item[2])
         shares = np.exp(np.array([score for *_, score in named]) - max(score for *_, score in named))

@@ -13,10 +13,9 @@ from reprlib import repr as shortened
 from typing import Any, ClassVar
 
 import numpy as np
+import regex
 import torch
 import torch.nn.functional as F
-from tokenizers import Regex
-from tokenizers.pre_tokenizers import Split
 from torch import Tensor
 
 from bart.configuration.configuration import ModelConfig
@@ -31,7 +30,7 @@ from utils.app.cli import card_option, option
 from utils.data.batches import Inputs, pad
 from utils.data.columns import Record, column_of, read_records
 from utils.data.options import Place
-from utils.data.places import TABLES, TAGS, WORDS, suffix_of, table_in
+from utils.data.places import CONLL, TABLES, TAGS, WORDS, suffix_of, table_in
 from utils.data.splits import WHOLE, Choice, check_split, of_split
 from utils.data.tokenized import warn_of, warn_of_cut
 from utils.metrics.by_class import confusion_of_classes, surest_errors
@@ -50,14 +49,14 @@ from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labe
 from utils.tasks.task import Prediction, Scores
 from utils.text.conll import Sentence, read_conll
 from utils.text.lines import list_in, read_lines
+from utils.text.scripts import WORD_CHARACTERS
 from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
 
 logger = logging.getLogger(__name__)
-CONLL = (".conll", ".conllu", ".txt", ".bio", ".iob", ".iob2")
 WORD_A_LINE = (*CONLL, ".tsv")  # whose cells hold no lists
 CONLL_COLUMNS = ("words_column", "tags_column")  # options whose values the model's config keeps
 # Words of a text in any script, and marks between them, as CoNLL's sets have them.
-SPLIT = Split(Regex(r"[\p{L}\p{M}\p{N}_\x{200c}\x{200d}]+|[^\p{L}\p{M}\p{N}_\s\x{1c}-\x{1f}]"), "removed", invert=True)
+WORD_OR_MARK = regex.compile(rf"[{WORD_CHARACTERS}_]+|[^{WORD_CHARACTERS}_\s\x1c-\x1f]")
 UNREAD = 0  # the place of `<s>` or `[CLS]`
 NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
 
@@ -167,7 +166,7 @@ class Tagging(HeadTask):
             rest = f"; outside of all entities: {', '.join(strays)}" if strays else ""
             logger.info("the training tags are in %s: whole entities are counted, as seqeval does%s", name, rest)
         given = {name: value for name in CONLL_COLUMNS if (value := getattr(self.options, name)) is not None}
-        columns = given or tuple(filter(None, [train[0].column]))
+        columns = given or tuple(filter(None, [train[0].column, self.options.tags_field]))
         return Labels(sorted(tags, key=lambda tag: (not is_outside(tag), tag)), columns=columns)
 
     def labels_in(self, raw: list[Sentence]) -> Iterator[tuple[str, str]]:
@@ -185,7 +184,8 @@ class Tagging(HeadTask):
             return self.given(records, ("text",))
         words_in, tags_in, names = words_column(columns), None, None
         if self.is_labelled:
-            tags_in, names = column_of("tags_field", options.tags_field, TAGS, columns, where), self._tag_names()
+            tags_in = column_of("tags_field", options.tags_field, TAGS, columns, where, self.columns[1:])
+            names = self._tag_names()
         sentences, blank = [], 0
         for record in records:
             words = _strings(record.name, words_in, _listed(record.values.get(words_in)), may_be_blank=True)
@@ -241,7 +241,7 @@ class Tagging(HeadTask):
         for record in records:
             column = next((column for column in columns if column in record.values), columns[-1])
             value = _listed(record.values.get(column))
-            words = [word for word, _ in SPLIT.pre_tokenize_str(value)] if isinstance(value, str) else None
+            words = WORD_OR_MARK.findall(value) if isinstance(value, str) else None
             words = words or _strings(record.name, column, value, may_be_blank=bool(value))
             sentences.append(Sentence(record.name, words, None))
         return sentences
@@ -364,6 +364,10 @@ class Tagging(HeadTask):
         scores = [None if score is None else round(score, 4) for score in prediction.values["scores"]]
         row |= {"prediction": " ".join(tags), "words": sentence.words, "tags": tags, "scores": scores}
         return {**row, **examples.counts(number)}
+
+    def settings(self, loaded: LoadedModel) -> dict[str, Any]:
+        given = {name: getattr(self.options, name) for name in ("words_field", "words_column")}
+        return super().settings(loaded) | {name: value for name, value in given.items() if value is not None}
 
     def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
         return {"words": row["words"], "prediction": row["tags"], "score": prediction.values["scores"]}

@@ -260,7 +260,7 @@ class Task(TrainedTask[Model]):
         EvalOptions: dataclass of the options that run_eval.py adds. Its `only_predict` are the fields that let a task
             read nothing but what to predict from.
         prediction_name: the name of a prediction's text in `row`.
-        columns: those of the texts in training's tables, where a model tells them.
+        columns: those of the texts, and then of targets or tags, in training's tables, where a model tells them.
         file_columns: options that named columns of training's other files, and their values, where it tells them.
         suffixes: of other files than tables that the task reads.
         separator: stands between the parts of a prediction that is a list, where it is printed.

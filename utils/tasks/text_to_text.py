@@ -21,7 +21,7 @@ from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGenerati
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.cli import card_option, changeable, option, part
 from utils.app.progress import Clock
-from utils.corpora.data_directory import PROVENANCE, SOURCE_COLUMN
+from utils.corpora.data_directory import COLUMNS, PROVENANCE
 from utils.data.batches import Batch, Inputs, pad
 from utils.data.columns import Record
 from utils.data.pairs import StreamedPairs, TokenPairs, collate_pairs
@@ -152,7 +152,8 @@ class TextToText(Task[BartForConditionalGeneration]):
 
     @property
     def pair_fields(self) -> tuple[str | None, str | None] | None:
-        return (self.source_field, self.options.target_field) if self.evaluation.references else None
+        target_field = self.options.target_field or next(map(FromTraining, self.columns[1:]), None)
+        return (self.source_field, target_field) if self.evaluation.references else None
 
     def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs | Table:
         data_dir, (held_in, choice) = self.place.data_dir, self.place.chosen(split)
@@ -164,12 +165,13 @@ class TextToText(Task[BartForConditionalGeneration]):
             return read_split(data_dir, held_in, choice, self.pair_fields)
         return check_pairs(data_dir, held_in, choice, self.place.cache_dir)
 
-    def learn(self, train: PairFiles | Table) -> str | None:
-        """The column of the sources, where they come from a table."""
-        provenance = Path(self.place.data_dir) / PROVENANCE
+    def learn(self, train: PairFiles | Table) -> tuple[str, ...]:
+        """The columns of sources and targets, where they come from a table."""
         if isinstance(train, Table):
-            return train.fields[0]
-        return read_json(provenance).get(SOURCE_COLUMN) if provenance.is_file() else None
+            return train.fields
+        provenance = Path(self.place.data_dir) / PROVENANCE
+        facts = read_json(provenance) if provenance.is_file() else {}
+        return tuple(facts[name] for name in COLUMNS if facts.get(name))
 
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
         return fields_of({*columns}, (self.source_field,), self.place.data_dir)
@@ -244,11 +246,10 @@ class TextToText(Task[BartForConditionalGeneration]):
             training=replace(training, **{name: length or target for name, length in lengths.items()}),
         )
 
-    def initial_model(self, model: ModelOptions, learned: str | None, checkpoint: Path | None = None) -> LoadedBart:
+    def initial_model(self, model: ModelOptions, learned: Any, checkpoint: Path | None = None) -> LoadedBart:
         """The model, with a length of generated texts; InputError where it cannot generate what it will be asked to."""
         config, classes = self.config(model), [BartForConditionalGeneration]
-        columns = () if learned is None else (learned,)
-        loaded = initial_model(model, config, classes, columns=columns, checkpoint=checkpoint)
+        loaded = initial_model(model, config, classes, columns=learned or (), checkpoint=checkpoint)
         config, generation = loaded.model.config, loaded.model.generation_config
         positions = config.max_position_embeddings
         if generation.max_length is None and generation.max_new_tokens is None:

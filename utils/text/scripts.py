@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterable
 
 logger = logging.getLogger(__name__)
+# Of words in any script, in a character class: letters, their marks such as vowel signs, digits, and joiners.
+WORD_CHARACTERS = "\\p{L}\\p{M}\\p{N}\u200c\u200d"
 
 
 def _class_of(ranges: str) -> str:

@@ -289,26 +289,27 @@ def content_of(checkpoint: Path | None) -> str:
 
 
 def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
-    """The file that --resume_from_checkpoint names; with `last` the newest whole one of the directory, if any.
+    """The file that --resume_from_checkpoint names, the newest whole one of a run's folder; `last` is that of this run.
 
     Raises:
         InputError: none of the directory's checkpoints can be read.
     """
     if resume_from is None:
         return None
-    if resume_from != LAST:
-        return Path(resume_from)
+    folder = output_dir if resume_from == LAST else Path(resume_from)
     # Of equally old ones, which `keep_as_last` makes, that which it copies: other processes may look later.
-    files = sorted(output_dir.glob("*.ckpt"), key=lambda path: (-path.stat().st_mtime_ns, path.name))
+    files = sorted(folder.glob("*.ckpt"), key=lambda path: (-path.stat().st_mtime_ns, path.name))
+    if resume_from != LAST and not files:
+        return folder
     for path in files:
         if is_whole(path):
             # The files of a copied folder may have new times, in any order.
-            newest = filter(is_whole, (path, output_dir / LAST_FILE))
+            newest = filter(is_whole, (path, folder / LAST_FILE))
             return max(newest, key=lambda each: read_file(each).get("global_step", 0))  # the first of equal ones
         logger.warning("%s is torn: it was not written to its end, or damaged; the one before it is used", path)
     if files:
-        raise InputError(f"--resume_from_checkpoint {LAST}: none of the checkpoints in {output_dir} is whole")
-    logger.info("no checkpoint in %s: the run starts from its beginning", output_dir)
+        raise InputError(f"--resume_from_checkpoint {resume_from}: none of the checkpoints in {folder} is whole")
+    logger.info("no checkpoint in %s: the run starts from its beginning", folder)
     return None
 
 

@@ -48,7 +48,7 @@ class RunOptions:
     resume_from_checkpoint: str | None = changeable(
         None,
         help="checkpoint to go on from, with its weights, optimizer, schedule, random state and position in the data; "
-        f"'{LAST}' takes the newest whole one of --output_dir, and starts afresh where there is none",
+        f"a run directory stands for its newest whole one, '{LAST}' for that of --output_dir, if there is any",
     )
     overwrite_output_dir: bool = changeable(
         False, help="remove what an earlier run has written to --output_dir, and nothing else, before this one starts"

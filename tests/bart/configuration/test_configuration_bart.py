@@ -100,7 +100,11 @@ def test_impossible_values_are_errors_that_name_field_and_value(name: str, value
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [("{", "JSON"), ("[1]", "object"), ('{"d_modl": 3}', "d_model"), ("\xff", "JSON")]
+    ("content", "message"),
+    [
+        *(("{", "JSON"), ("[1]", "object"), ('{"d_modl": 3}', "d_model"), ("\xff", "JSON")),
+        ('{"model_type": "bert", "type_vocab_size": 2}', "model_type 'bert'; allowed: 'bart' and 'mbart'"),
+    ],
 )
 def test_unreadable_files_are_errors_that_name_the_file(content: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "config.json"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
 import pickle
@@ -215,6 +216,12 @@ def test_saving_where_no_folder_can_be(tokenizer: BartTokenizer, tmp_path: Path)
         tokenizer.save_pretrained(tmp_path / "file" / "folder")
     with pytest.raises(InputError, match="cannot write the tokenizer here"):
         tokenizer.save_pretrained(tmp_path / "file")
+    for name in ("merges.txt", "tokenizer.json"):
+        (tmp_path / f"full {name}").mkdir()
+        (tmp_path / f"full {name}" / name).symlink_to("/dev/full")
+        with pytest.raises(InputError, match=f"full {name}: cannot write the tokenizer here: No space") as raised:
+            tokenizer.save_pretrained(tmp_path / f"full {name}")
+        assert raised.value.__cause__.errno == errno.ENOSPC  # by which commands end as a full disk ends them
     (tmp_path / "folder" / "merges.txt").mkdir(parents=True)
     with pytest.raises(InputError, match=r"folder: cannot write the tokenizer here: Is a directory"):
         tokenizer.save_pretrained(tmp_path / "folder")

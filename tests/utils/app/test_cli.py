@@ -76,6 +76,9 @@ def test_other_names_of_options(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert kind_of("--sort", "cosine") == kind_of("--cosine") == kind_of("--kind=cosine") == "cosine"
     (tmp_path / "options.yaml").write_text("sort: cosine")
     assert kind_of("--config", str(tmp_path / "options.yaml")) == "cosine"
+    (tmp_path / "options.yaml").write_text("sort: cosine\nkind: linear")
+    with pytest.raises(InputError, match="options.yaml: line 2 gives kind again; allowed: once"):
+        kind_of("--config", str(tmp_path / "options.yaml"))
     for words, message in ((["--seed", "1"], "unknown argument --seed"), (["--sort", "x"], "--sort: 'x' is not")):
         with pytest.raises(SystemExit):
             kind_of(*words)
@@ -232,6 +235,7 @@ def test_a_yaml_file_gives_values_and_the_command_line_wins(tmp_path: Path) -> N
         ("sizes: [3, true]", "sizes: True is not allowed: it takes an integer"),
         ("[1, 2]", "a mapping of option names to values is expected"),
         ("a: [", "cannot be read as YAML"),
+        ("name: a\n# b\nname: a", "line 3 gives name again; allowed: once"),
     ],
 )
 def test_bad_yaml(content: str, message: str, tmp_path: Path) -> None:
@@ -245,10 +249,16 @@ def test_a_yaml_file_that_is_not_there() -> None:
         parse(*REQUIRED, "--config", "absent.yaml")
 
 
+def caused(error: InputError, cause: OSError) -> InputError:
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("raised", "status", "line"),
     [
         (InputError("--x is 1; allowed: 2"), 2, "command.py: error: --x is 1; allowed: 2\n"),
+        (caused(InputError("out: no"), OSError(errno.EDQUOT, "full")), 1, "command.py: error: out: no\n"),
         (RunError("the run diverged"), 1, "command.py: error: the run diverged\n"),
         (OSError(errno.ENOSPC, "full", "out.txt"), 1, "command.py: error: out.txt: cannot be written (No space left"),
         (None, 0, ""),

@@ -100,6 +100,9 @@ def test_files_of_folders_in_order_of_their_paths(tmp_path: Path) -> None:
         (tmp_path / "links" / link).symlink_to(tmp_path / target)
     names = ["a/1.JSONL.gz", "a/2.txt", "of_file.txt"]
     assert find_files("input", [str(tmp_path / "links")]) == [tmp_path / "links" / name for name in names]
+    (tmp_path / "hash").touch()  # as the Hub's cache names the file behind a link
+    (tmp_path / "links/of_hash.txt").symlink_to(tmp_path / "hash")
+    assert find_files("input", [str(tmp_path / "links/of_hash.txt")]) == [tmp_path / "links/of_hash.txt"]
     (tmp_path / "links/gone.txt").symlink_to(tmp_path / "gone")
     with pytest.raises(InputError, match="--input .*links: cannot be read .*gone.txt"):
         find_files("input", [str(tmp_path / "links")])

@@ -29,7 +29,7 @@ def table(start: int, column: str) -> bytes:
     data = io.BytesIO()
     texts: list[str | None] = [text_of(number) for number in range(start, start + ROWS)]
     texts[3] = None
-    parquet.write_table(pa.table({"title": ["x"] * ROWS, column: texts}), data, row_group_size=7)
+    parquet.write_table(pa.table({"title": ["x"] * ROWS, column: texts, "pages": [7] * ROWS}), data, row_group_size=7)
     return data.getvalue()
 
 
@@ -135,8 +135,12 @@ def test_a_lost_connection_is_one_line(server: HubServer, tmp_path: Path, monkey
     [
         (["wikipeda"], "'wikipeda' is no set; sets are wikipedia, cc_news, openwebtext, books, and NAME"),
         (["cc_news"], "vblagoje/cc_news on the Hub cannot be opened"),
-        (["own/corpus@v1"], "--text_field is None; own/corpus@.* has the columns title, body"),
+        (["own/corpus@v1"], "--text_field is None; own/corpus@.* has the columns title, body of texts"),
         (["books", "--text_field", "words"], "--text_field is words; .* has the columns title, TEXT"),
+        (
+            ["own/corpus@v1", "--text_field", "pages"],
+            "--text_field is pages; own/.* has the columns title, body of texts",
+        ),
         (["taken/files"], "taken-files holds other files, and is not overwritten"),
     ],
 )

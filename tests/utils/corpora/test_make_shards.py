@@ -267,7 +267,8 @@ def test_a_folder_without_the_files_that_are_held_out(make: Make, corpus: Path, 
     (tmp_path / "texts").mkdir()
     for name in ("a.txt", "b.txt", "val.txt"):
         shutil.copy(corpus / name, tmp_path / "texts")
-    folder = make("folder", "--val_input", tmp_path / "texts/val.txt", inputs=[tmp_path / "texts"])
+    (tmp_path / "val.txt").symlink_to(tmp_path / "texts/val.txt")
+    folder = make("folder", "--val_input", tmp_path / "val.txt", inputs=[tmp_path / "texts"])
     assert folder == named and folder["documents"]["dropped"] == {}
 
 

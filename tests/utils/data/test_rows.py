@@ -151,6 +151,16 @@ def test_one_object_is_one_row(tmp_path: Path) -> None:
             assert rows_of(tmp_path / "a.json") == [row]
 
 
+@pytest.mark.parametrize("more", [{"summary": ["c"]}, {"summary": ["c", "d"], "version": "1"}])
+def test_an_object_that_may_be_columns_or_a_row(more: dict[str, Any], tmp_path: Path) -> None:
+    value = {"document": ["a", "b"], **more}
+    (tmp_path / "a.json").write_text(json.dumps(value))
+    with pytest.raises(InputError, match=r"a.json: document and summary are lists of texts; allowed: columns of"):
+        rows_of(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text(json.dumps([value]))
+    assert rows_of(tmp_path / "a.json") == [value]
+
+
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
 def test_half_a_surrogate_pair_is_named_by_file_and_line(name: str, tmp_path: Path) -> None:
     whole = '{"text": "\\ud83d\\ude00 \\\\ud83d", "words": ["a"]}\n'

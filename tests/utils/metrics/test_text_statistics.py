@@ -19,6 +19,11 @@ def test_words_are_lower_cased_runs_of_letters_and_digits() -> None:
     assert words(" …  ") == []
 
 
+@pytest.mark.parametrize("text", ["नमस्ते दुनिया", "தமிழ் மொழி", "می\u200cخواهم رفت", "cafe\u0301 noir"])
+def test_words_are_whole_in_any_script(text: str) -> None:
+    assert words(f"{text}। 👩\u200d💻 ❤\ufe0f") == text.split()
+
+
 def test_fragments_worked_by_hand() -> None:
     # mayor of langgate | closed the bridge | on | sunday: runs of 3, 3 and 1 words, and a word that is new.
     assert fragment_lengths(SOURCE, SUMMARY) == [3, 3, 1]

@@ -176,7 +176,7 @@ def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: 
     after = {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
     assert {**after, "log.txt": 0} == {**before, "log.txt": 0}
     with pytest.raises(InputError, match="--overwrite_output_dir would remove the checkpoint of"):
-        train("run", "--overwrite_output_dir", "--resume_from_checkpoint", "last")
+        train("run", "--overwrite_output_dir", "--resume_from_checkpoint", output)
     with (
         held(output / ".lock", "by the test"),
         pytest.raises(InputError, match=f"^--output_dir {output}: another run is at work there"),

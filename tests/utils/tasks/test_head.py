@@ -367,6 +367,7 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
             (),
             r"no val split in it; a data directory holds \{train,val,test\}",
         ),
+        ("tagging", {"train__conll": "a O\nb B-X\n"}, (), r"holds \{[^{]*\}\{.jsonl,.*, in tagging also .conll,"),
         (
             *("classification", {"train__jsonl": TEXTS, "val__jsonl": TEXTS.replace("y", "z")}, ()),
             r"not seen: 'z' of val \(1 in all, the first one .*val.jsonl:2\); allowed: x, y; --unknown_labels wrong",

@@ -11,12 +11,17 @@ import pytest
 from pyarrow import parquet
 
 import finetune
+from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from tests.tiny_run import write_tiny_run
 from utils.corpora.prepare import PrepareOptions, prepare
+from utils.data.options import Place
+from utils.data.places import fields_of
 from utils.data.tables import read_split
 from utils.evaluation.show import main as show
 from utils.metrics.rouge import rouge
+from utils.recipes.data import with_table_prepared
+from utils.tasks.summarization import Summarization, SummarizationOptions
 
 ROWS = [
     {"source": [f"The cat {number} ran over the hill.", "A dog sat.\n"], "target": [f"cat {number} ran", "a\ndog sat"]}
@@ -33,6 +38,23 @@ def write_tables(folder: Path, suffix: str = ".jsonl") -> Path:
         else:
             (folder / f"{name}{suffix}").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return folder
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_scoring_reads_the_targets_that_training_read(suffix: str, tmp_path: Path) -> None:
+    row = {"article": "a", "highlights": "no", "gist": "yes"}
+    for split in ("train", "val", "test"):
+        if suffix == ".parquet":
+            parquet.write_table(pa.Table.from_pylist([row]), tmp_path / f"{split}.parquet")
+        else:
+            (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
+    place = Place(f"{tmp_path}/{{split}}.parquet" if suffix == ".parquet" else str(tmp_path))
+    task = with_table_prepared(Summarization(place, SummarizationOptions(target_field="gist")))
+    columns = task.learn(task.read("train"))
+    scored = Summarization(place).as_trained(BartConfig(columns=columns))
+    assert with_table_prepared(scored).read("test", for_scoring=True) == (["a"], ["yes"])
+    with pytest.raises(InputError, match="not 'gist', which training read; name one of them with --target_field"):
+        fields_of({"article", "summary"}, scored.pair_fields, "")
 
 
 def test_training_takes_the_first_and_scores_take_all(

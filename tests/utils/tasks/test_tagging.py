@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from utils.data.columns import Record
 from utils.data.options import Place
@@ -113,6 +114,10 @@ def test_lists_in_cells(written: Callable[[list[str]], str], tmp_path: Path) -> 
     ("file", "content", "options", "columns"),
     [
         ("train.jsonl", '{"tokens": ["a", "b"], "tags": ["O", "B-X"], "text": "a"}\n', {}, ("tokens",)),
+        (
+            *("train.jsonl", '{"words": ["a", "b"], "tags": ["O", "O"], "pos": ["O", "B-X"]}\n'),
+            *({"tags_field": "pos"}, ("words", "pos")),
+        ),
         ("train.conll", "O 1 a\nB-X 2 b\n", {}, ()),
         (
             *("train.conll", "1 O a x\n2 B-X b x\n", {"words_column": "3", "tags_column": "2"}),
@@ -125,7 +130,10 @@ def test_the_columns_that_the_config_keeps(
 ) -> None:
     (tmp_path / file).write_text(content)
     task = Tagging(Place(str(tmp_path)), TaggingOptions(**options))
-    assert task.learn(task.read("train")).columns == columns
+    sentences = task.read("train")
+    assert task.learn(sentences).columns == columns
+    config = BartConfig(columns=columns)
+    assert Tagging(Place(str(tmp_path))).as_trained(config).read("train") == sentences
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "iob2", "conllu", "txt", "conll.gz"])

@@ -111,7 +111,7 @@ function search() {
 /** Words of a text, by the rules of utils/metrics/text_statistics.py, with where they begin and end. */
 function wordsOf(text) {
   const place = ({ 0: word, index }) => ({ word: word.toLowerCase(), begin: index, end: index + word.length });
-  return Array.from(text.matchAll(/[\p{L}\p{N}]+/gu), place);
+  return Array.from(text.matchAll(/[\p{L}\p{N}][\p{L}\p{M}\p{N}\u200c\u200d]*/gu), place);
 }
 
 /** Fragments of a text that the source has too, as in text_statistics.py: first word in both, and number of words. */

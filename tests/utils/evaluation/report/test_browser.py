@@ -186,6 +186,8 @@ def test_fragments_are_those_of_the_statistics(open_page: Any, run: tuple[Path, 
         "pairs => pairs.map(([source, text]) => fragmentsOf(wordsOf(source), wordsOf(text)).map(f => f.length))", pairs
     )
     assert counted == [fragment_lengths(words(source), words(text)) for source, text in pairs]
+    text = "नमस्ते दुनिया। می\u200cخواهم Cafe\u0301 👩\u200d💻 ❤\ufe0f 2½"
+    assert page.evaluate("text => wordsOf(text).map(({ word }) => word)", text) == words(text)
 
 
 FACTS = {
