@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import re
 import shutil
 import signal
 import zipfile
@@ -147,7 +146,6 @@ class BestCheckpoints(Checkpoint):
         self.directory, self.metric, self.mode, self.count = Path(directory), metric, mode, count
         self.conditions = self.of_kept = dict(conditions)
         self.kept: list[dict[str, Any]] = []
-        self.superseded: list[str] = []
 
     @property
     def score(self) -> float | None:
@@ -157,9 +155,6 @@ class BestCheckpoints(Checkpoint):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget checkpoints that lie in another directory; all processes must know the same ones."""
         self.kept = from_first([each for each in self.kept if (self.directory / each["name"]).is_file()])
-        # A run that goes on from an older checkpoint does the steps of the later ones again.
-        found = (re.fullmatch(r"_epoch\d+_step(\d+)\.ckpt", path.name) for path in self.directory.iterdir())
-        self.superseded = [name[0] for name in found if name and int(name[1]) > trainer.global_step]
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.sanity_checking:
@@ -174,9 +169,8 @@ class BestCheckpoints(Checkpoint):
         if new in self.kept:
             trainer.save_checkpoint(self.directory / new["name"])
         if trainer.is_global_zero:
-            gone = {*self.superseded, *(entry["name"] for entry in dropped)}
-            for name in gone - {entry["name"] for entry in self.kept}:
-                (self.directory / name).unlink(missing_ok=True)
+            for entry in dropped:
+                (self.directory / entry["name"]).unlink(missing_ok=True)
 
     def _rank(self, entry: Mapping[str, Any]) -> tuple[float, ...]:
         """Lower for better ones."""
