@@ -205,11 +205,12 @@ class _Stack(BackendModule):
         self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
 
     def _embed(self, tokens: Tensor, positions: Tensor | None = None, added: Tensor | None = None) -> Tensor:
-        """Embeddings of tokens (B, T, D), at positions 0 … T - 1, or others: (B, T), or (B, 1) for all of an article.
+        """Embeddings of tokens (B, T, D), at positions 0 … T - 1, or others: (B, T), or (B,) of all of an article.
 
         The sum of both includes what is added (…, D).
         """
         if positions is not None:
+            positions = positions[:, None] if positions.dim() == 1 else positions
             places = self.embed_positions(positions + self.position_offset)
         elif tokens.shape[1] <= self.max_positions:
             places = self.embed_positions.weight[self.position_offset : self.position_offset + tokens.shape[1]]
@@ -316,7 +317,7 @@ class BartDecoder(_Stack):
 
     def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
         """The next token of each beam (B, K), for which `cache.advance` made room -> states (B, K, D)."""
-        hidden = self._embed(self.embed_tokens(input_ids), cache.positions[:, None])
+        hidden = self._embed(self.embed_tokens(input_ids), cache.positions)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             sources = layer_cache.cross_keys, layer_cache.cross_values
             hidden = layer(hidden, cache.self_mask, cache.cross_mask, sources, layer_cache, cache.columns)

@@ -76,6 +76,7 @@ def held(path: Path, message: str) -> Iterator[None]:
 
     The system frees it when the process ends. A file system without locks holds nobody up.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)  # which the process that held it may have removed
     with path.open("w") as file:
         os.register_at_fork(after_in_child=file.close)  # or loader workers would hold it seconds after a kill
         try:
