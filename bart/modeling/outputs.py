@@ -124,6 +124,10 @@ class QuestionAnsweringOutput(ModelOutput):
     encoder_last_hidden_state: Tensor | None = None
 
 
-for kind in (EncoderOutput, Seq2SeqStates, Seq2SeqOutput, ClassifierOutput, QuestionAnsweringOutput):
-    # So that `torch.export` and `torch.func` may return it.
-    register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__name__}")
+def register_outputs(*kinds: type[Output]) -> None:
+    """Let functions of `torch.export` and `torch.func` return outputs of these kinds."""
+    for kind in kinds:
+        register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__name__}")
+
+
+register_outputs(EncoderOutput, Seq2SeqStates, Seq2SeqOutput, ClassifierOutput, QuestionAnsweringOutput)

@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.export import register_dataclass
 
 from bart.errors import InputError
 from bart.inputs import check_ids, check_tensors
@@ -24,7 +23,13 @@ from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
 from bart.modeling.loss import chunked_cross_entropy, loss_of_tokens
-from bart.modeling.outputs import ClassifierOutput, EncoderOutput, ModelOutput, QuestionAnsweringOutput
+from bart.modeling.outputs import (
+    ClassifierOutput,
+    EncoderOutput,
+    ModelOutput,
+    QuestionAnsweringOutput,
+    register_outputs,
+)
 from bart.modeling.pretrained import PretrainedModel
 from bart.modeling.recording import Recording
 from bert.configuration.configuration_bert import BertConfig
@@ -82,8 +87,7 @@ class BertForMaskedLMOutput(ModelOutput):
     correct: Tensor | None = None
 
 
-for kind in (BertForPreTrainingOutput, BertForMaskedLMOutput):
-    register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__name__}")
+register_outputs(BertForPreTrainingOutput, BertForMaskedLMOutput)
 
 
 class BertEncoder(BartEncoder):

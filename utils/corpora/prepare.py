@@ -28,7 +28,7 @@ from utils.data.published import load_from_hub, opening
 from utils.data.rows import READERS
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, ratios_of, split_of
 from utils.data.tables import Fields, Row, open_dataset, open_rows
-from utils.data.token_cache import alone, cache_folder, hold
+from utils.data.token_cache import alone, cache_folder, mark_as_used, remove_unused
 from utils.runs.outputs import file_digest
 
 logger = logging.getLogger("utils.corpora.prepare")
@@ -109,7 +109,8 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str
             except InputError as error:
                 raise InputError(str(error).replace(str(folder), f"--data_dir {file}")) from None
         made = (path.parent for path in cache.glob(f"{escape(file.name)}-*/{PROVENANCE}"))
-        hold(folder, [path for path in made if not path.name.startswith(content)])
+        mark_as_used(folder)
+        remove_unused(path for path in made if not path.name.startswith(content))
     return str(folder)
 
 

@@ -18,7 +18,7 @@ from utils.corpora.documents import KINDS, PIECE, find_files
 from utils.corpora.make_shards import make_shards
 from utils.corpora.shard_options import WORK, MakeShardsOptions
 from utils.data.shard_format import FORMAT, MANIFEST, TOKENIZER
-from utils.data.token_cache import KEPT, alone, cache_folder, hold
+from utils.data.token_cache import KEPT, alone, cache_folder, mark_as_used, remove_unused
 from utils.runs.outputs import file_digest
 
 logger = logging.getLogger(__name__)
@@ -108,6 +108,7 @@ def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: 
         with suppress(OSError):  # they may be another user's
             folder.touch()
         made = sorted(cache.glob(f"{escape(place.name)}-shards-*"), key=lambda path: path.stat().st_mtime_ns)
-        hold(folder, made[:-KEPT])
+        mark_as_used(folder)
+        remove_unused({*made[:-KEPT]} - {folder})
     logger.info("shards of %s: %s", data_dir, folder)
     return str(folder)

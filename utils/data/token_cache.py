@@ -32,7 +32,7 @@ from utils.text.lines import iter_lines, references_of
 logger = logging.getLogger(__name__)
 _FORMAT = "5"  # of the files of the cache and of their content; a new number makes them anew
 KEPT = 4  # caches of one text file: those of the settings that were used last
-_held: list[BinaryIO] = []  # locks of the folders that this process uses
+_locks: list[BinaryIO] = []  # of the folders that this process uses
 
 
 @dataclass(frozen=True)
@@ -184,16 +184,20 @@ def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
     return writable_folder("--cache_dir", Path(cache_dir) / name)
 
 
-def hold(folder: Path, old: Iterable[Path]) -> None:
-    """Hold a folder of a cache as long as this process lives, and remove old ones that no other process holds."""
+def mark_as_used(folder: Path) -> None:
+    """Keep a folder of a cache from `remove_unused` of other processes as long as this process lives."""
     with suppress(OSError):  # the cache may be another user's
-        _held.append(_lock_of(folder).open("w+b"))
-        fcntl.lockf(_held[-1], fcntl.LOCK_SH)
-    for each in {*old} - {folder}:
-        with suppress(OSError), _lock_of(each).open("w+b") as lock:
+        _locks.append(_lock_of(folder).open("w+b"))
+        fcntl.lockf(_locks[-1], fcntl.LOCK_SH)
+
+
+def remove_unused(folders: Iterable[Path]) -> None:
+    """Remove folders of a cache, but for those that other processes use."""
+    for folder in folders:
+        with suppress(OSError), _lock_of(folder).open("w+b") as lock:
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(each)
-            _lock_of(each).unlink()
+            shutil.rmtree(folder)
+            _lock_of(folder).unlink()
 
 
 def _lock_of(folder: Path) -> Path:

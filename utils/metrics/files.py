@@ -91,7 +91,7 @@ class TextFileOptions(FileOptions):
 
 
 class Value(NamedTuple):
-    """A line, or a value in a column of a table; its place, and the id of its row, if it has one."""
+    """A line or, with its column and the id of its row if that has one, a value of a table; and the place of either."""
 
     place: str
     value: Any

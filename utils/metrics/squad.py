@@ -79,7 +79,8 @@ def by_question(
         answered: (N,) true for questions that have a right answer.
         exact, f1_scores: (N,) in percent.
     """
-    firsts = [next(iter(rouge_tokenizer("words").tokenize(question)), "") for question in questions]
+    tokenizer = rouge_tokenizer("words")
+    firsts = [next(iter(tokenizer.tokenize(question)), "") for question in questions]
     frequent = [word for word, count in Counter(firsts).most_common() if count >= max(2, len(firsts) / 100)]
     words = np.array([word if word in frequent else OTHER_WORDS for word in firsts])
     groups = {"with an answer": np.asarray(answered), "without an answer": ~np.asarray(answered)}

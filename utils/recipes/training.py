@@ -87,33 +87,46 @@ def run(args: TrainingArguments) -> None:
     if args.do_train:
         to_check = examples if to_score is None else {**examples, scored: to_score}
         task.check(to_check, learned)
-    log = output_dir / LOG
     writable_folder("--output_dir", output_dir, log=LOG)
     alone = held(output_dir / ".lock", f"--output_dir {output_dir}: another run is at work there")
     with alone if is_first() else nullcontext():
-        earlier_log = log.stat().st_size if log.exists() else 0
-        start_log(file=log)
-        quieten_lightning()
-        logger.info("writing to %s", output_dir)
-        if not torch.cuda.is_available():
-            logger.info("no CUDA device here: running on the CPU in %s", precision_name(args.hardware))
-        if args.hardware.tf32:
-            torch.set_float32_matmul_precision("high")
-        pl.seed_everything(args.run.seed, verbose=False)
-        if args.do_train:
-            try:
-                train_on(args, task, examples, learned, earlier_log)
-            except RunError as error:  # the terminal gets it from the command
-                if is_first():
-                    with log.open("a", encoding="utf-8") as file:
-                        file.write(f"{error}\n")
-                raise
-        if to_score is not None:
-            gc.collect()  # what training leaves: models, trainers and optimizers name each other
-            torch.cuda.empty_cache()
-            predict(args, task, scored, to_score)
-        elif is_first():
-            write_report(output_dir)
+        train_and_score(args, task, examples, learned, scored, to_score)
+
+
+def train_and_score(
+    args: TrainingArguments, task: TrainedTask, examples: Mapping[str, Any], learned: Any, scored: str, to_score: Any
+) -> None:
+    """Train, if that is asked for, and score the examples of a split, if there are any; write log and report.
+
+    Args:
+        examples: those of `train_on`.
+        learned: what the task learned of the training examples.
+        scored: the split of `to_score`, which is None where nothing is scored.
+    """
+    output_dir, log = Path(args.run.output_dir), Path(args.run.output_dir) / LOG
+    earlier_log = log.stat().st_size if log.exists() else 0
+    start_log(file=log)
+    quieten_lightning()
+    logger.info("writing to %s", output_dir)
+    if not torch.cuda.is_available():
+        logger.info("no CUDA device here: running on the CPU in %s", precision_name(args.hardware))
+    if args.hardware.tf32:
+        torch.set_float32_matmul_precision("high")
+    pl.seed_everything(args.run.seed, verbose=False)
+    if args.do_train:
+        try:
+            train_on(args, task, examples, learned, earlier_log)
+        except RunError as error:  # the terminal gets it from the command
+            if is_first():
+                with log.open("a", encoding="utf-8") as file:
+                    file.write(f"{error}\n")
+            raise
+    if to_score is not None:
+        gc.collect()  # what training leaves: models, trainers and optimizers name each other
+        torch.cuda.empty_cache()
+        predict(args, task, scored, to_score)
+    elif is_first():
+        write_report(output_dir)
 
 
 def train_on(

@@ -348,12 +348,13 @@ class Tagging(HeadTask):
             ),
             len(raw),
         )
-        return {
+        scores = {
             **tag_scores(counts, scheme),
             "groups": {"tag" if scheme is None else "kind of entity": scores_by_group(counts, groups)},
             "confusion": confusion_of_classes(groups if scheme is None else [OUTSIDE, *groups], right, predicted),
             "errors": errors,
-        }, {"confident_error": surest}
+        }
+        return scores, {"confident_error": surest}
 
     def row(self, raw: list[Sentence], examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
         sentence, tags = raw[number], prediction.values["tags"]

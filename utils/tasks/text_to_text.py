@@ -246,7 +246,9 @@ class TextToText(Task[BartForConditionalGeneration]):
             training=replace(training, **{name: length or target for name, length in lengths.items()}),
         )
 
-    def initial_model(self, model: ModelOptions, learned: Any, checkpoint: Path | None = None) -> LoadedBart:
+    def initial_model(
+        self, model: ModelOptions, learned: tuple[str, ...] | None, checkpoint: Path | None = None
+    ) -> LoadedBart:
         """The model, with a length of generated texts; InputError where it cannot generate what it will be asked to."""
         config, classes = self.config(model), [BartForConditionalGeneration]
         loaded = initial_model(model, config, classes, columns=learned or (), checkpoint=checkpoint)

@@ -102,7 +102,9 @@ class Translation(TextToText):
         config.validate()
         return config
 
-    def initial_model(self, model: ModelOptions, learned: object, checkpoint: Path | None = None) -> LoadedBart:
+    def initial_model(
+        self, model: ModelOptions, learned: tuple[str, ...] | None, checkpoint: Path | None = None
+    ) -> LoadedBart:
         place = checkpoint or self.training.source_tokenizer or model.weights.model_name_or_path
         return self._with_sources(super().initial_model(model, learned, checkpoint), place)
 

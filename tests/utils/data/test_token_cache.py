@@ -21,7 +21,7 @@ from utils.app.errors import RunError
 from utils.corpora.sample_corpus import write_sample_corpus
 from utils.data import token_cache, tokenized
 from utils.data.splits import Choice
-from utils.data.token_cache import TextFile, check_pairs, hold
+from utils.data.token_cache import TextFile, check_pairs, mark_as_used, remove_unused
 from utils.data.tokenized import TokenizedTexts
 
 TEXTS = 1300
@@ -291,15 +291,15 @@ def test_of_several_processes_one_tokenises_and_another_takes_over_from_one_that
 def test_folders_of_a_cache_stay_as_long_as_another_process_holds_them(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).mkdir()
-    hold(tmp_path / "a", [])
+    mark_as_used(tmp_path / "a")
     held = (
         "import fcntl, sys; file = open('.b.lock', 'w+'); fcntl.lockf(file, fcntl.LOCK_SH); print(); sys.stdin.read()"
     )
     words = [sys.executable, "-S", "-c", held]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as process:
         process.stdout.readline()
-        hold(tmp_path / "a", [tmp_path / "b", tmp_path / "c"])
+        remove_unused([tmp_path / "b", tmp_path / "c"])
         assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["a", "b"]
         process.stdin.close()
-    hold(tmp_path / "a", [tmp_path / "b"])
+    remove_unused([tmp_path / "b"])
     assert sorted(path.name for path in tmp_path.iterdir()) == [".a.lock", "a"]
