@@ -18,9 +18,8 @@ import torch
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.cpu.backend import CpuBackend
-from bart.modeling.modeling_bart import BartForConditionalGeneration
+from bart.modeling.modeling_bart import BartForConditionalGeneration, training_operations
 from scripts.benchmarks import measuring
-from utils import cost
 from utils.app.cli import option, parse_dataclass
 from utils.runs.machine import environment
 from utils.training.measurements import seconds, stamp
@@ -57,10 +56,9 @@ class Size:
         """The config of the network."""
         return measuring.made_up_config(256, self.layers, 4, vocab_size=self.vocabulary, max_position_embeddings=8192)
 
-    def operations(self) -> float:
+    def operations(self) -> int:
         """The operations of a step's matrix products."""
-        shape = (self.batch, self.source_length, TARGET_LENGTH)
-        return cost.training(self.config, shape, precision="fp32", freeze=False).operations
+        return self.batch * training_operations(self.config, self.source_length, TARGET_LENGTH)
 
 
 def step_times(size: Size, device: torch.device) -> Iterator[float]:

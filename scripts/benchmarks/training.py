@@ -53,10 +53,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
-from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right
+from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right, training_operations
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks import loading, measuring
-from utils import cost
 from utils.app.cli import option, parse_dataclass
 from utils.benchmark import LOG_EVERY, with_warm_up
 from utils.corpora.sample_corpus import sample_stories
@@ -193,8 +192,8 @@ def prepare(args: TrainerArguments, folder: Path) -> dict[str, float]:
     examples, order = training_order(args, folder)
     timed = [number for step in list(order)[LOG_EVERY:] for batch in step for number in batch]
     lengths = examples.lengths[timed].mean(axis=0)
-    costs = cost.training(config, (1, *map(round, lengths.tolist())), precision="fp32")
-    return {"tokens": float(lengths.sum()), "operations": costs.operations, "product_rate": product_rate(args)}
+    operations = training_operations(config, *map(round, lengths.tolist()), freeze_embeds=True)
+    return {"tokens": float(lengths.sum()), "operations": float(operations), "product_rate": product_rate(args)}
 
 
 def write_articles(folder: Path, split: str, count: int, words: Mapping[str, tuple[float, float]]) -> None:

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 
 from bart.backend import IGNORE_INDEX
 from bart.configuration.configuration_bart import BartConfig
@@ -68,41 +65,6 @@ def training_step() -> tuple[int, float, Counter[str]]:
     The batch is 40 articles of 1,024 tokens and summaries of 64, by autocast to bf16.
     """
     return forked.call(_training_step)
-
-
-def _kept(config: BartConfig, shape: tuple[int, int, int], *arguments: Any) -> int:
-    plug_in()
-    ids = [torch.ones(shape[0], length, dtype=torch.long) for length in shape[1:]]
-    # Without numbers torch would choose the attention that holds all weights.
-    attend = torch.ops.aten._scaled_dot_product_efficient_attention
-    F.scaled_dot_product_attention = lambda *states, attn_mask, dropout_p, is_causal: attend(
-        *states, attn_mask, True, dropout_p, is_causal
-    )[0]
-    kept: dict[int, torch.UntypedStorage] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        kept[storage._cdata] = storage
-        return tensor
-
-    with fake():
-        model, loss = _training(config, ids, *arguments)
-        with saved_tensors_hooks(keep, lambda tensor: tensor):
-            loss()
-        for weight in model.parameters():
-            kept.pop(weight.untyped_storage()._cdata, None)
-    return sum(storage.nbytes() for storage in kept.values())
-
-
-def kept_in_training(config: BartConfig, shape: tuple[int, int, int], freeze: bool, dtype: torch.dtype | None) -> int:
-    """Bytes that the forward pass keeps for the backward pass, beside weights, on a batch without padding.
-
-    Args:
-        shape: of the batch: examples, and tokens of each source and target.
-        freeze: the embeddings are not trained.
-        dtype: of autocast, or None.
-    """
-    return forked.call(_kept, config, shape, freeze, dtype)
 
 
 def _decoding_step() -> tuple[int, float, Counter[str]]:

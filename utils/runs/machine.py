@@ -27,8 +27,6 @@ PEAKS = {
     "H100": {"bf16": 989, "fp16": 989, "tf32": 494, "fp32": 67},
     "H200": {"bf16": 989, "fp16": 989, "tf32": 494, "fp32": 67},
 }
-# Bytes per second that their memory gives, by the same sheets.
-BANDWIDTHS = {"V100": 0.9e12, "A100": 2.0e12, "H100 PCIe": 2.0e12, "H100": 3.35e12, "H200": 4.8e12}
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 
 
