@@ -107,11 +107,30 @@ class QuestionInput(_Body):
 INPUTS = {"classification": TextInput, "tagging": WordsInput, "question_answering": QuestionInput}
 
 
+def _one_or_several(schema: dict[str, Any], body: type[_Body]) -> None:
+    """Describe both forms of a body; without references, since OpenAPI would look for what they name elsewhere."""
+    schema["properties"]["inputs"]["items"] = one = body.parts.model_json_schema()
+    schema["anyOf"] = [dict(schema), one]
+    for name in schema.keys() - {"anyOf"}:
+        del schema[name]
+
+
+class _Inputs(_Body):
+    """Several inputs, or one alone without the name `inputs` around it."""
+
+    model_config = ConfigDict(json_schema_extra=_one_or_several)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list_one(cls, body: Any) -> Any:
+        return {"inputs": [body]} if isinstance(body, dict) and "inputs" not in body else body
+
+
 def prediction_request(args: ServeArguments) -> type[BaseModel]:
     """Make the body of a POST to the path of a task."""
     part = INPUTS[args.task]
     inputs = list[part], Field(min_length=1, max_length=args.max_articles_per_request)
-    body = create_model("PredictionRequest", __base__=_Body, inputs=inputs)
+    body = create_model("PredictionRequest", __base__=_Inputs, inputs=inputs)
     body.parts, body.example = part, {"inputs": [part.example]}
     return body
 
