@@ -164,7 +164,7 @@ class OptimisationOptions:
         return self.optimizer in ("lamb", "fused_lamb")
 
     def warmup(self, total_steps: int) -> int:
-        """Steps of the warm-up, in a run of so many optimizer steps."""
+        """Steps of the warm-up, in a run of so many optimizer steps: a share of them is rounded to the nearest."""
         return self.warmup_steps or round(self.warmup_proportion * total_steps)
 
 
