@@ -1,7 +1,7 @@
 """Numbers and names by which a summary differs from its reference and its source, found by comparing words.
 
 Numbers compare by value: "$1.5bn" is "$1,500 million", "30k" is "30,000", "seven" is 7, "3.5 %" is "3.5 per cent"; but
-"£70" is not "$70". Without a currency "m" and "b" need not be powers: "10,000m" agrees with 10,000 and with 10,000 million.
+"£70" is not "$70". "m" and "b" may be no power without a currency: "10,000m" agrees with 10,000 and 10,000 million.
 Names are capitalised words, days and months among them. They compare by their stems without accents, whatever the case.
 """
 
