@@ -29,11 +29,10 @@ _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or 
 PYTHON_M = "python -m "
 _NEGATIVE_POWER = re.compile(r"-[\d.]+[eE][+-]?\d+")  # such as -1e-3, which argparse takes for an option by itself
 # Options of NVIDIA's finetune.py and run_eval.py, and what to do in a program that has not got them.
-_SHRINK = "finetune.py --distill sft shrinks and trains a model, which is then scored as it is"
 _ELSEWHERE = {
     "affinity": "torchrun --numa-binding=node binds processes to cores",
     "allreduce_post_accumulation_half_precision": "leave it off: gradients are averaged in fp32",
-    **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), _SHRINK),
+    **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "finetune.py --distill sft does it"),
     "load_model_weights_only": "--model_name_or_path CHECKPOINT starts from weights alone",
     "local_rank": "leave it off: torchrun tells each process its rank",
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",

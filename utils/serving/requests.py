@@ -107,23 +107,20 @@ class QuestionInput(_Body):
 INPUTS = {"classification": TextInput, "tagging": WordsInput, "question_answering": QuestionInput}
 
 
-def _one_or_several(schema: dict[str, Any], body: type[_Body]) -> None:
-    """Describe both forms of a body; without references, since OpenAPI would look for what they name elsewhere."""
-    schema["properties"]["inputs"]["items"] = one = body.parts.model_json_schema()
-    schema["anyOf"] = [dict(schema), one]
-    for name in schema.keys() - {"anyOf"}:
-        del schema[name]
-
-
 class _Inputs(_Body):
     """Several inputs, or one alone without the name `inputs` around it."""
-
-    model_config = ConfigDict(json_schema_extra=_one_or_several)
 
     @model_validator(mode="before")
     @classmethod
     def _list_one(cls, body: Any) -> Any:
         return {"inputs": [body]} if isinstance(body, dict) and "inputs" not in body else body
+
+    @classmethod
+    def model_json_schema(cls, **options: Any) -> dict[str, Any]:
+        """The schema of both forms; without references, since OpenAPI would look for what they name elsewhere."""
+        one, several = cls.parts.model_json_schema(), super().model_json_schema(**options)
+        several["properties"]["inputs"]["items"] = one
+        return {"anyOf": [{name: several[name] for name in several if name != "$defs"}, one]}
 
 
 def prediction_request(args: ServeArguments) -> type[BaseModel]:

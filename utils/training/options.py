@@ -128,10 +128,7 @@ class OptimisationOptions:
     )
     weight_decay: float = card_option(0.0, least=0, help="of all but biases and norms")
     gradient_clip_val: float = card_option(
-        1.0,
-        alias="max_grad_norm",
-        least=0,
-        help="gradient norm limit, which is lamb's pre-normalisation too; 0 for none",
+        1.0, alias="max_grad_norm", least=0, help="gradient norm limit, of lamb's pre-normalisation too; 0 for none"
     )
     adam_epsilon: float | None = card_option(
         None,
