@@ -78,11 +78,12 @@ make_sample() { # folder, type of the model (default bart)
 #   read_arguments NAME=DEFAULT ... -- "$@"
 #
 # Each value becomes the variable NAME, which is DEFAULT where the value is empty or missing. The remaining arguments
-# become the array `options`, and `given` is the number of values that are not empty.
+# become the array `options`, `places` has the names, and `given` is the number of values that are not empty.
 read_arguments() {
     local names=() name value
+    places=()
     while [[ $1 != -- ]]; do
-        names+=("$1")
+        names+=("$1") places+=("${1%%=*}")
         shift
     done
     shift
@@ -105,7 +106,12 @@ read_arguments() {
 
 # Set the array `precision` to the option of a precision; fp32 has none.
 read_precision() { # name of the variable that holds it, precisions that are allowed
-    local name=$1 value=${!1} allowed="${*:2}"
+    local name=$1 value=${!1} allowed="${*:2}" other
+    for other in "${places[@]}"; do
+        if [[ $other != "$name" && ${!other} && " $allowed " == *" ${!other} "* && ! -e ${!other} ]]; then
+            fail "$other is '${!other}', a precision, and $name is '$value'; allowed: ${places[*]}, in this order"
+        fi
+    done
     if [[ " $allowed " != *" $value "* ]]; then
         fail "$name is '$value'; allowed: ${allowed// /, }"
     fi

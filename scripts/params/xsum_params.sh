@@ -18,6 +18,7 @@ _preset dgx2_16gpu_fp32   16 1.25e-4 8  1 fp32 6125  150 96  32  0.3 1
 _preset dgx1_8gpu_fp16     8 7e-5    14 1 fp16 7000  200 128 64  0.3 1
 dgx1_8gpu_fp16_eval() { echo 96 8 fp16 6 1024 60 data/xsum configs/config_xsum.json; } # another batch, as published
 _preset dgx1_8gpu_fp32     8 7e-5    8  1 fp32 12250 200 96  32  0.3 1
+_preset dgxa100_8gpu_bf16  8 1.25e-4 40 1 bf16 2000  50  128 128 0.1
 # Not of the published recipe: the A100 recipe's global batch of 320 on newer machines, in bf16.
 _preset h100_8gpu_bf16     8 1.25e-4 40 1 bf16 2000  50  128 128 0.1
 _preset h200_1gpu_bf16     1 1.25e-4 40 8 bf16 2000  50  128 128 0.1

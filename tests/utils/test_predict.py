@@ -19,6 +19,7 @@ from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassif
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG
+from tests.utils.evaluation.report.test_page import Page
 from utils.data.columns import Record
 from utils.predict import main
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
@@ -353,6 +354,11 @@ def test_the_service(
     with TestClient(create_app(PredictionService(args)), base_url="http://localhost") as client:
         answer = client.post(path, json={"inputs": inputs})
         assert answer.status_code == 200, answer.text
+        alone = client.post(path, json=inputs[0])
+        assert alone.json()["predictions"] == answer.json()["predictions"][:1]
+        described = client.get("/openapi.json").json()["paths"][path]["post"]["requestBody"]["content"]
+        several, one = described["application/json"]["schema"]["anyOf"]
+        assert several["properties"]["inputs"]["items"] == one and inputs[0].keys() <= one["properties"].keys()
         assert len(answer.json()["predictions"]) == len(inputs)
         assert all({"prediction"} | fields <= row.keys() for row in answer.json()["predictions"])
         refused = client.post(path, json={"inputs": [wrong]})
@@ -374,3 +380,15 @@ def test_the_service(
     for name, value in {"max_beams": 2, "documents": LongDocumentOptions("cut")}.items():
         with pytest.raises(InputError, match=f"^--.* is (2|cut); it is of --task summarization; this is {task}$"):
             replace(args, **{name: value})
+
+
+@pytest.mark.parametrize("task", ["classification"])
+def test_the_name_of_a_model_is_text_in_the_services_page(task: str, model: str, tmp_path: Path) -> None:
+    hostile = Path(model).rename(tmp_path / "<b>&lt;<img src=x onerror=alert(1)>{{ 1 }}")
+    args = ServeArguments(
+        inference=InferenceOptions(model=str(hostile), gpus=0), documents=LongDocumentOptions(), task=task
+    )
+    with TestClient(create_app(PredictionService(args)), base_url="http://localhost") as client:
+        (tmp_path / "page.html").write_text(client.get("/").text)
+    page = Page(tmp_path / "page.html")
+    assert hostile.name in page.text and not {"b", "img"} & {*page.tags}

@@ -28,6 +28,20 @@ Arguments = TypeVar("Arguments")
 _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
 PYTHON_M = "python -m "
 _NEGATIVE_POWER = re.compile(r"-[\d.]+[eE][+-]?\d+")  # such as -1e-3, which argparse takes for an option by itself
+# Options of NVIDIA's finetune.py and run_eval.py, and what to do in a program that has not got them.
+_ELSEWHERE = {
+    "affinity": "torchrun --numa-binding=node binds processes to cores",
+    "allreduce_post_accumulation_half_precision": "leave it off: gradients are averaged in fp32",
+    **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "finetune.py --distill sft does it"),
+    "load_model_weights_only": "--model_name_or_path CHECKPOINT starts from weights alone",
+    "local_rank": "leave it off: torchrun tells each process its rank",
+    "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
+    "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
+    "pre_ln": 'the model\'s config says it, "pre_ln": true in the file of --config_path',
+    "profile": "nsys profile python finetune.py ... traces a run",
+    **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates the one pair of its data"),
+    "sync_timeout": "leave it off: processes wait for each other",
+}
 _BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), "most": ("at most", operator.le)}
 
 
@@ -328,8 +342,9 @@ def _parse(parser: _Parser, argv: Sequence[str], known: Sequence[str]) -> dict[s
         name = word.partition("=")[0]
         # argparse would take an unknown option's value for a positional one, and name that.
         if word.startswith("--") and name not in (*known, "--help", "--"):
-            near = get_close_matches(name, known, n=1)
+            near = get_close_matches(name, known, n=1, cutoff=0.7)
             hint = f"did you mean {near[0]}?" if near else f"{parser.prog} --help lists what there is"
+            hint = _ELSEWHERE.get(name.removeprefix("--"), hint)
             parser.error(f"unknown argument {name}; {hint}")
         if words and words[-1] in known and _NEGATIVE_POWER.fullmatch(word):
             words[-1] += f"={word}"

@@ -1,6 +1,7 @@
 """Numbers and names by which a summary differs from its reference and its source, found by comparing words.
 
-Numbers compare by value: "$1.5bn" is "$1,500 million", "seven" is 7, "3.5 %" is "3.5 per cent"; but "£70" is not "$70".
+Numbers compare by value: "$1.5bn" is "$1,500 million", "30k" is "30,000", "seven" is 7, "3.5 %" is "3.5 per cent"; but
+"£70" is not "$70". "m" and "b" may be no power without a currency: "10,000m" agrees with 10,000 and 10,000 million.
 Names are capitalised words, days and months among them. They compare by their stems without accents, whatever the case.
 """
 
@@ -22,7 +23,8 @@ _UNITS = "one two three four five six seven eight nine".split()
 _TEENS = "ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen".split()
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 _SPELLED = {word: i for i, word in enumerate([*_UNITS, *_TEENS], 1)} | {word: 10 * i for i, word in enumerate(_TENS, 2)}
-_POWERS = {"k": 3, "thousand": 3, "m": 6, "million": 6, "bn": 9, "billion": 9, "trillion": 12}
+_POWERS = {"k": 3, "thousand": 3} | dict.fromkeys(("m", "mn", "million"), 6)
+_POWERS |= dict.fromkeys(("b", "bn", "billion"), 9) | dict.fromkeys(("tn", "trillion"), 12)
 _NUMBER = re.compile(
     # The first letters alone make the search three times as fast.
     r"(?=[$£€¥0-9efnostEFNOST])(?:(?P<currency>[$£€¥])\s?|(?<![^\W_]))"
@@ -54,22 +56,23 @@ class _Text:
         return {_stem(word) for word in self.words}
 
     @cached_property
-    def numbers(self) -> list[tuple[int, int, str, str]]:
-        """Each number's begin, end, unit, and value as digits."""
+    def numbers(self) -> list[tuple[int, int, str, list[str]]]:
+        """Each number's begin, end and unit, and the values that it may have, as digits."""
         numbers = []
         for match in _NUMBER.finditer(self.text):
             currency, digits, spelled, power, percent = match.groups()
             number = digits.replace(",", "") if digits else sum(_SPELLED[word] for word in spelled.lower().split("-"))
-            value = Decimal(number)
-            if power and (currency or len(power) > 1):  # "10,000m" is a race
-                value = value.scaleb(_POWERS[power.lower()])
-            numbers.append((*match.span(), currency or ("%" if percent else ""), f"{value.normalize():f}"))
+            powers = [_POWERS[power.lower()]] if power else [0]
+            if power and power in "mMbB" and not currency:
+                powers.append(0)
+            values = [f"{Decimal(number).scaleb(exponent).normalize():f}" for exponent in powers]
+            numbers.append((*match.span(), currency or ("%" if percent else ""), values))
         return numbers
 
     @cached_property
     def values(self) -> set[str]:
         """Each number with its unit, and with any: one without a unit supports all units, and all support it."""
-        return {key for *_, unit, value in self.numbers for key in (unit + value, f"any {value}")}
+        return {key for *_, unit, each in self.numbers for value in each for key in (unit + value, f"any {value}")}
 
     @cached_property
     def names(self) -> set[str]:
@@ -82,9 +85,10 @@ class _Text:
         Args:
             texts: all of the article, which tell names from other words.
         """
-        for begin, end, unit, value in self.numbers:
+        for begin, end, unit, values in self.numbers:
             if self.text[begin:end].lower() != "one":
-                yield begin, end, {unit + value, value} if unit else {f"any {value}"}
+                prefixes = (unit, "") if unit else ("any ",)
+                yield begin, end, {prefix + value for value in values for prefix in prefixes}
         for match in _WORD.finditer(self.text):
             word, begin = match[0], match.start()
             if not word[0].isupper() or word == "I" or any(start <= begin < end for start, end, *_ in self.numbers):

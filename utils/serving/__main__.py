@@ -80,7 +80,7 @@ class Server(uvicorn.Server):
     def __init__(self, service: Service) -> None:
         self.service = service
         quiet = {"log_config": None, "access_log": False, "server_header": False}
-        connection = partial(Connection, free={}, most=most_connections(), header_seconds=service.args.read_timeout)
+        connection = partial(Connection, free={}, most=most_connections(), seconds=service.args.read_timeout)
         config = uvicorn.Config(
             create_app(service), http=connection, ws="none", lifespan="on", backlog=ACCEPTED_AT_ONCE, **quiet
         )

@@ -108,13 +108,13 @@ class Gate:
         """The application that answers a request: the service's own, or one that refuses it."""
         if self.service.is_ending:
             return _refuse_at_the_end
-        most = self.service.args.max_clients
-        if self.service.in_work >= most and scope["path"] != "/healthz":
+        most, is_work = self.service.args.max_clients, scope["method"] != "GET"
+        if is_work and self.service.in_work >= most:
             return failure(Busy(f"{most} requests are in work; allowed: {most}; try again"))
         # Browsers always send the header, and old health checks do not.
         host = re.sub(r":\d*$", "", Request(scope).headers.get("host", "localhost")).lower()
         if self._is_allowed(host):
-            return self._let_in
+            return self._let_in if is_work else self.app
         allowed = f"IP addresses, {', '.join(sorted(self.names))}; --allowed_hosts of the service adds names"
         return failure(HTTPException(400, f"Host is {host[:80]!r}; allowed: {allowed}"))
 

@@ -1,4 +1,4 @@
-"""Connections of the service: how many there may be, and how long a client may take to send a request's header."""
+"""Connections of the service: how many there may be, and how long a client may take to send a header and to read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def most_connections() -> int:
 
 
 class Connection(H11Protocol):
-    """A connection that is closed if a header does not arrive in time.
+    """A connection that is closed if a header does not arrive in time, or if what was sent is not read in time.
 
     If there are too many, the one that has been without a request for the longest time makes room; if all have one, the
     new connection is answered by 503.
@@ -34,18 +34,19 @@ class Connection(H11Protocol):
     Args:
         free: the connections without a request, in the order in which they became so; one object for all of them.
         most: connections that there may be at once.
-        header_seconds: the time from the beginning of a connection, or of a later request, to the end of the header.
+        seconds: the time from the beginning of a connection, or of a later request, to the end of the header, and from
+            the moment in which the system takes no more bytes for the client to that in which it has taken all.
     """
 
-    def __init__(
-        self, *args: Any, free: dict[Connection, None], most: int, header_seconds: float, **options: Any
-    ) -> None:
+    def __init__(self, *args: Any, free: dict[Connection, None], most: int, seconds: float, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.free, self.most, self.header_seconds = free, most, header_seconds
+        self.free, self.most, self.seconds = free, most, seconds
         self.deadline: asyncio.TimerHandle | None = None
+        self.reading_deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        transport.set_write_buffer_limits(0)  # writing is paused as long as any byte waits
         if len(self.connections) > self.most:
             if self.free:
                 next(iter(self.free)).close()
@@ -56,6 +57,15 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         self._watch()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.reading_deadline = self.loop.call_later(self.seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.reading_deadline is not None:
+            self.reading_deadline.cancel()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -73,7 +83,7 @@ class Connection(H11Protocol):
             self._forget()
         elif self.deadline is None and not self.transport.is_closing():
             self.free[self] = None
-            self.deadline = self.loop.call_later(self.header_seconds, self._end)
+            self.deadline = self.loop.call_later(self.seconds, self._end)
 
     def _forget(self) -> None:
         self.free.pop(self, None)
@@ -84,7 +94,7 @@ class Connection(H11Protocol):
     def _end(self) -> None:
         has_begun, _ = self.conn.trailing_data
         if has_begun:
-            self.close(408, f"the header did not arrive within {self.header_seconds:g} seconds")
+            self.close(408, f"the header did not arrive within {self.seconds:g} seconds")
         else:
             self.close()
 

@@ -30,7 +30,7 @@ class _Job:
 class PredictionService(Service):
     """Answers requests with the predictions of a model with a head."""
 
-    answer_model = Predictions
+    page_file, answer_model = "predictions.html", Predictions
     description = "Predict for each of the inputs."
 
     def __init__(self, args: ServeArguments) -> None:
@@ -53,9 +53,6 @@ class PredictionService(Service):
     async def stop(self) -> None:
         self.is_stopped = True
         self.executor.shutdown(wait=False, cancel_futures=True)
-
-    def page(self) -> str:
-        return f"<!doctype html><title>{self.title}</title><p>{self.about}<p>POST {self.path}; see /openapi.json"
 
     async def compute(self, content: BaseModel) -> dict[str, Any]:
         job = _Job([each.model_dump(exclude_none=True) for each in content.inputs])

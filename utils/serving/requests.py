@@ -107,11 +107,27 @@ class QuestionInput(_Body):
 INPUTS = {"classification": TextInput, "tagging": WordsInput, "question_answering": QuestionInput}
 
 
+class _Inputs(_Body):
+    """Several inputs, or one alone without the name `inputs` around it."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _list_one(cls, body: Any) -> Any:
+        return {"inputs": [body]} if isinstance(body, dict) and "inputs" not in body else body
+
+    @classmethod
+    def model_json_schema(cls, **options: Any) -> dict[str, Any]:
+        """The schema of both forms; without references, since OpenAPI would look for what they name elsewhere."""
+        one, several = cls.parts.model_json_schema(), super().model_json_schema(**options)
+        several["properties"]["inputs"]["items"] = one
+        return {"anyOf": [{name: several[name] for name in several if name != "$defs"}, one]}
+
+
 def prediction_request(args: ServeArguments) -> type[BaseModel]:
     """Make the body of a POST to the path of a task."""
     part = INPUTS[args.task]
     inputs = list[part], Field(min_length=1, max_length=args.max_articles_per_request)
-    body = create_model("PredictionRequest", __base__=_Body, inputs=inputs)
+    body = create_model("PredictionRequest", __base__=_Inputs, inputs=inputs)
     body.parts, body.example = part, {"inputs": [part.example]}
     return body
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import time
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 
 from bart.files import as_named
 from utils.app.errors import RunError
+from utils.app.pages import page_template
 from utils.serving.arguments import ServeArguments
 from utils.serving.requests import explanation
 
@@ -51,14 +53,16 @@ class Service(ABC):
         executor: one thread, which is there in any case.
         path: where requests are sent.
         title, description: for the description of the interface.
+        page_file: the template of the page, beside this file.
         answer_model: the body of an answer, with a field `seconds`.
-        in_work: requests that were let in and are not answered yet.
+        in_work: requests that were let in and are not answered yet; those with GET, answered at once, do not count.
         is_ending: true once no request is let in any more.
     """
 
     path: str
     title: str
     description: str
+    page_file: str
     answer_model: type[BaseModel]
 
     def __init__(self, args: ServeArguments, request_model: type[BaseModel], limit: int, vocabulary_size: int) -> None:
@@ -99,7 +103,7 @@ class Service(ABC):
 
     def page(self) -> str:
         """HTML, to try the service."""
-        return Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+        return page_template(Path(__file__).with_name(self.page_file)).render(service=self)
 
     async def answer(self, request: Request) -> BaseModel:
         """Answer, unless the client leaves or time runs out.
@@ -133,13 +137,15 @@ class Service(ABC):
         # A web page of another origin cannot send JSON without asking this service first.
         if content_type.partition(";")[0].strip().lower() != "application/json":
             raise HTTPException(415, f"Content-Type is {content_type[:80]!r}; allowed: application/json")
+        if (encoding := request.headers.get("content-encoding", "identity")).lower() != "identity":
+            raise HTTPException(415, f"Content-Encoding is {encoding[:80]!r}; allowed: none, the JSON as it is")
         try:
             body = await asyncio.wait_for(self._receive(request), self.args.read_timeout)
         except asyncio.TimeoutError:
             message = f"the body did not arrive within {self.args.read_timeout:g} seconds"
             raise HTTPException(408, message, {"Connection": "close"}) from None
         try:
-            return self.request_model.model_validate_json(body)
+            return self.request_model.model_validate_json(body.removeprefix(codecs.BOM_UTF8))
         except ValidationError as error:
             raise HTTPException(*explanation(error, self.request_model)) from None
 

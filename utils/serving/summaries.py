@@ -29,7 +29,7 @@ class SummaryService(Service):
         InputError: there is no such model, or --max_source_length exceeds its positions.
     """
 
-    path, title, answer_model = "/summarize", "BART summaries", Summaries
+    path, title, page_file, answer_model = "/summarize", "BART summaries", "page.html", Summaries
     description = """Summarise a text, or several; documents longer than the model are split into windows.
 
         Every field but the text is optional: null stands for the model's or the service's own.

@@ -105,7 +105,7 @@ class OptimisationOptions:
         "adamw",
         section="training",
         choices=OPTIMIZERS,
-        flags={"lamb": "lamb"},
+        flags={"lamb": "lamb", "adafactor": "adafactor"},
         help="sgd has a momentum of 0.9; fused_adam and fused_lamb are those of NVIDIA's apex; without it, torch's "
         "fused AdamW and our lamb serve",
     )
@@ -128,7 +128,7 @@ class OptimisationOptions:
     )
     weight_decay: float = card_option(0.0, least=0, help="of all but biases and norms")
     gradient_clip_val: float = card_option(
-        1.0, least=0, help="gradient norm limit, which is lamb's pre-normalisation too; 0 for none"
+        1.0, alias="max_grad_norm", least=0, help="gradient norm limit, of lamb's pre-normalisation too; 0 for none"
     )
     adam_epsilon: float | None = card_option(
         None,
@@ -161,7 +161,7 @@ class OptimisationOptions:
         return self.optimizer in ("lamb", "fused_lamb")
 
     def warmup(self, total_steps: int) -> int:
-        """Steps of the warm-up, in a run of so many optimizer steps."""
+        """Steps of the warm-up, in a run of so many optimizer steps: a share of them is rounded to the nearest."""
         return self.warmup_steps or round(self.warmup_proportion * total_steps)
 
 
@@ -175,7 +175,9 @@ class EpochOptions:
         least=1,
         help="epochs to train; by default 1, and unlimited where --max_steps is given",
     )
-    min_epochs: int = changeable(1, least=0, help="epochs before early stopping may end the run")
+    min_epochs: int = changeable(
+        1, alias="min_num_train_epochs", least=0, help="epochs before early stopping may end the run"
+    )
 
 
 @dataclass(frozen=True)

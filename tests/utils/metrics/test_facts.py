@@ -77,6 +77,35 @@ PAIRS = {
 }
 
 
+# In each row all agree; numbers of different rows differ.
+SPELLINGS = [
+    [
+        "30,000 people",
+        "30k people",
+        "30K people",
+        "30 thousand people",
+        "thirty thousand people",
+        "$30k",
+        "30-thousand",
+    ],
+    ["the 10,000m race", "10,000 metres", "10 thousand", "10k"],
+    ["1.5m homes", "1.5M", "1.5 million homes", "1,500,000 homes", "1,500 thousand", "£1.5m", "£1.5mn", "1.5mn"],
+    ["2bn", "2 billion", "2,000m", "2,000 million", "$2b", "2b"],
+    ["$3tn", "3 trillion", "3,000bn"],
+    ["$7m", "7 million", "$7,000k"],
+    ["7", "$7"],
+]
+
+
+@pytest.mark.parametrize("row", range(len(SPELLINGS)))
+def test_magnitudes_compare_by_value(row: int) -> None:
+    for text in SPELLINGS[row]:
+        for summary in SPELLINGS[row]:
+            assert facts_in(text, None, summary)[WRONG] == [], (text, summary)
+        for summary in [each for other in SPELLINGS if other is not SPELLINGS[row] for each in other]:
+            assert facts_in(text, None, summary)[WRONG] != [], (text, summary)
+
+
 @pytest.mark.parametrize("case", PAIRS)
 def test_facts_of_hand_made_articles(case: str) -> None:
     source, reference, summary, (wrong, added, missing) = PAIRS[case]

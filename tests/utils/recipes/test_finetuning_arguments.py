@@ -26,6 +26,12 @@ ISSUE_FLAGS = """--data_dir --config_path --output_dir --gpus --learning_rate --
 --label_smoothing --weight_decay --dropout --attention_dropout --gradient_clip_val --early_stopping_patience
 --num_sanity_val_steps --eval_beams --val_metric --freeze_embeds --freeze_encoder --seed --num_workers
 --resume_from_checkpoint --config --model_name_or_path --tokenizer --task""".split()
+# Those of NVIDIA's finetune.py and run_eval.py, of both its versions, that no option here is called by.
+NVIDIAS = {
+    parse_finetune_arguments: "affinity allreduce_post_accumulation_half_precision load_model_weights_only local_rank "
+    "logger_name n_tpu_cores pre_ln profile src_lang tgt_lang",
+    parse_eval_arguments: "distill do_decoder do_encoder layers local_rank pre_ln sync_timeout",
+}
 STREAM = ("--data_dir", "data/{split}.parquet", "--max_steps", "5", "--val_check_interval", "9")
 ROOT = Path(__file__).parents[3]
 BY_NAME = {*typing.get_type_hints(GenerationOptions)} - {"drop_repeated_sentences", "eval_max_gen_length"}
@@ -41,6 +47,22 @@ def test_help_names_every_flag_of_the_recipe(capsys: pytest.CaptureFixture[str])
     assert stop.value.code == 0
     words = capsys.readouterr().out.split()
     assert [flag for flag in ISSUE_FLAGS if flag not in words] == []
+
+
+def test_names_of_the_recipe_stand_for_options_of_other_names() -> None:
+    args = parse("--adafactor", "--max_grad_norm", "0.5", "--min_num_train_epochs", "2", "--max_epochs", "3")
+    assert args == parse("--optimizer", "adafactor", "--gradient_clip_val=0.5", "--min_epochs=2", "--max_epochs=3")
+
+
+@pytest.mark.parametrize(("parse", "name"), [(parse, name) for parse in NVIDIAS for name in NVIDIAS[parse].split()])
+def test_what_the_recipe_has_and_this_has_not_is_explained(
+    parse: Callable[[list[str]], object], name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        parse([f"--{name}", "x"])
+    error = capsys.readouterr().err
+    assert stop.value.code == 2 and f"unknown argument --{name}; " in error and error.count("\n") == 1
+    assert "did you mean" not in error and "lists what there is" not in error
 
 
 def test_every_option_is_read_somewhere() -> None:

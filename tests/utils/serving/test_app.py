@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
+import gzip
 import json
 import math
 import re
@@ -149,6 +151,17 @@ def test_what_a_page_of_another_origin_can_send_is_refused(client: TestClient, c
     assert asked.status_code == 405
     for refused in (answer, asked):
         assert not [name for name in refused.headers if name.startswith("access-control")]
+
+
+def test_only_the_encoding_of_plain_json_is_read(client: TestClient) -> None:
+    """Editors put a byte order mark before it, which RFC 8259 lets a reader ignore."""
+    body = b'{"text": "A dog ran."}'
+    for content in (body, codecs.BOM_UTF8 + body):
+        answer = client.post("/summarize", content=content, headers={**JSON, "content-encoding": "identity"})
+        assert answer.status_code == 200, answer.text
+    answer = client.post("/summarize", content=gzip.compress(body), headers={**JSON, "content-encoding": "gzip"})
+    error = {"error": "Content-Encoding is 'gzip'; allowed: none, the JSON as it is"}
+    assert (answer.status_code, answer.json()) == (415, error)
 
 
 def test_hosts_that_are_not_allowed_are_refused(client: TestClient) -> None:

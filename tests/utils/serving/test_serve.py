@@ -17,7 +17,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -331,13 +331,36 @@ def test_a_thousand_idle_connections(export: Path, texts: list[str], tmp_path: P
 
 
 def test_requests_in_work_have_a_limit(export: Path) -> None:
+    """Those with GET neither count nor are refused."""
     with server_thread(export, max_clients=1) as (_, address):
         held = sent(address, {"text": "A dog ran."}, missing=10)
-        until(lambda: httpx2.get(f"{address}/metrics").status_code == 503)
-        assert httpx2.get(f"{address}/metrics").json() == {"error": "1 requests are in work; allowed: 1; try again"}
-        assert httpx2.get(f"{address}/healthz").status_code == 200
+        until(lambda: httpx2.post(f"{address}/summarize").status_code == 503)
+        refused = httpx2.post(f"{address}/summarize").json()
+        assert refused == {"error": "1 requests are in work; allowed: 1; try again"}
+        assert [httpx2.get(f"{address}/{path}").status_code for path in ("healthz", "metrics", "")] == [200] * 3
         held.close()
-        until(lambda: httpx2.get(f"{address}/metrics").status_code == 200)
+        until(lambda: httpx2.post(f"{address}/summarize").status_code == 415)
+
+
+def test_clients_that_do_not_read_are_closed(export: Path) -> None:
+    """Others are answered meanwhile."""
+
+    def outcome(client: socket.socket) -> type[OSError] | None:
+        try:
+            client.send(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5000)
+        except OSError as error:
+            return type(error)
+        return None
+
+    with server_thread(export, max_clients=1, read_timeout=1) as (_, address), ExitStack() as stack:
+        clients = [stack.enter_context(socket.socket()) for _ in range(2)]
+        for client in clients:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.connect(("127.0.0.1", httpx2.URL(address).port))
+            client.setblocking(False)
+            until(lambda client=client: outcome(client) is not None)  # nothing takes its requests any more
+        assert httpx2.post(f"{address}/summarize", json={"text": "A dog ran."}, timeout=60).status_code == 200
+        until(lambda: all(outcome(client) not in (None, BlockingIOError) for client in clients))
 
 
 def test_head_is_get_without_a_body(export: Path) -> None:

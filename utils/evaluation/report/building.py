@@ -9,16 +9,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from xxhash import xxh3_64_hexdigest
 
 from bart.errors import InputError
 from bart.files import PathName, replacing
 from utils.app.charts import COLOURS, DARK, GRID, INK, PAPER, Chart, Matrix, draw
 from utils.app.errors import unwritable
+from utils.app.pages import page_template
 from utils.evaluation.report import articles, charts, tables
 from utils.evaluation.report.runs import TARGETS, read_run, scored_splits
 
@@ -70,7 +69,7 @@ def build_report(folders: Sequence[PathName], output: PathName | None = None, sp
     scores = [tables.score_table(runs, name, compared) for name in (splits if len(runs) == 1 else [split])]
     try:
         pictures.mkdir(parents=True, exist_ok=True)
-        page = _template().render(
+        page = page_template(Path(__file__).with_name("page.html")).render(
             runs=runs,
             split=split,
             compared=compared,
@@ -88,15 +87,6 @@ def build_report(folders: Sequence[PathName], output: PathName | None = None, sp
     except OSError as error:
         raise unwritable(f"{output}", error) from None
     return output
-
-
-@cache
-def _template() -> Template:
-    templates = Environment(
-        loader=FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    templates.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "allow_nan": False, "separators": (",", ":")}
-    return templates.get_template("page.html")
 
 
 def _comparison(folders: Sequence[Path]) -> Path:

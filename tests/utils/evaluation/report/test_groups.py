@@ -16,7 +16,7 @@ from utils.evaluation.report.runs import read_run
 def write_classified(folder: Path, classes: int, task: str = "classification") -> Path:
     """A run that scored two examples of each class, one of which is taken for the next class."""
     folder.mkdir()
-    names = [f"class <{number}>" for number in range(classes)]
+    names = [f"class <b>{number}" for number in range(classes)]
     confusion = {name: {name: 1, names[(place + 1) % classes]: 1} for place, name in enumerate(names)}
     row = {"precision": 50.0, "recall": 50.0, "f1": 50.0, "support": 2}
     error = {"index": 3, "text": "a text", "reference": names[0], "prediction": names[1], "confidence": 98.5}
@@ -38,12 +38,13 @@ def test_classes_and_errors(classes: int, tmp_path: Path) -> None:
     """A matrix of up to 40 classes is drawn; of more, the frequent confusions are listed."""
     folder = write_classified(tmp_path / "run", classes)
     page = page_of(folder)
-    assert "Class precision recall F1 support class <0> 50.00 50.00 50.00 2" in page.text
-    assert "a text class <0> class <1> 98.50 4" in page.text
+    assert "b" not in page.tags
+    assert "Class precision recall F1 support class <b>0 50.00 50.00 50.00 2" in page.text
+    assert "a text class <b>0 class <b>1 98.50 4" in page.text
     assert (
         ("chart-confusion" in page.identities) == (folder / "report_figures/confusion.png").exists() == (classes == 3)
     )
-    assert ("class <0> class <1> 1 50.0" in page.text) == (classes == 41)
+    assert ("class <b>0 class <b>1 1 50.0" in page.text) == (classes == 41)
     tables = [table for table in tables_of(read_run(folder), "test") if table.rows]
     assert [len(table.rows) for table in tables] == [2, classes, min(classes, 20), 1]
     assert "a text" not in str(tables)
@@ -61,5 +62,5 @@ def test_words_fit_the_task(tmp_path: Path) -> None:
 def test_runs_are_compared_by_f1(tmp_path: Path) -> None:
     folders = [write_classified(tmp_path / name, 3) for name in ("one", "two")]
     page = page_of(*folders)
-    assert "Class F1, one F1, two class <0> 50.00 50.00" in page.text
+    assert "Class F1, one F1, two class <b>0 50.00 50.00" in page.text
     assert isinstance(page, Page) and "chart-confusion" not in page.identities
