@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -85,9 +85,8 @@ def read_conll(
 ) -> list[Sentence]:
     """Read a CoNLL file, whose columns stand between tabs, or between blanks.
 
-    Comments, which begin with #, a header, and words that are blank are left out. By default the first column holds the
-    words and the last one the tags. Where the first column numbers the words, the second one holds them, and the first
-    one in a scheme such as BIO their tags: GermEval's last column holds inner entities. The log says what was taken.
+    Comments, which begin with #, a header, and words that are blank are left out. Where no option names the columns,
+    `_found` tells them by their cells. The log says what was taken.
 
     Args:
         labelled: read the tags.
@@ -97,7 +96,7 @@ def read_conll(
             is not given; the only column of a file holds words.
 
     Raises:
-        InputError: a line has other columns than most, a column is not there, or nobody can tell the column of tags.
+        InputError: a line has other columns than most, a column is not there, or nobody can tell which one is meant.
     """
     rows, is_tabbed = _rows(path)
     likely = [row for row in rows if not row.line.startswith("#")] or rows
@@ -110,16 +109,27 @@ def read_conll(
     if likely and _is_header(likely[0], likely[1:]):
         header, *likely = likely
         names = header.columns
-    is_numbered = width > (2 if labelled else 1) and _are_numbers(likely)
+    numbers = [place for place in range(width) if width > (2 if labelled else 1) and _are_numbers(likely, place)]
+    is_numbered = 0 in numbers
 
     place_of = partial(_place_of, path, width, names)
-    usual = next((place for place, name in enumerate(names) if name.lower() in HEADINGS), int(is_numbered))
-    words_in = place_of("words_column", words_column, trained.get("words_column"), usual)
-    usual_tags: int | None = width - 1
-    if labelled and is_numbered and width > 3:
-        usual_tags = next((place for place in range(words_in + 1, width) if _holds_tags(likely, place)), None)
-    tags_in = place_of(tags_option, tags_column, trained.get("tags_column") if labelled else None, usual_tags)
+    words_in = place_of("words_column", words_column, trained.get("words_column"))
+    tags_in = place_of(tags_option, tags_column, trained.get("tags_column") if labelled else None)
+    if words_in is None:
+        words_in = next((place for place, name in enumerate(names) if name.lower() in HEADINGS), None)
+    words_in, tags_in = _found(likely, width, names, numbers, words_in, tags_in)
+    if (
+        None in (words_in, tags_in) and tags_option != "tags_column"
+    ):  # metrics have no option for words, and compare them
+        words_in, tags_in = _found(likely, width, names, numbers, int(is_numbered), tags_in)
+    if words_in is None or (labelled and tags_in is None):
+        needed = f"words and tags; name them with --words_column and --{tags_option}"
+        needed = needed if labelled else "words; name it with --words_column"
+        raise InputError(f"{path}: nothing tells the column of {needed} (allowed: {_allowed(width, names)})")
+    tags_in = width - 1 if tags_in is None else tags_in
     known = {row.columns[tags_in] for row in likely}
+    if labelled and likely and all("*" in tag for tag in known):
+        raise InputError(f"{path}: the tags are spans in brackets, such as {max(known)}; allowed: tags such as B-PER")
     layout = _Layout(width, is_tabbed, tags_in, known, scheme_of(known))
 
     left_out: Counter[str] = Counter(header=int(header is not None))
@@ -155,19 +165,56 @@ def read_conll(
 
 
 def _place_of(
-    path: Path, width: int, names: list[str], option: str, given: str | None, trained: str | None, usual: int | None
-) -> int:
-    """The place of a column that is given, or was read in training, by name or number; otherwise the usual one."""
+    path: Path, width: int, names: list[str], option: str, given: str | None, trained: str | None
+) -> int | None:
+    """The place of a column that is given, or was read in training, by name or number; None where neither is."""
     wanted = trained if given is None else given
     if wanted in names:
         return names.index(wanted)
     if wanted is not None and wanted.isdecimal() and 1 <= int(wanted) <= width:
         return int(wanted) - 1
-    if given is None and usual is not None and (wanted is None or width == 1):
-        return usual
-    missing = "nothing tells the column" if wanted is None else f"column {wanted}, which training read, is missing"
-    value = f"not given, and {missing}" if given is None else given
-    raise InputError(f"{path}: --{option} is {value}; allowed: {', '.join([f'1 to {width}', *names])}")
+    if given is None and (wanted is None or width == 1):
+        return None
+    value = f"not given, and column {wanted}, which training read, is missing" if given is None else given
+    raise InputError(f"{path}: --{option} is {value}; allowed: {_allowed(width, names)}")
+
+
+def _allowed(width: int, names: list[str]) -> str:
+    return ", ".join([f"1 to {width}", *names])
+
+
+def _found(
+    rows: Sequence[_Row], width: int, names: list[str], numbers: list[int], words_in: int | None, tags_in: int | None
+) -> tuple[int | None, int | None]:
+    """The places of words and tags that are given, or that cells tell; None of those that nobody can tell.
+
+    Words are in no scheme of tags, and neither numbers nor the same all over a sentence. Tags are in the last column
+    or, where words are numbered, in the first one in a scheme: GermEval's last column holds inner entities. Other
+    columns hold tags if they are the only ones in a scheme, or have no more different cells than words.
+    """
+    last, is_given = width - 1, words_in is not None
+    if not rows or width == 1:
+        return words_in if is_given else 0, last if tags_in is None else tags_in
+    cells = [{row.columns[place] for row in rows} for place in range(width)]
+    free = [place for place in range(width) if place not in (*numbers, words_in, tags_in)]
+    tagged = [place for place in free if _holds_tags(cells[place])]
+    others = [place for place in free if place not in tagged]
+    varied = others if len(others) == 1 else [place for place in others if not _is_constant(rows, place)]
+    # Offsets and names of lines have a digit in each cell.
+    texts = [place for place in varied if not all(re.search(r"\d", cell) for cell in cells[place])] or varied
+    if not is_given and texts and len(cells[texts[0]]) == max(len(cells[place]) for place in texts):
+        words_in, *texts = texts
+    if tags_in is not None or words_in is None:
+        return words_in, tags_in
+    if 0 in numbers and width > 3:
+        return words_in, next((place for place in tagged if not _are_phrases(cells[place])), None)
+    if last in tagged or (names and names[-1].lower() in TAG_HEADINGS):
+        return words_in, last
+    plain = [place for place in varied if place != words_in] or [place for place in others if place > words_in]
+    if tagged and not texts:
+        return words_in, tagged[0] if len(tagged) == 1 else None
+    is_clear = not tagged and len(plain) == 1 and (is_given or len(cells[plain[0]]) <= len(cells[words_in]))
+    return words_in, plain[0] if is_clear else None
 
 
 def _rows(path: Path) -> tuple[list[_Row], bool]:
@@ -211,24 +258,35 @@ def _is_header(first: _Row, others: Sequence[_Row]) -> bool:
     return bool(names & HEADINGS and names & TAG_HEADINGS)
 
 
-def _are_numbers(rows: Sequence[_Row]) -> bool:
-    """True where the first column counts the words of sentences of more than one."""
+def _are_numbers(rows: Sequence[_Row], place: int) -> bool:
+    """True where a column counts the words of sentences of more than one."""
     longest = 0
     for _, sentence in groupby(rows, key=lambda row: row.sentence):
-        cells = [row.columns[0] for row in sentence if not re.fullmatch(r"\d+[-.]\d+", row.columns[0])]
+        cells = [row.columns[place] for row in sentence if not re.fullmatch(r"\d+[-.]\d+", row.columns[place])]
         if not all(map(str.isdecimal, cells)):
             return False
-        steps = {int(cell) - place for place, cell in enumerate(cells)}
+        steps = {int(cell) - number for number, cell in enumerate(cells)}
         if len(steps) > 1:
             return False
         longest = max(longest, len(cells))
     return longest > 1
 
 
-def _holds_tags(rows: Sequence[_Row], place: int) -> bool:
-    """True for a column of tags in a scheme, or outside alone, that are no phrases."""
-    tags = {row.columns[place] for row in rows}
-    scheme = scheme_of(tags)
+def _holds_tags(cells: Set[str]) -> bool:
+    """True for tags in a scheme, or outside alone; a lonely I may be a word."""
+    scheme = scheme_of(cells)
     if scheme is None:
-        return all(map(is_outside, tags))
-    return not PHRASES & {scheme.kind(tag) for tag in tags}
+        return all(map(is_outside, cells))
+    return len(cells) > 1 or any(map(scheme.kind, cells))
+
+
+def _is_constant(rows: Sequence[_Row], place: int) -> bool:
+    """True where all cells of a sentence are the same, in all sentences of more than one word, if there are such."""
+    sentences = [[row.columns[place] for row in each] for _, each in groupby(rows, key=lambda row: row.sentence)]
+    long = [cells for cells in sentences if len(cells) > 1]
+    return bool(long) and all(len({*cells}) == 1 for cells in long)
+
+
+def _are_phrases(tags: Set[str]) -> bool:
+    scheme = scheme_of(tags)
+    return scheme is not None and not PHRASES.isdisjoint(map(scheme.kind, tags))

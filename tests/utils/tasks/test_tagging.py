@@ -165,7 +165,7 @@ def test_one_file_is_split_by_its_sentences(tmp_path: Path) -> None:
 )
 def test_the_log_says_the_scheme(tags: str, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    (tmp_path / "train.conll").write_text("".join(f"word {tag}\n" for tag in tags.split()))
+    (tmp_path / "train.conll").write_text("".join(f"w{number} {tag}\n" for number, tag in enumerate(tags.split())))
     task = Tagging(Place(str(tmp_path)))
     learned = task.learn(task.read("train"))
     assert said in caplog.text
