@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress, count
+from itertools import chain, compress, count
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,7 +42,7 @@ from utils.metrics.classification import (
     read_label,
     sets_of,
 )
-from utils.metrics.significance import pearson_of
+from utils.metrics.significance import pearson_of, scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.model_to_train import renamed
 from utils.tasks.glue import GLUE, HUB_SET, submission
@@ -385,23 +385,34 @@ class Classification(TextTask):
             wrong = zip(count(), raw.texts, map(name_of, raw.labels), map("{:.4g}".format, chosen), apart, strict=False)
             errors, surest = surest_errors(wrong, len(chosen), "difference")
             return {**of_numbers(chosen, targets), "errors": errors}, {"error": surest}
-        goal, predicted = _sets(np.array(targets), predictions, loaded)
-        is_single, is_right = problem == SINGLE_LABEL, (goal == predicted).all(axis=1)
-        counts = each_count(predicted, goal).sum(axis=0)
-        scores = _metrics_of(np.append(is_right.sum(), counts), len(goal), loaded)
-        names = [*labels, UNKNOWN][: goal.shape[1] - (is_single and not goal[:, -1].any())]
-        scores["groups"] = {"class" if is_single else "label": scores_by_class(names, *counts[:, : len(names)])}
+        every = [
+            [[*map(name_of, each if isinstance(each, list) else [each])] for each in side]
+            for side in (raw.labels, [prediction.values["chosen"] for prediction in predictions])
+        ]
+        names = [*labels, *in_order({*chain.from_iterable(every[0])} - {*labels})]
+        goal, predicted = (sets_of(side, names) for side in every)
+
+        def counts_of(sets: np.ndarray) -> np.ndarray:
+            return np.column_stack([(sets == goal).all(axis=1), each_count(sets, goal).reshape(len(goal), -1)])
+
+        def scores_of(sums: np.ndarray) -> dict[str, float]:
+            return _metrics_of(sums, len(goal), loaded)
+
+        is_single, counts = problem == SINGLE_LABEL, counts_of(predicted)
+        is_right, scores = counts[:, 0] > 0, scores_and_intervals(counts, scores_of)
+        common = np.frombuffer(Counter(map(bytes, goal)).most_common(1)[0][0], bool)
+        always = scores_of(counts_of(np.broadcast_to(common, goal.shape)).sum(axis=0))
+        scores["baselines"] = {f"always {JOINT.join(compress(names, common)) or 'none'}": always}
+        by_class = scores_by_class(names, *counts[:, 1:].sum(axis=0).reshape(3, -1))
+        scores["groups"] = {"class" if is_single else "label": by_class}
         shares = np.array([list(prediction.values["scores"].values()) for prediction in predictions])
         if is_single:
-            sides = ([names[number] for number in side.argmax(axis=1)] for side in (goal, predicted))
-            scores["confusion"] = confusion_of_classes(names, *sides)
+            scores["confusion"] = confusion_of_classes(names, *map(chain.from_iterable, every))
             confidence = shares.max(axis=1)
         else:  # the one of the label that is wrong by most
             confidence = np.where(goal == predicted, 0, np.where(predicted, shares, 1 - shares)).max(axis=1)
-        given = (", ".join(map(name_of, each if isinstance(each, list) else [each])) for each in raw.labels)
-        chosen = (", ".join(compress(names, row)) for row in predicted)
-        every = zip(count(), raw.texts, given, chosen, (100 * confidence).tolist(), strict=False)
-        scores["errors"], surest = surest_errors(compress(every, ~is_right), len(goal))
+        listed = zip(count(), raw.texts, *(map(JOINT.join, side) for side in every), 100 * confidence, strict=False)
+        scores["errors"], surest = surest_errors(compress(listed, ~is_right), len(goal))
         return scores, {"accuracy": 100.0 * is_right, "confident_error": surest}
 
     def row(self, raw: LabelledTexts, examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:

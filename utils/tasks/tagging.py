@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,6 +44,7 @@ from utils.metrics.entities import (
     tag_counts,
     tag_scores,
 )
+from utils.metrics.significance import scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
@@ -129,7 +131,9 @@ class Tagging(HeadTask):
 
     def read(self, split: str, for_scoring: bool = False) -> list[Sentence]:
         options, data_dir, (held_in, choice) = self.options, self.place.data_dir, self.place.chosen(split)
-        file = _conll_file(data_dir, held_in)
+        file, folder = _conll_file(data_dir, held_in), Path(data_dir).expanduser()
+        if file is None and folder.is_dir() and table_in(folder, held_in) is None:
+            return self._read_table(held_in, choice)  # which says that there is no such split
         kind, of_others = ("column", "field") if file is not None else ("field", "column")
         for side in ("words", "tags"):
             if (value := getattr(options, f"{side}_{of_others}")) is not None:
@@ -139,7 +143,7 @@ class Tagging(HeadTask):
         else:
             given = options.words_column, options.tags_column
             sentences = read_conll(file, self.is_labelled, *given, trained=self.file_columns)
-            if file == Path(data_dir).expanduser():  # one for all splits
+            if file == folder:  # one for all splits
                 sentences = of_split(split, sentences, _text_of)
             sentences = choice.of(sentences, _text_of)
             if self.is_labelled and options.tag_names is not None:
@@ -173,6 +177,16 @@ class Tagging(HeadTask):
         for sentence in raw:
             for number, tag in enumerate(sentence.tags or (), 1):
                 yield tag, f"{sentence.name}, word {number}"
+
+    def check_labels(self, examples: Mapping[str, Any], learned: Labels) -> None:
+        """Compare the kinds of entities: B-ORG of IOB1 is no other label than I-ORG, which training may have alone."""
+        scheme, every = scheme_of(learned.names), {tag for raw in examples.values() for tag, _ in self.labels_in(raw)}
+        whole = scheme_of({*learned.names, *every})
+        if scheme is not None and whole is not None and {scheme.name, whole.name} <= {"BIO", "IOE"}:
+            kinds, known = {*map(scheme.kind, learned.names)} - {None}, learned.names
+            alike = sorted(tag for tag in every - {*known} if scheme.kind(tag) in kinds)
+            learned = replace(learned, names=[*known, *alike])
+        super().check_labels(examples, learned)
 
     def _read_table(self, split: str, choice: Choice) -> list[Sentence]:
         options, where = self.options, self.place.data_dir
@@ -331,11 +345,14 @@ class Tagging(HeadTask):
 
     def score(self, raw: list[Sentence], predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
         scheme = scheme_of(loaded.labels)
-        groups = groups_of(loaded.labels, scheme)
+        right = Counter(tag for tag, _ in self.labels_in(raw))
+        groups = groups_of([*loaded.labels, *sorted({*right} - {*loaded.labels})], scheme)
         pairs = [
             (prediction.values["tags"], sentence.tags) for prediction, sentence in zip(predictions, raw, strict=True)
         ]
-        counts = sum(tag_counts(*pair, groups, scheme) for pair in pairs)
+        [(common, _)] = right.most_common(1)
+        constant = sum(tag_counts([common] * len(tags), tags, groups, scheme) for _, tags in pairs)
+        counts = np.array([tag_counts(*pair, groups, scheme) for pair in pairs])
         predicted, right = (kinds_of(chain.from_iterable(tags), scheme) for tags in zip(*pairs, strict=True))
         errors, surest = surest_errors(
             (
@@ -349,8 +366,9 @@ class Tagging(HeadTask):
             len(raw),
         )
         scores = {
-            **tag_scores(counts, scheme),
-            "groups": {"tag" if scheme is None else "kind of entity": scores_by_group(counts, groups)},
+            **scores_and_intervals(counts, lambda sums: tag_scores(sums, scheme)),
+            "baselines": {f"always {common}": tag_scores(constant, scheme)},
+            "groups": {"tag" if scheme is None else "kind of entity": scores_by_group(counts.sum(axis=0), groups)},
             "confusion": confusion_of_classes(groups if scheme is None else [OUTSIDE, *groups], right, predicted),
             "errors": errors,
         }

@@ -6,10 +6,12 @@ import csv
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
 import pytest
+from sklearn import metrics as sklearn_metrics
 from transformers import BertConfig as TheirConfig
 
 import finetune
@@ -30,6 +32,7 @@ from utils.tasks.classification import (
     LabelledTexts,
     _target,
 )
+from utils.tasks.task import Prediction
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "one_thread")
 
@@ -289,3 +292,25 @@ def test_a_task_of_glue_in_a_directory_is_trained_and_predicted(published: Path,
     assert [line[2:] for line in lines[1:]] == [str(int(name == "positive")) for name in predicted]
     predict([str(tmp_path / "run"), f"{place}/test.tsv", "--output", str(tmp_path / "out"), "--gpus", "0"])
     assert (tmp_path / "out").read_text().splitlines() == predicted
+
+
+def test_classes_that_training_has_not_seen_are_scored_one_by_one() -> None:
+    """Each has no F1 and all its support. Intervals and the scores of the commonest class are shown beside."""
+    right, guesses = ["x", "y", "z", "x", "w", "x"] * 9, ["x", "x", "y", "x", "x", "y"] * 9
+    raw = LabelledTexts([""] * len(right), ["a"] * len(right), None, right)
+    predictions = [Prediction({"chosen": label, "scores": {"x": 0.7, "y": 0.3}}, 0.0, 1) for label in guesses]
+    model = SimpleNamespace(config=SimpleNamespace(problem_type=SINGLE_LABEL))
+    loaded = SimpleNamespace(labels=["x", "y", "v"], model=model)
+    scores, _ = Classification(Place("")).score(raw, predictions, loaded)
+    report = sklearn_metrics.classification_report(right, guesses, output_dict=True, zero_division=0)
+    ours = scores["groups"]["class"]
+    assert list(ours) == ["x", "y", "v", "w", "z"]
+    for label in "xywz":
+        assert ours[label]["f1"] == pytest.approx(100 * report[label]["f1-score"])
+        assert ours[label]["support"] == report[label]["support"] == sum(scores["confusion"][label].values())
+    assert scores["f1"] == pytest.approx(100 * report["macro avg"]["f1-score"])
+    always = sklearn_metrics.f1_score(right, ["x"] * len(right), average="macro", zero_division=0)
+    assert scores["baselines"]["always x"]["f1"] == pytest.approx(100 * always)
+    low, high = scores["intervals"]["accuracy"]
+    spread = 196 * (report["accuracy"] * (1 - report["accuracy"]) / len(right)) ** 0.5
+    assert (low, high) == pytest.approx((scores["accuracy"] - spread, scores["accuracy"] + spread), abs=3)
