@@ -25,7 +25,8 @@ TAG_HEADINGS = {
     *("tag", "tags", "label", "labels", "class", "pos", "pos_tag", "pos_tags", "upos", "xpos", "ner", "ner_tag"),
     *("ner_tags", "chunk", "entity", "entities", "iob", "bio"),
 }
-PHRASES = {"NP", "VP", "PP"}  # which CoNLL-2000 tags, in a column beside that of names
+# Tags of phrases, which CoNLL-2000 has, and sets of names in a column beside these.
+PHRASES = {f"{letter}-{kind}" for letter in "BI" for kind in ("NP", "VP", "PP")}
 
 
 @dataclass(frozen=True)
@@ -118,14 +119,12 @@ def read_conll(
     if words_in is None:
         words_in = next((place for place, name in enumerate(names) if name.lower() in HEADINGS), None)
     words_in, tags_in = _found(likely, width, names, numbers, words_in, tags_in)
-    if (
-        None in (words_in, tags_in) and tags_option != "tags_column"
-    ):  # metrics have no option for words, and compare them
+    is_metric = tags_option != "tags_column"  # it compares words, and has no option for their column
+    if is_metric and None in (words_in, tags_in):
         words_in, tags_in = _found(likely, width, names, numbers, int(is_numbered), tags_in)
     if words_in is None or (labelled and tags_in is None):
-        needed = f"words and tags; name them with --words_column and --{tags_option}"
-        needed = needed if labelled else "words; name it with --words_column"
-        raise InputError(f"{path}: nothing tells the column of {needed} (allowed: {_allowed(width, names)})")
+        needed = f"--words_column and --{tags_option} are needed, since nothing tells the columns"
+        raise InputError(f"{path}: {needed}; allowed: {_listed(width, names)}")
     tags_in = width - 1 if tags_in is None else tags_in
     known = {row.columns[tags_in] for row in likely}
     if labelled and likely and all("*" in tag for tag in known):
@@ -176,10 +175,10 @@ def _place_of(
     if given is None and (wanted is None or width == 1):
         return None
     value = f"not given, and column {wanted}, which training read, is missing" if given is None else given
-    raise InputError(f"{path}: --{option} is {value}; allowed: {_allowed(width, names)}")
+    raise InputError(f"{path}: --{option} is {value}; allowed: {_listed(width, names)}")
 
 
-def _allowed(width: int, names: list[str]) -> str:
+def _listed(width: int, names: list[str]) -> str:
     return ", ".join([f"1 to {width}", *names])
 
 
@@ -207,7 +206,7 @@ def _found(
     if tags_in is not None or words_in is None:
         return words_in, tags_in
     if 0 in numbers and width > 3:
-        return words_in, next((place for place in tagged if not _are_phrases(cells[place])), None)
+        return words_in, next((place for place in tagged if PHRASES.isdisjoint(cells[place])), None)
     if last in tagged or (names and names[-1].lower() in TAG_HEADINGS):
         return words_in, last
     plain = [place for place in varied if place != words_in] or [place for place in others if place > words_in]
@@ -285,8 +284,3 @@ def _is_constant(rows: Sequence[_Row], place: int) -> bool:
     sentences = [[row.columns[place] for row in each] for _, each in groupby(rows, key=lambda row: row.sentence)]
     long = [cells for cells in sentences if len(cells) > 1]
     return bool(long) and all(len({*cells}) == 1 for cells in long)
-
-
-def _are_phrases(tags: Set[str]) -> bool:
-    scheme = scheme_of(tags)
-    return scheme is not None and not PHRASES.isdisjoint(map(scheme.kind, tags))
