@@ -28,6 +28,7 @@ from utils.data.batches import Inputs
 from utils.data.columns import Record, column_of, names_in, read_records, text_in
 from utils.data.options import PlaceOptions
 from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed
+from utils.data.splits import check_split
 from utils.data.tokenized import encode_cut, warn_of_cut
 from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
 from utils.metrics.classification import (
@@ -75,6 +76,10 @@ class ClassificationOptions(LabelOptions):
     label_field: str | None = option(None, help=f"column of the labels; by default {', '.join(LABELS)}")
     label_separator: str | None = option(
         None, help="what stands between the labels of a text such as a cell of CSV, which then holds any number of them"
+    )
+    drop_label: tuple[str, ...] | None = option(
+        None,
+        help="labels whose rows are left out, such as - of SNLI; -1 stands for null, too, as the Hub's -1 is read",
     )
     mismatched: bool = option(False, help="read MNLI's mismatched validation or test set in place of the matched one")
 
@@ -148,7 +153,7 @@ class Classification(TextTask):
     Options = ClassificationOptions
     TrainingOptions = ClassificationTrainingOptions
     model_classes = (BartForSequenceClassification, BertForSequenceClassification)
-    kept = ("max_source_length", "label_field")
+    kept = ("max_source_length", "label_field", "drop_label")
     separator = JOINT
     metrics: ClassVar[Mapping[str, str]] = {name: "max" for names in METRICS.values() for name in names}
 
@@ -205,23 +210,41 @@ class Classification(TextTask):
         columns = self.columns_in(names)
         if len(columns) == 1 and (more := {*PAIRS} & {*names} - {*columns}):
             logger.warning("%s: %s is not read; --pair_field makes pairs of it", data_dir, " or ".join(sorted(more)))
-        texts = self.given(records, columns)
         # Nobody but gluebenchmark.com knows the labels of its test sets.
         is_secret = self.glue is not None and split == "test"
         if not self.is_labelled or (is_secret and is_streamed(data_dir)):
-            return texts
+            return self.given(records, columns)
         label, trained = options.label_field, [*filter(None, [self.trained.get("label_field")])]
         if label is not None or not is_secret or {*trained, *LABELS} & {*names}:
             label = column_of("label_field", label, LABELS, names, data_dir, trained)
         if is_secret and all(name_of(record.values.get(label)) in ("-1", "None", "") for record in records):
             logger.info("%s: test examples have no labels, or -1 for none, and are only predicted", data_dir)
-            return texts
-        separator = options.label_separator
+            return self.given(records, columns)
+        records, separator = self._labelled(records, label, split), options.label_separator
         labels = [read_label(f"{name}: {label}", values.get(label), separator) for name, values in records]
+        if (classes := self.label_names()) is not None:
+            labels = [self.named(record.name, each, classes) for record, each in zip(records, labels, strict=True)]
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
             numbered = {str(number): name for number, name in enumerate(self.glue.labels)}
             labels = [numbered.get(name_of(label), label) for label in labels]
-        return dataclasses.replace(texts, labels=labels)
+        return dataclasses.replace(self.given(records, columns), labels=labels)
+
+    def _labelled(self, records: list[Record], label: str, split: str) -> list[Record]:
+        """The rows without those whose label is left out, by --drop_label or in training; the log counts these."""
+        where, dropped = self.place.data_dir, self.options.drop_label or self.trained.get("drop_label") or ()
+        values = [record.values.get(label) for record in records]
+        names = ["-1" if value is None else name_of(str(value).strip()) for value in values]
+        kept = [record for record, name in zip(records, names, strict=True) if name not in dropped]
+        if dropped:
+            counted = f"{len(records) - len(kept):,} of {len(records):,} rows"
+            logger.info("%s, %s: %s are left out, by --drop_label %s", where, split, counted, " ".join(dropped))
+            check_split(kept, where, split, "rows with other labels")
+        missing = None if None in values else "-"
+        if not dropped and missing in values and (missing is None or "+" not in values):
+            row = values.index(missing)
+            way = f"--drop_label {names[row]} leaves such rows out, and with another value keeps them"
+            raise InputError(f"{records[row].name}: {label} is {missing!r}; allowed: a label that is not blank; {way}")
+        return kept
 
     def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
         typed = ("text", "pair") if "pair" in columns else ("text",)
@@ -266,6 +289,8 @@ class Classification(TextTask):
             raise InputError(
                 f"{self.place.data_dir}: the training labels are {', '.join(ordered) or 'none'}; allowed: at least two"
             )
+        if "-1" in ordered:
+            logger.warning("the label -1 is a class; --drop_label -1 leaves its rows out")
         folded = Counter(map(str.casefold, ordered))
         if alike := [name for name in ordered if folded[name.casefold()] > 1]:
             logger.warning("labels that differ in case alone are different ones: %s", ", ".join(alike))

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
-from bart.files import read_json
 from bart.modeling.heads import STACKS, BartForTokenClassification
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
@@ -50,7 +49,7 @@ from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
 from utils.tasks.task import Prediction, Scores
 from utils.text.conll import Sentence, read_conll
-from utils.text.lines import list_in, read_lines
+from utils.text.lines import list_in
 from utils.text.scripts import WORD_CHARACTERS
 from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
 
@@ -60,7 +59,6 @@ CONLL_COLUMNS = ("words_column", "tags_column")  # options whose values the mode
 # Words of a text in any script, and marks between them, as CoNLL's sets have them.
 WORD_OR_MARK = regex.compile(rf"[{WORD_CHARACTERS}_]+|[^{WORD_CHARACTERS}_\s\x1c-\x1f]")
 UNREAD = 0  # the place of `<s>` or `[CLS]`
-NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
 
 
 @dataclass(frozen=True)
@@ -77,11 +75,6 @@ class TaggingOptions(LabelOptions):
         "that does not count words",
     )
     tags_column: str | None = option(None, help="column of their tags; by default the last one")
-    tag_names: tuple[str, ...] | None = option(
-        None,
-        help="names of tags that are numbers, in their order, or a file of them: one a line, or a JSON object; by "
-        f"default {', '.join(NAMES_FILES)} in the data directory",
-    )
 
 
 @dataclass(frozen=True)
@@ -146,9 +139,8 @@ class Tagging(HeadTask):
             if file == folder:  # one for all splits
                 sentences = of_split(split, sentences, _text_of)
             sentences = choice.of(sentences, _text_of)
-            if self.is_labelled and options.tag_names is not None:
-                names = self._tag_names()
-                sentences = [replace(s, tags=[_named(s.name, tag, names) for tag in s.tags]) for s in sentences]
+            if self.is_labelled and (names := self.label_names()) is not None:
+                sentences = [replace(s, tags=self.named(s.name, s.tags, names)) for s in sentences]
         check_split(sentences, data_dir, split, "sentences")
         return sentences
 
@@ -199,7 +191,7 @@ class Tagging(HeadTask):
         words_in, tags_in, names = words_column(columns), None, None
         if self.is_labelled:
             tags_in = column_of("tags_field", options.tags_field, TAGS, columns, where, self.columns[1:])
-            names = self._tag_names()
+            names = self.label_names(in_folder=True)
         sentences, blank = [], 0
         for record in records:
             words = _strings(record.name, words_in, _listed(record.values.get(words_in)), may_be_blank=True)
@@ -212,7 +204,7 @@ class Tagging(HeadTask):
                     if len(words) != len(tags):
                         counts = f"{len(words)} words and {len(tags)} tags"
                         raise InputError(f"{record.name}: {counts}; they must be equally many")
-                    tags = [_named(record.name, tags[number], names) for number in kept]
+                    tags = self.named(record.name, [tags[number] for number in kept], names)
                 _strings(record.name, tags_in, tags, may_be_blank=not kept)
             if kept:
                 sentences.append(Sentence(record.name, [words[number] for number in kept], tags, words_in))
@@ -220,22 +212,6 @@ class Tagging(HeadTask):
             empty = len(records) - len(sentences)
             logger.info("%s, %s: %d blank words and %d sentences of no others left out", where, split, blank, empty)
         return sentences
-
-    def _tag_names(self) -> list[str] | None:
-        """The names of tags that are numbers: those of --tag_names, or of a file in the data directory."""
-        given, folder = self.options.tag_names, Path(self.place.data_dir).expanduser()
-        files = [folder / name for name in NAMES_FILES] if given is None else [Path(given[0])]
-        file = next(filter(Path.is_file, files), None)
-        if file is None:
-            return None if given is None else [name for part in given for name in part.split(",")]
-        if file.suffix != ".json":
-            return read_lines(file)
-        content = read_json(file)
-        by_number = content if "0" in content else {str(number): name for name, number in content.items()}
-        names = [by_number.get(str(number)) for number in range(len(by_number))]
-        if not all(isinstance(name, str) for name in names):
-            raise InputError(f"{file}: allowed: names of tags by their numbers from 0, or numbers by names")
-        return names
 
     def records(self, file: Path) -> Iterable[Record]:
         if _conll_file(str(file), WHOLE) is None:
@@ -420,16 +396,3 @@ def _strings(where: str, column: str, values: Any, may_be_blank: bool = False) -
     if not is_list or not (may_be_blank or (values and all(text.strip() for text in values))):
         raise InputError(f"{where}: {column} is {shortened(values)}; allowed: a list of texts that are not blank")
     return values
-
-
-def _named(where: str, tag: Any, names: Sequence[str] | None) -> Any:
-    """A tag, by its name where it is a number."""
-    is_number = isinstance(tag, int) or (isinstance(tag, str) and tag.isdecimal() and names is not None)
-    if not is_number or isinstance(tag, bool):
-        return tag
-    if names is None or not 0 <= int(tag) < len(names):
-        allowed = "names, or numbers that --tag_names names"
-        if names is not None:
-            allowed = f"0 to {len(names) - 1}, for {', '.join(names)}"
-        raise InputError(f"{where}: a tag is {tag}; allowed: {allowed}")
-    return names[int(tag)]

@@ -314,3 +314,44 @@ def test_classes_that_training_has_not_seen_are_scored_one_by_one() -> None:
     low, high = scores["intervals"]["accuracy"]
     spread = 196 * (report["accuracy"] * (1 - report["accuracy"]) / len(right)) ** 0.5
     assert (low, high) == pytest.approx((scores["accuracy"] - spread, scores["accuracy"] + spread), abs=3)
+
+
+def test_rows_without_a_label_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """SNLI has - where its annotators disagree, and the Hub has -1, which means null to `datasets`."""
+    caplog.set_level("INFO")
+    rows = [{"text": text, "label": label} for text, label in zip("abcd", "x-y-", strict=True)]
+    place = write(tmp_path, train_jsonl="\n".join(map(json.dumps, rows)), val_jsonl=json.dumps(rows[1]))
+    with pytest.raises(InputError, match="train.jsonl:2: label is '-'; .*; --drop_label - leaves such rows out"):
+        read(place)
+    left = read(place, drop_label=("-", "?"))
+    theirs = datasets.Dataset.from_list(rows).filter(lambda row: row["label"] != "-")
+    assert (left.texts, left.labels) == (theirs["text"][:], theirs["label"][:])
+    assert "train: 2 of 4 rows are left out, by --drop_label - ?" in caplog.text
+    with pytest.raises(InputError, match="the val split has no rows with other labels"):
+        Classification(Place(place)).as_trained(BertConfig(drop_label=["-"])).read("val")  # as in training
+    assert read(place, "val", drop_label=("?",)).labels == ["-"]
+    assert read(write(tmp_path / "signs", train_csv="text,label\na,+\nb,-\n")).labels == ["+", "-"]
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["x", "y"])})
+    (tmp_path / "hub").mkdir()
+    datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, -1]}, features).to_parquet(
+        tmp_path / "hub/val.parquet"
+    )
+    with pytest.raises(InputError, match="val.parquet:2: label is None; .*; --drop_label -1 leaves such rows out"):
+        read(str(tmp_path / "hub"), "val")
+    assert read(str(tmp_path / "hub"), "val", drop_label=("-1",)).labels == ["y"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["0\tanger\n1\tjoy\t_words_\n2\tfear, joy\n", "anger\njoy\nfear, joy\n", '{"anger": 0, "joy": 1, "fear, joy": 2}'],
+)
+def test_names_of_classes_that_are_numbers(content: str, tmp_path: Path) -> None:
+    """As TweetEval's mapping.txt has them, one a line, or in JSON; of single classes and of lists."""
+    file = tmp_path / ("names.json" if content.startswith("{") else "mapping.txt")
+    file.write_text(content)
+    place = write(tmp_path, train_csv="text,label\na,2\nb,0.0\n", val_jsonl='{"text": "a", "label": [1, 2]}\n')
+    assert read(place, tag_names=(str(file),)).labels == ["fear, joy", "anger"]
+    assert read(place, "val", tag_names=(str(file),)).labels == [["joy", "fear, joy"]]
+    write(tmp_path, test_csv="text,label\na,3\n")
+    with pytest.raises(InputError, match="test.csv:2: .* is 3; allowed: 0 to 2, for anger, joy"):
+        read(place, "test", tag_names=(str(file),))
