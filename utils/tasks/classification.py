@@ -29,7 +29,7 @@ from utils.data.columns import Record, column_of, names_in, read_records, text_i
 from utils.data.options import PlaceOptions
 from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed
 from utils.data.splits import check_split
-from utils.data.tokenized import encode_cut, warn_of_cut
+from utils.data.tokenized import encode_cut, warn_of_cut, warn_of_unknown
 from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
 from utils.metrics.classification import (
     JOINT,
@@ -131,6 +131,8 @@ class TextTask(HeadTask):
             is_cut = np.array([both != pair for both, pair in zip(cut, pairs, strict=True)])
         texts = f"texts{self.of_split(split)}"
         warn_of_cut(int(is_cut.sum()), len(raw), texts, length, "--max_source_length")
+        read = raw.texts if raw.pairs is None else [*map(" ".join, zip(raw.texts, raw.pairs, strict=True))]
+        warn_of_unknown(tokenizer, [ids for ids, _ in rows], read, texts)
         took = time.perf_counter() - began
         targets = [None] * len(raw) if raw.labels is None else _targets(raw, loaded)
         examples = [

@@ -32,7 +32,7 @@ from utils.data.columns import Record, column_of, read_records
 from utils.data.options import Place
 from utils.data.places import CONLL, TABLES, TAGS, WORDS, suffix_of, table_in
 from utils.data.splits import WHOLE, Choice, check_split, of_split
-from utils.data.tokenized import warn_of, warn_of_cut
+from utils.data.tokenized import warn_of, warn_of_cut, warn_of_unknown
 from utils.metrics.by_class import confusion_of_classes, surest_errors
 from utils.metrics.entities import (
     ENTITY_METRICS,
@@ -268,6 +268,7 @@ class Tagging(HeadTask):
         cut, sentences = sum(example.is_cut for example in examples), f"sentences{self.of_split(split)}"
         effect = f"and are cut there: words after token {length:,} get the tag {OUTSIDE}"
         warn_of_cut(cut, len(raw), sentences, length, "--max_source_length", effect)
+        warn_of_unknown(tokenizer, [example.ids for example in examples], [*map(_text_of, raw)], sentences)
         words, read = (sum(map(len, of_each)) for of_each in ([sentence.words for sentence in raw], filled))
         warn_of(words - read, words, f"words are blank, are not read and get the tag {OUTSIDE}")
         took = time.perf_counter() - began
