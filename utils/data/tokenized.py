@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -113,24 +114,16 @@ def warn_of(count: int, total: int, what: str, above: float = 0.0, example: str 
         logger.warning(f"{count:,} of {total:,}{share} {what}{example}")
 
 
-def warn_of_unknown(
-    tokenizer: PretrainedTokenizer, rows: Sequence[Sequence[int]], texts: Sequence[str], what: str
-) -> None:
+def warn_of_unknown(tokenizer: PretrainedTokenizer, rows: Sequence[Any], texts: Sequence[str], what: str) -> None:
     """Say if more than a twentieth of the pieces of texts, whose ids are `rows`, are unknown to the vocabulary."""
-    ids = np.concatenate(rows)
-    unknown, example = ids == tokenizer.unk_token_id, ""
-    if unknown.any():
-        text = texts[np.searchsorted(np.cumsum([*map(len, rows)]), unknown.argmax(), side="right")]
-        word = next((word for word in text.split() if tokenizer.unk_token_id in tokenizer(word)["input_ids"]), text)
+    ids, unknown, example = np.concatenate(rows), tokenizer.unk_token_id, ""
+    if (places := np.flatnonzero(ids == unknown)).size:
+        text = texts[np.searchsorted(np.cumsum([*map(len, rows)]), places[0], side="right")]
+        word = next((word for word in text.split() if unknown in tokenizer(word)["input_ids"]), text)
         example = f"; the first is in {word[:40]!r}"
     pieces = len(ids) - np.isin(ids, [tokenizer.bos_token_id, tokenizer.eos_token_id]).sum()
-    warn_of(
-        unknown.sum(),
-        pieces,
-        f"pieces of {what} are unknown to the vocabulary, which may be of another language",
-        0.05,
-        example,
-    )
+    what = f"pieces of {what} are unknown to the vocabulary, which may be of another language"
+    warn_of(places.size, pieces, what, 0.05, example)
 
 
 def warn_of_cut(cut: int, total: int, texts: str, most: int, option: str, effect: str = "and are cut there") -> None:

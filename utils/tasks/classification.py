@@ -241,11 +241,12 @@ class Classification(TextTask):
             counted = f"{len(records) - len(kept):,} of {len(records):,} rows"
             logger.info("%s, %s: %s are left out, by --drop_label %s", where, split, counted, " ".join(dropped))
             check_split(kept, where, split, "rows with other labels")
-        missing = None if None in values else "-"
-        if not dropped and missing in values and (missing is None or "+" not in values):
-            row = values.index(missing)
+        elif None in values or ("-" in values and "+" not in values):
+            row = values.index(None if None in values else "-")
             way = f"--drop_label {names[row]} leaves such rows out, and with another value keeps them"
-            raise InputError(f"{records[row].name}: {label} is {missing!r}; allowed: a label that is not blank; {way}")
+            raise InputError(
+                f"{records[row].name}: {label} is {values[row]!r}; allowed: a label that is not blank; {way}"
+            )
         return kept
 
     def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
@@ -412,34 +413,28 @@ class Classification(TextTask):
             wrong = zip(count(), raw.texts, map(name_of, raw.labels), map("{:.4g}".format, chosen), apart, strict=False)
             errors, surest = surest_errors(wrong, len(chosen), "difference")
             return {**of_numbers(chosen, targets), "errors": errors}, {"error": surest}
-        every = [
-            [[*map(name_of, each if isinstance(each, list) else [each])] for each in side]
-            for side in (raw.labels, [prediction.values["chosen"] for prediction in predictions])
-        ]
-        names = [*labels, *in_order({*chain.from_iterable(every[0])} - {*labels})]
-        goal, predicted = (sets_of(side, names) for side in every)
-
-        def counts_of(sets: np.ndarray) -> np.ndarray:
-            return np.column_stack([(sets == goal).all(axis=1), each_count(sets, goal).reshape(len(goal), -1)])
-
-        def scores_of(sums: np.ndarray) -> dict[str, float]:
-            return _metrics_of(sums, len(goal), loaded)
-
-        is_single, counts = problem == SINGLE_LABEL, counts_of(predicted)
-        is_right, scores = counts[:, 0] > 0, scores_and_intervals(counts, scores_of)
+        is_single = problem == SINGLE_LABEL
+        right = [[*map(name_of, [label] if is_single else label)] for label in raw.labels]
+        chosen = [[value] if is_single else value for value in (each.values["chosen"] for each in predictions)]
+        names = [*labels, *in_order({*chain.from_iterable(right)} - {*labels})]
+        goal, predicted = sets_of(right, names), sets_of(chosen, names)
+        is_right, of_labels = (goal == predicted).all(axis=1), each_count(predicted, goal)
+        counts = np.column_stack([is_right, of_labels.reshape(len(goal), -1)])
+        scores = scores_and_intervals(counts, lambda sums: _metrics_of(sums, len(goal), loaded))
         common = np.frombuffer(Counter(map(bytes, goal)).most_common(1)[0][0], bool)
-        always = scores_of(counts_of(np.broadcast_to(common, goal.shape)).sum(axis=0))
-        scores["baselines"] = {f"always {JOINT.join(compress(names, common)) or 'none'}": always}
-        by_class = scores_by_class(names, *counts[:, 1:].sum(axis=0).reshape(3, -1))
-        scores["groups"] = {"class" if is_single else "label": by_class}
+        hits, exact = goal & common, (goal == common).all(axis=1)
+        always = [exact.sum(), *hits.sum(axis=0), *len(goal) * common, *goal.sum(axis=0)]
+        named = JOINT.join(compress(names, common)) or "none"
+        scores["baselines"] = {f"always {named}": _metrics_of(always, len(goal), loaded)}
+        scores["groups"] = {"class" if is_single else "label": scores_by_class(names, *of_labels.sum(axis=0))}
         shares = np.array([list(prediction.values["scores"].values()) for prediction in predictions])
         if is_single:
-            scores["confusion"] = confusion_of_classes(names, *map(chain.from_iterable, every))
+            scores["confusion"] = confusion_of_classes(names, *map(chain.from_iterable, (right, chosen)))
             confidence = shares.max(axis=1)
         else:  # the one of the label that is wrong by most
             confidence = np.where(goal == predicted, 0, np.where(predicted, shares, 1 - shares)).max(axis=1)
-        listed = zip(count(), raw.texts, *(map(JOINT.join, side) for side in every), 100 * confidence, strict=False)
-        scores["errors"], surest = surest_errors(compress(listed, ~is_right), len(goal))
+        every = zip(count(), raw.texts, map(JOINT.join, right), map(JOINT.join, chosen), 100 * confidence, strict=False)
+        scores["errors"], surest = surest_errors(compress(every, ~is_right), len(goal))
         return scores, {"accuracy": 100.0 * is_right, "confident_error": surest}
 
     def row(self, raw: LabelledTexts, examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:

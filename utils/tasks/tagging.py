@@ -322,14 +322,14 @@ class Tagging(HeadTask):
 
     def score(self, raw: list[Sentence], predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
         scheme = scheme_of(loaded.labels)
-        right = Counter(tag for tag, _ in self.labels_in(raw))
-        groups = groups_of([*loaded.labels, *sorted({*right} - {*loaded.labels})], scheme)
+        given = Counter(tag for tag, _ in self.labels_in(raw))
+        groups = groups_of([*loaded.labels, *sorted({*given} - {*loaded.labels})], scheme)
         pairs = [
             (prediction.values["tags"], sentence.tags) for prediction, sentence in zip(predictions, raw, strict=True)
         ]
-        [(common, _)] = right.most_common(1)
-        constant = sum(tag_counts([common] * len(tags), tags, groups, scheme) for _, tags in pairs)
-        counts = np.array([tag_counts(*pair, groups, scheme) for pair in pairs])
+        [(common, _)] = given.most_common(1)
+        always = sum(tag_counts([common] * len(tags), tags, groups, scheme) for _, tags in pairs)
+        counts = np.array([tag_counts(*pair, groups, scheme) for pair in pairs], dtype=np.float64)
         predicted, right = (kinds_of(chain.from_iterable(tags), scheme) for tags in zip(*pairs, strict=True))
         errors, surest = surest_errors(
             (
@@ -344,7 +344,7 @@ class Tagging(HeadTask):
         )
         scores = {
             **scores_and_intervals(counts, lambda sums: tag_scores(sums, scheme)),
-            "baselines": {f"always {common}": tag_scores(constant, scheme)},
+            "baselines": {f"always {common}": tag_scores(always, scheme)},
             "groups": {"tag" if scheme is None else "kind of entity": scores_by_group(counts.sum(axis=0), groups)},
             "confusion": confusion_of_classes(groups if scheme is None else [OUTSIDE, *groups], right, predicted),
             "errors": errors,

@@ -124,7 +124,7 @@ def read_conll(
         words_in, tags_in = _found(likely, width, names, numbers, int(is_numbered), tags_in)
     if words_in is None or (labelled and tags_in is None):
         needed = f"--words_column and --{tags_option} are needed, since nothing tells the columns"
-        raise InputError(f"{path}: {needed}; allowed: {_listed(width, names)}")
+        raise InputError(f"{path}: {needed}; allowed: {', '.join([f'1 to {width}', *names])}")
     tags_in = width - 1 if tags_in is None else tags_in
     known = {row.columns[tags_in] for row in likely}
     if labelled and likely and all("*" in tag for tag in known):
@@ -175,11 +175,7 @@ def _place_of(
     if given is None and (wanted is None or width == 1):
         return None
     value = f"not given, and column {wanted}, which training read, is missing" if given is None else given
-    raise InputError(f"{path}: --{option} is {value}; allowed: {_listed(width, names)}")
-
-
-def _listed(width: int, names: list[str]) -> str:
-    return ", ".join([f"1 to {width}", *names])
+    raise InputError(f"{path}: --{option} is {value}; allowed: {', '.join([f'1 to {width}', *names])}")
 
 
 def _found(
