@@ -72,9 +72,9 @@ class TaggingOptions(LabelOptions):
     words_column: str | None = option(
         None,
         help="column of a CoNLL file's words, by its number from 1, or its name in a header; by default the first one "
-        "that does not count words",
+        "that holds neither tags nor numbers",
     )
-    tags_column: str | None = option(None, help="column of their tags; by default the last one")
+    tags_column: str | None = option(None, help="column of their tags; by default the last one, or one in a scheme")
 
 
 @dataclass(frozen=True)
