@@ -110,8 +110,8 @@ def read_conll(
     if likely and _is_header(likely[0], likely[1:]):
         header, *likely = likely
         names = header.columns
-    numbers = [place for place in range(width) if width > (2 if labelled else 1) and _are_numbers(likely, place)]
-    is_numbered = 0 in numbers
+    least = 3 if labelled else 2
+    numbers = [place for place in range(width) if width >= least and _are_numbers(_cells(likely, place))]
 
     place_of = partial(_place_of, path, width, names)
     words_in = place_of("words_column", words_column, trained.get("words_column"))
@@ -121,10 +121,12 @@ def read_conll(
     words_in, tags_in = _found(likely, width, names, numbers, words_in, tags_in)
     is_metric = tags_option != "tags_column"  # it compares words, and has no option for their column
     if is_metric and None in (words_in, tags_in):
-        words_in, tags_in = _found(likely, width, names, numbers, int(is_numbered), tags_in)
+        words_in, tags_in = _found(likely, width, names, numbers, int(0 in numbers), tags_in)
     if words_in is None or (labelled and tags_in is None):
-        needed = f"--words_column and --{tags_option} are needed, since nothing tells the columns"
-        raise InputError(f"{path}: {needed}; allowed: {', '.join([f'1 to {width}', *names])}")
+        asked = f"--{tags_option} is" if is_metric else f"--words_column and --{tags_option} are"
+        raise InputError(
+            f"{path}: {asked} needed, since nothing tells the columns; allowed: {', '.join([f'1 to {width}', *names])}"
+        )
     tags_in = width - 1 if tags_in is None else tags_in
     known = {row.columns[tags_in] for row in likely}
     if labelled and likely and all("*" in tag for tag in known):
@@ -146,7 +148,7 @@ def read_conll(
                 )
             elif row is header:
                 continue
-            elif is_numbered and not row.columns[0].isdecimal():
+            elif 0 in numbers and not row.columns[0].isdecimal():
                 left_out["ranges and empty nodes"] += 1  # 1-2 and 8.1 of CoNLL-U
             elif not row.columns[words_in].strip():
                 left_out["blank words"] += 1
@@ -194,7 +196,7 @@ def _found(
     free = [place for place in range(width) if place not in (*numbers, words_in, tags_in)]
     tagged = [place for place in free if _holds_tags(cells[place])]
     others = [place for place in free if place not in tagged]
-    varied = others if len(others) == 1 else [place for place in others if not _is_constant(rows, place)]
+    varied = others if len(others) == 1 else [place for place in others if not _are_constant(_cells(rows, place))]
     # Offsets and names of lines have a digit in each cell.
     texts = [place for place in varied if not all(re.search(r"\d", cell) for cell in cells[place])] or varied
     if not is_given and texts and len(cells[texts[0]]) == max(len(cells[place]) for place in texts):
@@ -253,18 +255,19 @@ def _is_header(first: _Row, others: Sequence[_Row]) -> bool:
     return bool(names & HEADINGS and names & TAG_HEADINGS)
 
 
-def _are_numbers(rows: Sequence[_Row], place: int) -> bool:
-    """True where a column counts the words of sentences of more than one."""
-    longest = 0
-    for _, sentence in groupby(rows, key=lambda row: row.sentence):
-        cells = [row.columns[place] for row in sentence if not re.fullmatch(r"\d+[-.]\d+", row.columns[place])]
-        if not all(map(str.isdecimal, cells)):
-            return False
-        steps = {int(cell) - number for number, cell in enumerate(cells)}
-        if len(steps) > 1:
-            return False
-        longest = max(longest, len(cells))
-    return longest > 1
+def _cells(rows: Sequence[_Row], place: int) -> list[list[str]]:
+    """A column of each sentence."""
+    return [[row.columns[place] for row in sentence] for _, sentence in groupby(rows, key=lambda row: row.sentence)]
+
+
+def _are_numbers(sentences: list[list[str]]) -> bool:
+    """True for a column that counts the words of sentences of more than one."""
+    counts = [[cell for cell in cells if not re.fullmatch(r"\d+[-.]\d+", cell)] for cells in sentences]
+    return any(len(cells) > 1 for cells in counts) and all(
+        cell.isdecimal() and int(cell) - number == int(cells[0])
+        for cells in counts
+        for number, cell in enumerate(cells)
+    )
 
 
 def _holds_tags(cells: Set[str]) -> bool:
@@ -275,8 +278,7 @@ def _holds_tags(cells: Set[str]) -> bool:
     return len(cells) > 1 or any(map(scheme.kind, cells))
 
 
-def _is_constant(rows: Sequence[_Row], place: int) -> bool:
-    """True where all cells of a sentence are the same, in all sentences of more than one word, if there are such."""
-    sentences = [[row.columns[place] for row in each] for _, each in groupby(rows, key=lambda row: row.sentence)]
-    long = [cells for cells in sentences if len(cells) > 1]
-    return bool(long) and all(len({*cells}) == 1 for cells in long)
+def _are_constant(sentences: list[list[str]]) -> bool:
+    """True for a column that is the same all over each sentence of more than one word, if there are such."""
+    different = [len({*cells}) for cells in sentences if len(cells) > 1]
+    return max(different, default=2) == 1
