@@ -243,13 +243,16 @@ def score_predictions(
 
 def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
     """Scores and speed as a table for people, the scores by the names that they have in the files."""
-    rows = []
+    baselines, rows = scores.get("baselines", {}), []
+    # Of classes and tags there is one; those of summaries stand in the report.
+    [(other, always)] = baselines.items() if len(baselines) == 1 else [("", {})]
     for name, value in scores.items():
         if isinstance(value, float):
-            ends = " to ".join(format_metric(name, end) for end in scores.get("intervals", {}).get(name, ()))
-            rows.append((name, format_metric(name, value), f"95 %: {ends}" if ends else ""))
-    for name, values in scores.get("baselines", {}).items():
-        rows.append((name, ", ".join(f"{metric} {format_metric(metric, value)}" for metric, value in values.items())))
+            cell = format_metric(name, value)
+            if name in always:
+                low, high, same = (format_metric(name, each) for each in (*scores["intervals"][name], always[name]))
+                cell += f" (95 %: {low} to {high}; {other}: {same})"
+            rows.append((name, cell))
     rows = rows or [("scores", "none without references")]
     if speed["timed_articles"]:
         rates = {"articles_per_second": "examples", "generated_tokens_per_second": "generated tokens"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,7 @@ from bert.modeling.modeling_bert import BertForSequenceClassification
 from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.tiny_run import OF_BERT
 from utils.data.options import Place
+from utils.evaluation.scoring import format_scores
 from utils.models.model_to_train import renamed
 from utils.predict import main as predict
 from utils.tasks.classification import (
@@ -314,6 +316,9 @@ def test_classes_that_training_has_not_seen_are_scored_one_by_one() -> None:
     low, high = scores["intervals"]["accuracy"]
     spread = 196 * (report["accuracy"] * (1 - report["accuracy"]) / len(right)) ** 0.5
     assert (low, high) == pytest.approx((scores["accuracy"] - spread, scores["accuracy"] + spread), abs=3)
+    run = {"split": "test", "examples": len(right), "precision": "fp32"}
+    shown = format_scores(run | scores, {"timed_articles": 0, "device": "cpu"})
+    assert re.search(rf"accuracy +33.33 \(95 %: {low:.2f} to {high:.2f}; always x: 50.00\)", shown)
 
 
 def test_rows_without_a_label_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
