@@ -27,6 +27,7 @@ TAG_HEADINGS = {
 }
 # Tags of phrases, which CoNLL-2000 has, and sets of names in a column beside these.
 PHRASES = {f"{letter}-{kind}" for letter in "BI" for kind in ("NP", "VP", "PP")}
+_Cells = list[list[list[str]]]  # of the columns of each line of each sentence
 
 
 @dataclass(frozen=True)
@@ -110,18 +111,18 @@ def read_conll(
     if likely and _is_header(likely[0], likely[1:]):
         header, *likely = likely
         names = header.columns
-    least = 3 if labelled else 2
-    numbers = [place for place in range(width) if width >= least and _are_numbers(_cells(likely, place))]
+    columns = [[row.columns for row in rows] for _, rows in groupby(likely, key=lambda row: row.sentence)]
+    numbers = [place for place in range(width) if width > (2 if labelled else 1) and _are_numbers(columns, place)]
 
     place_of = partial(_place_of, path, width, names)
     words_in = place_of("words_column", words_column, trained.get("words_column"))
     tags_in = place_of(tags_option, tags_column, trained.get("tags_column") if labelled else None)
     if words_in is None:
         words_in = next((place for place, name in enumerate(names) if name.lower() in HEADINGS), None)
-    words_in, tags_in = _found(likely, width, names, numbers, words_in, tags_in)
+    words_in, tags_in = _found(columns, width, names, numbers, words_in, tags_in)
     is_metric = tags_option != "tags_column"  # it compares words, and has no option for their column
     if is_metric and None in (words_in, tags_in):
-        words_in, tags_in = _found(likely, width, names, numbers, int(0 in numbers), tags_in)
+        words_in, tags_in = _found(columns, width, names, numbers, int(0 in numbers), tags_in)
     if words_in is None or (labelled and tags_in is None):
         asked = f"--{tags_option} is" if is_metric else f"--words_column and --{tags_option} are"
         raise InputError(
@@ -181,7 +182,7 @@ def _place_of(
 
 
 def _found(
-    rows: Sequence[_Row], width: int, names: list[str], numbers: list[int], words_in: int | None, tags_in: int | None
+    sentences: _Cells, width: int, names: list[str], numbers: list[int], words_in: int | None, tags_in: int | None
 ) -> tuple[int | None, int | None]:
     """The places of words and tags that are given, or that cells tell; None of those that nobody can tell.
 
@@ -190,13 +191,13 @@ def _found(
     columns hold tags if they are the only ones in a scheme, or have no more different cells than words.
     """
     last, is_given = width - 1, words_in is not None
-    if not rows or width == 1:
+    if not sentences or width == 1:
         return words_in if is_given else 0, last if tags_in is None else tags_in
-    cells = [{row.columns[place] for row in rows} for place in range(width)]
+    cells = [{row[place] for rows in sentences for row in rows} for place in range(width)]
     free = [place for place in range(width) if place not in (*numbers, words_in, tags_in)]
     tagged = [place for place in free if _holds_tags(cells[place])]
     others = [place for place in free if place not in tagged]
-    varied = others if len(others) == 1 else [place for place in others if not _are_constant(_cells(rows, place))]
+    varied = others if len(others) == 1 else [place for place in others if not _are_constant(sentences, place)]
     # Offsets and names of lines have a digit in each cell.
     texts = [place for place in varied if not all(re.search(r"\d", cell) for cell in cells[place])] or varied
     if not is_given and texts and len(cells[texts[0]]) == max(len(cells[place]) for place in texts):
@@ -255,19 +256,15 @@ def _is_header(first: _Row, others: Sequence[_Row]) -> bool:
     return bool(names & HEADINGS and names & TAG_HEADINGS)
 
 
-def _cells(rows: Sequence[_Row], place: int) -> list[list[str]]:
-    """A column of each sentence."""
-    return [[row.columns[place] for row in sentence] for _, sentence in groupby(rows, key=lambda row: row.sentence)]
-
-
-def _are_numbers(sentences: list[list[str]]) -> bool:
+def _are_numbers(sentences: _Cells, place: int) -> bool:
     """True for a column that counts the words of sentences of more than one."""
-    counts = [[cell for cell in cells if not re.fullmatch(r"\d+[-.]\d+", cell)] for cells in sentences]
-    return any(len(cells) > 1 for cells in counts) and all(
-        cell.isdecimal() and int(cell) - number == int(cells[0])
-        for cells in counts
-        for number, cell in enumerate(cells)
-    )
+    is_long = False
+    for rows in sentences:
+        cells = [row[place] for row in rows if not re.fullmatch(r"\d+[-.]\d+", row[place])]
+        if not all(cell.isdecimal() and int(cell) - number == int(cells[0]) for number, cell in enumerate(cells)):
+            return False
+        is_long |= len(cells) > 1
+    return is_long
 
 
 def _holds_tags(cells: Set[str]) -> bool:
@@ -278,7 +275,7 @@ def _holds_tags(cells: Set[str]) -> bool:
     return len(cells) > 1 or any(map(scheme.kind, cells))
 
 
-def _are_constant(sentences: list[list[str]]) -> bool:
+def _are_constant(sentences: _Cells, place: int) -> bool:
     """True for a column that is the same all over each sentence of more than one word, if there are such."""
-    different = [len({*cells}) for cells in sentences if len(cells) > 1]
-    return max(different, default=2) == 1
+    long = [rows for rows in sentences if len(rows) > 1]
+    return bool(long) and all(len({row[place] for row in rows}) == 1 for rows in long)
