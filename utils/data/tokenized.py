@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -87,7 +88,7 @@ def encode_cut(tokenizer: PretrainedTokenizer, texts: Sequence[str], most: int) 
     return [[*row[: most - 1], row[-1]] if cut else row for row, cut in zip(rows, is_cut, strict=True)], is_cut
 
 
-_added_up: dict[str, np.ndarray] | None = None
+_added_up: dict[tuple[str, float], tuple[np.ndarray, str]] | None = None
 
 
 @contextmanager
@@ -99,16 +100,30 @@ def warnings_added_up() -> Iterator[None]:
         yield
     finally:
         sums, _added_up = _added_up, None
-        for what, counts in sums.items():
-            warn_of(*counts, what)
+        for (what, above), (counts, example) in sums.items():
+            warn_of(*counts, what, above, example)
 
 
-def warn_of(count: int, total: int, what: str) -> None:
-    """Say in one line, in the first process, of how many texts or words something is so, if it is of any."""
+def warn_of(count: int, total: int, what: str, above: float = 0.0, example: str = "") -> None:
+    """Say in one line, in the first process, of how many texts or words something is so, if more than a share are."""
     if _added_up is not None:
-        _added_up[what] = _added_up.get(what, 0) + np.array([count, total])
-    elif count and is_first():
-        logger.warning(f"{count:,} of {total:,} {what}")
+        counts, earlier = _added_up.get((what, above), (np.zeros(2, int), ""))
+        _added_up[what, above] = counts + np.array([count, total]), earlier or example
+    elif count > above * total and is_first():
+        share = f" ({count / total:.1%})" if above else ""
+        logger.warning(f"{count:,} of {total:,}{share} {what}{example}")
+
+
+def warn_of_unknown(tokenizer: PretrainedTokenizer, rows: Sequence[Any], texts: Sequence[str], what: str) -> None:
+    """Say if more than a twentieth of the pieces of texts, whose ids are `rows`, are unknown to the vocabulary."""
+    ids, unknown, example = np.concatenate(rows), tokenizer.unk_token_id, ""
+    if (places := np.flatnonzero(ids == unknown)).size:
+        text = texts[np.searchsorted(np.cumsum([*map(len, rows)]), places[0], side="right")]
+        word = next((word for word in text.split() if unknown in tokenizer(word)["input_ids"]), text)
+        example = f"; the first is in {word[:40]!r}"
+    pieces = len(ids) - np.isin(ids, [tokenizer.bos_token_id, tokenizer.eos_token_id]).sum()
+    what = f"pieces of {what} are unknown to the vocabulary, which may be of another language"
+    warn_of(places.size, pieces, what, 0.05, example)
 
 
 def warn_of_cut(cut: int, total: int, texts: str, most: int, option: str, effect: str = "and are cut there") -> None:

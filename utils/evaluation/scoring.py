@@ -243,7 +243,16 @@ def score_predictions(
 
 def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
     """Scores and speed as a table for people, the scores by the names that they have in the files."""
-    rows = [(name, format_metric(name, value)) for name, value in scores.items() if isinstance(value, float)]
+    baselines, rows = scores.get("baselines", {}), []
+    # Of classes and tags there is one; those of summaries stand in the report.
+    [(other, always)] = baselines.items() if len(baselines) == 1 else [("", {})]
+    for name, value in scores.items():
+        if isinstance(value, float):
+            cell = format_metric(name, value)
+            if name in always:
+                low, high, same = (format_metric(name, each) for each in (*scores["intervals"][name], always[name]))
+                cell += f" (95 %: {low} to {high}; {other}: {same})"
+            rows.append((name, cell))
     rows = rows or [("scores", "none without references")]
     if speed["timed_articles"]:
         rates = {"articles_per_second": "examples", "generated_tokens_per_second": "generated tokens"}

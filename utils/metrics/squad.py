@@ -11,6 +11,7 @@ from utils.app.commands import run_program
 if __name__ == "__main__":
     run_program("utils.metrics.squad")
 
+import logging
 import re
 import string
 from collections import Counter
@@ -31,6 +32,7 @@ from utils.metrics.files import FileOptions, print_scores
 from utils.metrics.rouge_pairs import rouge_tokenizer
 from utils.text.lines import check_counts
 
+logger = logging.getLogger(__name__)
 OTHER_WORDS = "other words"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = set(string.punctuation)
@@ -151,11 +153,11 @@ def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]
             f"{path}: allowed: a JSON object of answers, which are texts, by the ids of their questions, or a table "
             f"with such texts in a column {column}"
         )
-    missing, unknown = questions.keys() - answers.keys(), answers.keys() - questions.keys()
-    if missing or unknown:
-        wrong = f"no answer to {len(missing)}" if missing else f"answers to {len(unknown)} other"
+    if missing := questions.keys() - answers.keys():
         raise InputError(
-            f"{path}: {wrong} questions, such as {min(missing or unknown)!r}; allowed: one answer to each of the "
-            f"{len(questions)} questions"
+            f"{path}: no answer to {len(missing)} questions, such as {min(missing)!r}; allowed: one answer to each of "
+            f"the {len(questions)} questions"
         )
+    if others := len(answers) - len(questions):  # as of the whole set where DATASET is a part of it
+        logger.warning("%s: answers to %d other questions are ignored", path, others)
     return answers

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress, count
+from itertools import chain, compress, count
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,7 +28,8 @@ from utils.data.batches import Inputs
 from utils.data.columns import Record, column_of, names_in, read_records, text_in
 from utils.data.options import PlaceOptions
 from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed
-from utils.data.tokenized import encode_cut, warn_of_cut
+from utils.data.splits import check_split
+from utils.data.tokenized import encode_cut, warn_of_cut, warn_of_unknown
 from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
 from utils.metrics.classification import (
     JOINT,
@@ -42,7 +43,7 @@ from utils.metrics.classification import (
     read_label,
     sets_of,
 )
-from utils.metrics.significance import pearson_of
+from utils.metrics.significance import pearson_of, scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.model_to_train import renamed
 from utils.tasks.glue import GLUE, HUB_SET, submission
@@ -75,6 +76,10 @@ class ClassificationOptions(LabelOptions):
     label_field: str | None = option(None, help=f"column of the labels; by default {', '.join(LABELS)}")
     label_separator: str | None = option(
         None, help="what stands between the labels of a text such as a cell of CSV, which then holds any number of them"
+    )
+    drop_label: tuple[str, ...] | None = option(
+        None,
+        help="labels whose rows are left out, such as - of SNLI; -1 stands for null, too, as the Hub's -1 is read",
     )
     mismatched: bool = option(False, help="read MNLI's mismatched validation or test set in place of the matched one")
 
@@ -126,6 +131,8 @@ class TextTask(HeadTask):
             is_cut = np.array([both != pair for both, pair in zip(cut, pairs, strict=True)])
         texts = f"texts{self.of_split(split)}"
         warn_of_cut(int(is_cut.sum()), len(raw), texts, length, "--max_source_length")
+        read = raw.texts if raw.pairs is None else [*map(" ".join, zip(raw.texts, raw.pairs, strict=True))]
+        warn_of_unknown(tokenizer, [ids for ids, _ in rows], read, texts)
         took = time.perf_counter() - began
         targets = [None] * len(raw) if raw.labels is None else _targets(raw, loaded)
         examples = [
@@ -148,7 +155,7 @@ class Classification(TextTask):
     Options = ClassificationOptions
     TrainingOptions = ClassificationTrainingOptions
     model_classes = (BartForSequenceClassification, BertForSequenceClassification)
-    kept = ("max_source_length", "label_field")
+    kept = ("max_source_length", "label_field", "drop_label")
     separator = JOINT
     metrics: ClassVar[Mapping[str, str]] = {name: "max" for names in METRICS.values() for name in names}
 
@@ -205,23 +212,42 @@ class Classification(TextTask):
         columns = self.columns_in(names)
         if len(columns) == 1 and (more := {*PAIRS} & {*names} - {*columns}):
             logger.warning("%s: %s is not read; --pair_field makes pairs of it", data_dir, " or ".join(sorted(more)))
-        texts = self.given(records, columns)
         # Nobody but gluebenchmark.com knows the labels of its test sets.
         is_secret = self.glue is not None and split == "test"
         if not self.is_labelled or (is_secret and is_streamed(data_dir)):
-            return texts
+            return self.given(records, columns)
         label, trained = options.label_field, [*filter(None, [self.trained.get("label_field")])]
         if label is not None or not is_secret or {*trained, *LABELS} & {*names}:
             label = column_of("label_field", label, LABELS, names, data_dir, trained)
         if is_secret and all(name_of(record.values.get(label)) in ("-1", "None", "") for record in records):
             logger.info("%s: test examples have no labels, or -1 for none, and are only predicted", data_dir)
-            return texts
-        separator = options.label_separator
+            return self.given(records, columns)
+        records, separator = self._labelled(records, label, split), options.label_separator
         labels = [read_label(f"{name}: {label}", values.get(label), separator) for name, values in records]
+        if (classes := self.label_names()) is not None:
+            labels = [self.named(record.name, each, classes) for record, each in zip(records, labels, strict=True)]
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
             numbered = {str(number): name for number, name in enumerate(self.glue.labels)}
             labels = [numbered.get(name_of(label), label) for label in labels]
-        return dataclasses.replace(texts, labels=labels)
+        return dataclasses.replace(self.given(records, columns), labels=labels)
+
+    def _labelled(self, records: list[Record], label: str, split: str) -> list[Record]:
+        """The rows without those whose label is left out, by --drop_label or in training; the log counts these."""
+        where, dropped = self.place.data_dir, self.options.drop_label or self.trained.get("drop_label") or ()
+        values = [record.values.get(label) for record in records]
+        names = ["-1" if value is None else name_of(str(value).strip()) for value in values]
+        kept = [record for record, name in zip(records, names, strict=True) if name not in dropped]
+        if dropped:
+            counted = f"{len(records) - len(kept):,} of {len(records):,} rows"
+            logger.info("%s, %s: %s are left out, by --drop_label %s", where, split, counted, " ".join(dropped))
+            check_split(kept, where, split, "rows with other labels")
+        elif None in values or ("-" in values and "+" not in values):
+            row = values.index(None if None in values else "-")
+            way = f"--drop_label {names[row]} leaves such rows out, and with another value keeps them"
+            raise InputError(
+                f"{records[row].name}: {label} is {values[row]!r}; allowed: a label that is not blank; {way}"
+            )
+        return kept
 
     def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
         typed = ("text", "pair") if "pair" in columns else ("text",)
@@ -266,6 +292,8 @@ class Classification(TextTask):
             raise InputError(
                 f"{self.place.data_dir}: the training labels are {', '.join(ordered) or 'none'}; allowed: at least two"
             )
+        if "-1" in ordered:
+            logger.warning("the label -1 is a class; --drop_label -1 leaves its rows out")
         folded = Counter(map(str.casefold, ordered))
         if alike := [name for name in ordered if folded[name.casefold()] > 1]:
             logger.warning("labels that differ in case alone are different ones: %s", ", ".join(alike))
@@ -385,22 +413,27 @@ class Classification(TextTask):
             wrong = zip(count(), raw.texts, map(name_of, raw.labels), map("{:.4g}".format, chosen), apart, strict=False)
             errors, surest = surest_errors(wrong, len(chosen), "difference")
             return {**of_numbers(chosen, targets), "errors": errors}, {"error": surest}
-        goal, predicted = _sets(np.array(targets), predictions, loaded)
-        is_single, is_right = problem == SINGLE_LABEL, (goal == predicted).all(axis=1)
-        counts = each_count(predicted, goal).sum(axis=0)
-        scores = _metrics_of(np.append(is_right.sum(), counts), len(goal), loaded)
-        names = [*labels, UNKNOWN][: goal.shape[1] - (is_single and not goal[:, -1].any())]
-        scores["groups"] = {"class" if is_single else "label": scores_by_class(names, *counts[:, : len(names)])}
+        is_single = problem == SINGLE_LABEL
+        right = [[*map(name_of, [label] if is_single else label)] for label in raw.labels]
+        chosen = [[value] if is_single else value for value in (each.values["chosen"] for each in predictions)]
+        names = [*labels, *in_order({*chain.from_iterable(right)} - {*labels})]
+        goal, predicted = sets_of(right, names), sets_of(chosen, names)
+        is_right, of_labels = (goal == predicted).all(axis=1), each_count(predicted, goal)
+        counts = np.column_stack([is_right, of_labels.reshape(len(goal), -1)])
+        scores = scores_and_intervals(counts, lambda sums: _metrics_of(sums, len(goal), loaded))
+        common = np.frombuffer(Counter(map(bytes, goal)).most_common(1)[0][0], bool)
+        hits, exact = goal & common, (goal == common).all(axis=1)
+        always = [exact.sum(), *hits.sum(axis=0), *len(goal) * common, *goal.sum(axis=0)]
+        named = JOINT.join(compress(names, common)) or "none"
+        scores["baselines"] = {f"always {named}": _metrics_of(always, len(goal), loaded)}
+        scores["groups"] = {"class" if is_single else "label": scores_by_class(names, *of_labels.sum(axis=0))}
         shares = np.array([list(prediction.values["scores"].values()) for prediction in predictions])
         if is_single:
-            sides = ([names[number] for number in side.argmax(axis=1)] for side in (goal, predicted))
-            scores["confusion"] = confusion_of_classes(names, *sides)
+            scores["confusion"] = confusion_of_classes(names, *map(chain.from_iterable, (right, chosen)))
             confidence = shares.max(axis=1)
         else:  # the one of the label that is wrong by most
             confidence = np.where(goal == predicted, 0, np.where(predicted, shares, 1 - shares)).max(axis=1)
-        given = (", ".join(map(name_of, each if isinstance(each, list) else [each])) for each in raw.labels)
-        chosen = (", ".join(compress(names, row)) for row in predicted)
-        every = zip(count(), raw.texts, given, chosen, (100 * confidence).tolist(), strict=False)
+        every = zip(count(), raw.texts, map(JOINT.join, right), map(JOINT.join, chosen), 100 * confidence, strict=False)
         scores["errors"], surest = surest_errors(compress(every, ~is_right), len(goal))
         return scores, {"accuracy": 100.0 * is_right, "confident_error": surest}
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from bart.configuration.configuration import MULTI_LABEL, REGRESSION, ModelConfig
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
-from bart.files import PathName
+from bart.files import PathName, read_json
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
@@ -32,7 +32,7 @@ from bert.configuration.configuration_bert import BertConfig
 from utils.app.cli import all_settings, card_option, option
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad_ids
-from utils.metrics.classification import number_of
+from utils.metrics.classification import name_of, number_of
 from utils.models import loading
 from utils.models.loading import LoadedModel, check_lengths
 from utils.models.model_to_train import initial_model
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 REFUSE, BALANCED = "refuse", "balanced"
+NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
 MOST_READ = 512  # tokens of a text that are read by default, where the model has as many positions
 
 
@@ -71,6 +72,12 @@ class LabelOptions(ReadingOptions):
         help="labels of validation and test data that training has not seen: refuse them before it starts, or, where "
         "there is one label a text or word, count them as errors (wrong)",
         on_resume="validation",
+    )
+    tag_names: tuple[str, ...] | None = option(
+        None,
+        alias="label_names",
+        help="names of labels that are numbers, in their order, or a file of them: one a line, with or without its "
+        f"number and a tab, or a JSON object; of tags in tables by default {', '.join(NAMES_FILES)} beside them",
     )
 
 
@@ -234,6 +241,40 @@ class HeadTask(Task[PretrainedModel]):
         return self.options.max_source_length or min(MOST_READ, loaded.model.config.max_position_embeddings)
 
     # ---- Data
+
+    def label_names(self, in_folder: bool = False) -> list[str] | None:
+        """The names of labels that are numbers: those of --tag_names, or of a file in the data directory."""
+        given, folder = self.options.tag_names, Path(self.place.data_dir).expanduser()
+        files = [folder / name for name in NAMES_FILES if in_folder] if given is None else [Path(given[0])]
+        file = next(filter(Path.is_file, files), None)
+        if file is None:
+            return None if given is None else [name for part in given for name in part.split(",")]
+        if file.suffix == ".json":
+            content = read_json(file)
+        else:
+            rows = [line.split("\t") for line in read_lines(file)]
+            if not all(len(row) > 1 and row[0].isdecimal() for row in rows):
+                return ["\t".join(row) for row in rows]
+            content = {number: name for number, name, *_ in rows}  # TweetEval's pictures have words behind them
+        by_number = content if "0" in content else {str(number): name for name, number in content.items()}
+        names = [by_number.get(str(number)) for number in range(len(by_number))]
+        if not all(isinstance(name, str) for name in names):
+            raise InputError(f"{file}: allowed: names of tags by their numbers from 0, or numbers by names")
+        return names
+
+    def named(self, where: str, label: Any, names: Sequence[str] | None) -> Any:
+        """A label, or each of a list, by its name where it is a number."""
+        if isinstance(label, list):
+            return [self.named(where, each, names) for each in label]
+        number = name_of(label)
+        if not number.removeprefix("-").isdecimal() or (names is None and isinstance(label, str)):
+            return label
+        if names is None or not 0 <= int(number) < len(names):
+            allowed = "names, or numbers that --tag_names names"
+            if names is not None:
+                allowed = f"0 to {len(names) - 1}, for {', '.join(names)}"
+            raise InputError(f"{where}: a tag is {label}; allowed: {allowed}")
+        return names[int(number)]
 
     def labels_in(self, raw: Any) -> Iterator[tuple[str, str]]:
         """The labels of examples, each with the place where it stands."""

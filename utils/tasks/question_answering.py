@@ -24,7 +24,7 @@ from utils.app.cli import all_settings, option, part
 from utils.data.batches import Inputs
 from utils.data.columns import Record
 from utils.data.squad import COLUMNS, Question, is_squad, question_of, read_questions, squad_rows
-from utils.data.tokenized import encode_cut, warn_of, warn_of_cut
+from utils.data.tokenized import encode_cut, warn_of, warn_of_cut, warn_of_unknown
 from utils.metrics.by_class import surest_errors
 from utils.metrics.squad import best, by_question, exact_match, f1
 from utils.models.loading import LoadedModel
@@ -175,6 +175,7 @@ class QuestionAnswering(HeadTask):
         asked, is_cut = encode_cut(tokenizer, [question.question.strip() for question in raw], most)
         questions = f"questions{self.of_split(split)}"
         warn_of_cut(int(is_cut.sum()), len(raw), questions, options.max_query_length, "--max_query_length")
+        warn_of_unknown(tokenizer, read["input_ids"], contexts, f"contexts{self.of_split(split)}")
         if not options.version_2_with_negative:
             without = sum(question.answers == () for question in raw)
             warn_of(without, len(raw), f"{questions} have no answer, and get one without --version_2_with_negative")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +21,6 @@ from torch import Tensor
 
 from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
-from bart.files import read_json
 from bart.modeling.heads import STACKS, BartForTokenClassification
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
@@ -32,7 +32,7 @@ from utils.data.columns import Record, column_of, read_records
 from utils.data.options import Place
 from utils.data.places import CONLL, TABLES, TAGS, WORDS, suffix_of, table_in
 from utils.data.splits import WHOLE, Choice, check_split, of_split
-from utils.data.tokenized import warn_of, warn_of_cut
+from utils.data.tokenized import warn_of, warn_of_cut, warn_of_unknown
 from utils.metrics.by_class import confusion_of_classes, surest_errors
 from utils.metrics.entities import (
     ENTITY_METRICS,
@@ -43,12 +43,13 @@ from utils.metrics.entities import (
     tag_counts,
     tag_scores,
 )
+from utils.metrics.significance import scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
 from utils.tasks.task import Prediction, Scores
 from utils.text.conll import Sentence, read_conll
-from utils.text.lines import list_in, read_lines
+from utils.text.lines import list_in
 from utils.text.scripts import WORD_CHARACTERS
 from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
 
@@ -58,7 +59,6 @@ CONLL_COLUMNS = ("words_column", "tags_column")  # options whose values the mode
 # Words of a text in any script, and marks between them, as CoNLL's sets have them.
 WORD_OR_MARK = regex.compile(rf"[{WORD_CHARACTERS}_]+|[^{WORD_CHARACTERS}_\s\x1c-\x1f]")
 UNREAD = 0  # the place of `<s>` or `[CLS]`
-NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
 
 
 @dataclass(frozen=True)
@@ -72,14 +72,9 @@ class TaggingOptions(LabelOptions):
     words_column: str | None = option(
         None,
         help="column of a CoNLL file's words, by its number from 1, or its name in a header; by default the first one "
-        "that does not count words",
+        "that holds neither tags nor numbers",
     )
-    tags_column: str | None = option(None, help="column of their tags; by default the last one")
-    tag_names: tuple[str, ...] | None = option(
-        None,
-        help="names of tags that are numbers, in their order, or a file of them: one a line, or a JSON object; by "
-        f"default {', '.join(NAMES_FILES)} in the data directory",
-    )
+    tags_column: str | None = option(None, help="column of their tags; by default the last one, or one in a scheme")
 
 
 @dataclass(frozen=True)
@@ -129,7 +124,9 @@ class Tagging(HeadTask):
 
     def read(self, split: str, for_scoring: bool = False) -> list[Sentence]:
         options, data_dir, (held_in, choice) = self.options, self.place.data_dir, self.place.chosen(split)
-        file = _conll_file(data_dir, held_in)
+        file, folder = _conll_file(data_dir, held_in), Path(data_dir).expanduser()
+        if file is None and folder.is_dir() and table_in(folder, held_in) is None:
+            return self._read_table(held_in, choice)  # which says that there is no such split
         kind, of_others = ("column", "field") if file is not None else ("field", "column")
         for side in ("words", "tags"):
             if (value := getattr(options, f"{side}_{of_others}")) is not None:
@@ -139,12 +136,11 @@ class Tagging(HeadTask):
         else:
             given = options.words_column, options.tags_column
             sentences = read_conll(file, self.is_labelled, *given, trained=self.file_columns)
-            if file == Path(data_dir).expanduser():  # one for all splits
+            if file == folder:  # one for all splits
                 sentences = of_split(split, sentences, _text_of)
             sentences = choice.of(sentences, _text_of)
-            if self.is_labelled and options.tag_names is not None:
-                names = self._tag_names()
-                sentences = [replace(s, tags=[_named(s.name, tag, names) for tag in s.tags]) for s in sentences]
+            if self.is_labelled and (names := self.label_names()) is not None:
+                sentences = [replace(s, tags=self.named(s.name, s.tags, names)) for s in sentences]
         check_split(sentences, data_dir, split, "sentences")
         return sentences
 
@@ -174,6 +170,16 @@ class Tagging(HeadTask):
             for number, tag in enumerate(sentence.tags or (), 1):
                 yield tag, f"{sentence.name}, word {number}"
 
+    def check_labels(self, examples: Mapping[str, Any], learned: Labels) -> None:
+        """Compare the kinds of entities: B-ORG of IOB1 is no other label than I-ORG, which training may have alone."""
+        scheme, every = scheme_of(learned.names), {tag for raw in examples.values() for tag, _ in self.labels_in(raw)}
+        whole = scheme_of({*learned.names, *every})
+        if scheme is not None and whole is not None and {scheme.name, whole.name} <= {"BIO", "IOE"}:
+            kinds, known = {*map(scheme.kind, learned.names)} - {None}, learned.names
+            alike = sorted(tag for tag in every - {*known} if scheme.kind(tag) in kinds)
+            learned = replace(learned, names=[*known, *alike])
+        super().check_labels(examples, learned)
+
     def _read_table(self, split: str, choice: Choice) -> list[Sentence]:
         options, where = self.options, self.place.data_dir
         trained = self.columns[:1]
@@ -185,7 +191,7 @@ class Tagging(HeadTask):
         words_in, tags_in, names = words_column(columns), None, None
         if self.is_labelled:
             tags_in = column_of("tags_field", options.tags_field, TAGS, columns, where, self.columns[1:])
-            names = self._tag_names()
+            names = self.label_names(in_folder=True)
         sentences, blank = [], 0
         for record in records:
             words = _strings(record.name, words_in, _listed(record.values.get(words_in)), may_be_blank=True)
@@ -198,7 +204,7 @@ class Tagging(HeadTask):
                     if len(words) != len(tags):
                         counts = f"{len(words)} words and {len(tags)} tags"
                         raise InputError(f"{record.name}: {counts}; they must be equally many")
-                    tags = [_named(record.name, tags[number], names) for number in kept]
+                    tags = self.named(record.name, [tags[number] for number in kept], names)
                 _strings(record.name, tags_in, tags, may_be_blank=not kept)
             if kept:
                 sentences.append(Sentence(record.name, [words[number] for number in kept], tags, words_in))
@@ -206,22 +212,6 @@ class Tagging(HeadTask):
             empty = len(records) - len(sentences)
             logger.info("%s, %s: %d blank words and %d sentences of no others left out", where, split, blank, empty)
         return sentences
-
-    def _tag_names(self) -> list[str] | None:
-        """The names of tags that are numbers: those of --tag_names, or of a file in the data directory."""
-        given, folder = self.options.tag_names, Path(self.place.data_dir).expanduser()
-        files = [folder / name for name in NAMES_FILES] if given is None else [Path(given[0])]
-        file = next(filter(Path.is_file, files), None)
-        if file is None:
-            return None if given is None else [name for part in given for name in part.split(",")]
-        if file.suffix != ".json":
-            return read_lines(file)
-        content = read_json(file)
-        by_number = content if "0" in content else {str(number): name for name, number in content.items()}
-        names = [by_number.get(str(number)) for number in range(len(by_number))]
-        if not all(isinstance(name, str) for name in names):
-            raise InputError(f"{file}: allowed: names of tags by their numbers from 0, or numbers by names")
-        return names
 
     def records(self, file: Path) -> Iterable[Record]:
         if _conll_file(str(file), WHOLE) is None:
@@ -278,6 +268,7 @@ class Tagging(HeadTask):
         cut, sentences = sum(example.is_cut for example in examples), f"sentences{self.of_split(split)}"
         effect = f"and are cut there: words after token {length:,} get the tag {OUTSIDE}"
         warn_of_cut(cut, len(raw), sentences, length, "--max_source_length", effect)
+        warn_of_unknown(tokenizer, [example.ids for example in examples], [*map(_text_of, raw)], sentences)
         words, read = (sum(map(len, of_each)) for of_each in ([sentence.words for sentence in raw], filled))
         warn_of(words - read, words, f"words are blank, are not read and get the tag {OUTSIDE}")
         took = time.perf_counter() - began
@@ -331,11 +322,14 @@ class Tagging(HeadTask):
 
     def score(self, raw: list[Sentence], predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
         scheme = scheme_of(loaded.labels)
-        groups = groups_of(loaded.labels, scheme)
+        given = Counter(tag for tag, _ in self.labels_in(raw))
+        groups = groups_of([*loaded.labels, *sorted({*given} - {*loaded.labels})], scheme)
         pairs = [
             (prediction.values["tags"], sentence.tags) for prediction, sentence in zip(predictions, raw, strict=True)
         ]
-        counts = sum(tag_counts(*pair, groups, scheme) for pair in pairs)
+        [(common, _)] = given.most_common(1)
+        always = sum(tag_counts([common] * len(tags), tags, groups, scheme) for _, tags in pairs)
+        counts = np.array([tag_counts(*pair, groups, scheme) for pair in pairs], dtype=np.float64)
         predicted, right = (kinds_of(chain.from_iterable(tags), scheme) for tags in zip(*pairs, strict=True))
         errors, surest = surest_errors(
             (
@@ -349,8 +343,9 @@ class Tagging(HeadTask):
             len(raw),
         )
         scores = {
-            **tag_scores(counts, scheme),
-            "groups": {"tag" if scheme is None else "kind of entity": scores_by_group(counts, groups)},
+            **scores_and_intervals(counts, lambda sums: tag_scores(sums, scheme)),
+            "baselines": {f"always {common}": tag_scores(always, scheme)},
+            "groups": {"tag" if scheme is None else "kind of entity": scores_by_group(counts.sum(axis=0), groups)},
             "confusion": confusion_of_classes(groups if scheme is None else [OUTSIDE, *groups], right, predicted),
             "errors": errors,
         }
@@ -402,16 +397,3 @@ def _strings(where: str, column: str, values: Any, may_be_blank: bool = False) -
     if not is_list or not (may_be_blank or (values and all(text.strip() for text in values))):
         raise InputError(f"{where}: {column} is {shortened(values)}; allowed: a list of texts that are not blank")
     return values
-
-
-def _named(where: str, tag: Any, names: Sequence[str] | None) -> Any:
-    """A tag, by its name where it is a number."""
-    is_number = isinstance(tag, int) or (isinstance(tag, str) and tag.isdecimal() and names is not None)
-    if not is_number or isinstance(tag, bool):
-        return tag
-    if names is None or not 0 <= int(tag) < len(names):
-        allowed = "names, or numbers that --tag_names names"
-        if names is not None:
-            allowed = f"0 to {len(names) - 1}, for {', '.join(names)}"
-        raise InputError(f"{where}: a tag is {tag}; allowed: {allowed}")
-    return names[int(tag)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -25,7 +25,9 @@ TAG_HEADINGS = {
     *("tag", "tags", "label", "labels", "class", "pos", "pos_tag", "pos_tags", "upos", "xpos", "ner", "ner_tag"),
     *("ner_tags", "chunk", "entity", "entities", "iob", "bio"),
 }
-PHRASES = {"NP", "VP", "PP"}  # which CoNLL-2000 tags, in a column beside that of names
+# Tags of phrases, which CoNLL-2000 has, and sets of names in a column beside these.
+PHRASES = {f"{letter}-{kind}" for letter in "BI" for kind in ("NP", "VP", "PP")}
+_Cells = list[list[list[str]]]  # of the columns of each line of each sentence
 
 
 @dataclass(frozen=True)
@@ -85,9 +87,8 @@ def read_conll(
 ) -> list[Sentence]:
     """Read a CoNLL file, whose columns stand between tabs, or between blanks.
 
-    Comments, which begin with #, a header, and words that are blank are left out. By default the first column holds the
-    words and the last one the tags. Where the first column numbers the words, the second one holds them, and the first
-    one in a scheme such as BIO their tags: GermEval's last column holds inner entities. The log says what was taken.
+    Comments, which begin with #, a header, and words that are blank are left out. Where no option names the columns,
+    `_found` tells them by their cells. The log says what was taken.
 
     Args:
         labelled: read the tags.
@@ -97,7 +98,7 @@ def read_conll(
             is not given; the only column of a file holds words.
 
     Raises:
-        InputError: a line has other columns than most, a column is not there, or nobody can tell the column of tags.
+        InputError: a line has other columns than most, a column is not there, or nobody can tell which one is meant.
     """
     rows, is_tabbed = _rows(path)
     likely = [row for row in rows if not row.line.startswith("#")] or rows
@@ -110,16 +111,27 @@ def read_conll(
     if likely and _is_header(likely[0], likely[1:]):
         header, *likely = likely
         names = header.columns
-    is_numbered = width > (2 if labelled else 1) and _are_numbers(likely)
+    columns = [[row.columns for row in rows] for _, rows in groupby(likely, key=lambda row: row.sentence)]
+    numbers = [place for place in range(width) if width > (2 if labelled else 1) and _are_numbers(columns, place)]
 
     place_of = partial(_place_of, path, width, names)
-    usual = next((place for place, name in enumerate(names) if name.lower() in HEADINGS), int(is_numbered))
-    words_in = place_of("words_column", words_column, trained.get("words_column"), usual)
-    usual_tags: int | None = width - 1
-    if labelled and is_numbered and width > 3:
-        usual_tags = next((place for place in range(words_in + 1, width) if _holds_tags(likely, place)), None)
-    tags_in = place_of(tags_option, tags_column, trained.get("tags_column") if labelled else None, usual_tags)
+    words_in = place_of("words_column", words_column, trained.get("words_column"))
+    tags_in = place_of(tags_option, tags_column, trained.get("tags_column") if labelled else None)
+    if words_in is None:
+        words_in = next((place for place, name in enumerate(names) if name.lower() in HEADINGS), None)
+    words_in, tags_in = _found(columns, width, names, numbers, words_in, tags_in)
+    is_metric = tags_option != "tags_column"  # it compares words, and has no option for their column
+    if is_metric and None in (words_in, tags_in):
+        words_in, tags_in = _found(columns, width, names, numbers, int(0 in numbers), tags_in)
+    if words_in is None or (labelled and tags_in is None):
+        asked = f"--{tags_option} is" if is_metric else f"--words_column and --{tags_option} are"
+        raise InputError(
+            f"{path}: {asked} needed, since nothing tells the columns; allowed: {', '.join([f'1 to {width}', *names])}"
+        )
+    tags_in = width - 1 if tags_in is None else tags_in
     known = {row.columns[tags_in] for row in likely}
+    if labelled and likely and all("*" in tag for tag in known):
+        raise InputError(f"{path}: the tags are spans in brackets, such as {max(known)}; allowed: tags such as B-PER")
     layout = _Layout(width, is_tabbed, tags_in, known, scheme_of(known))
 
     left_out: Counter[str] = Counter(header=int(header is not None))
@@ -137,7 +149,7 @@ def read_conll(
                 )
             elif row is header:
                 continue
-            elif is_numbered and not row.columns[0].isdecimal():
+            elif 0 in numbers and not row.columns[0].isdecimal():
                 left_out["ranges and empty nodes"] += 1  # 1-2 and 8.1 of CoNLL-U
             elif not row.columns[words_in].strip():
                 left_out["blank words"] += 1
@@ -155,19 +167,52 @@ def read_conll(
 
 
 def _place_of(
-    path: Path, width: int, names: list[str], option: str, given: str | None, trained: str | None, usual: int | None
-) -> int:
-    """The place of a column that is given, or was read in training, by name or number; otherwise the usual one."""
+    path: Path, width: int, names: list[str], option: str, given: str | None, trained: str | None
+) -> int | None:
+    """The place of a column that is given, or was read in training, by name or number; None where neither is."""
     wanted = trained if given is None else given
     if wanted in names:
         return names.index(wanted)
     if wanted is not None and wanted.isdecimal() and 1 <= int(wanted) <= width:
         return int(wanted) - 1
-    if given is None and usual is not None and (wanted is None or width == 1):
-        return usual
-    missing = "nothing tells the column" if wanted is None else f"column {wanted}, which training read, is missing"
-    value = f"not given, and {missing}" if given is None else given
+    if given is None and (wanted is None or width == 1):
+        return None
+    value = f"not given, and column {wanted}, which training read, is missing" if given is None else given
     raise InputError(f"{path}: --{option} is {value}; allowed: {', '.join([f'1 to {width}', *names])}")
+
+
+def _found(
+    sentences: _Cells, width: int, names: list[str], numbers: list[int], words_in: int | None, tags_in: int | None
+) -> tuple[int | None, int | None]:
+    """The places of words and tags that are given, or that cells tell; None of those that nobody can tell.
+
+    Words are in no scheme of tags, and neither numbers nor the same all over a sentence. Tags are in the last column
+    or, where words are numbered, in the first one in a scheme: GermEval's last column holds inner entities. Other
+    columns hold tags if they are the only ones in a scheme, or have no more different cells than words.
+    """
+    last, is_given = width - 1, words_in is not None
+    if not sentences or width == 1:
+        return words_in if is_given else 0, last if tags_in is None else tags_in
+    cells = [{row[place] for rows in sentences for row in rows} for place in range(width)]
+    free = [place for place in range(width) if place not in (*numbers, words_in, tags_in)]
+    tagged = [place for place in free if _holds_tags(cells[place])]
+    others = [place for place in free if place not in tagged]
+    varied = others if len(others) == 1 else [place for place in others if not _are_constant(sentences, place)]
+    # Offsets and names of lines have a digit in each cell.
+    texts = [place for place in varied if not all(re.search(r"\d", cell) for cell in cells[place])] or varied
+    if not is_given and texts and len(cells[texts[0]]) == max(len(cells[place]) for place in texts):
+        words_in, *texts = texts
+    if tags_in is not None or words_in is None:
+        return words_in, tags_in
+    if 0 in numbers and width > 3:
+        return words_in, next((place for place in tagged if PHRASES.isdisjoint(cells[place])), None)
+    if last in tagged or (names and names[-1].lower() in TAG_HEADINGS):
+        return words_in, last
+    plain = [place for place in varied if place != words_in] or [place for place in others if place > words_in]
+    if tagged and not texts:
+        return words_in, tagged[0] if len(tagged) == 1 else None
+    is_clear = not tagged and len(plain) == 1 and (is_given or len(cells[plain[0]]) <= len(cells[words_in]))
+    return words_in, plain[0] if is_clear else None
 
 
 def _rows(path: Path) -> tuple[list[_Row], bool]:
@@ -211,24 +256,26 @@ def _is_header(first: _Row, others: Sequence[_Row]) -> bool:
     return bool(names & HEADINGS and names & TAG_HEADINGS)
 
 
-def _are_numbers(rows: Sequence[_Row]) -> bool:
-    """True where the first column counts the words of sentences of more than one."""
-    longest = 0
-    for _, sentence in groupby(rows, key=lambda row: row.sentence):
-        cells = [row.columns[0] for row in sentence if not re.fullmatch(r"\d+[-.]\d+", row.columns[0])]
-        if not all(map(str.isdecimal, cells)):
+def _are_numbers(sentences: _Cells, place: int) -> bool:
+    """True for a column that counts the words of sentences of more than one."""
+    is_long = False
+    for rows in sentences:
+        cells = [row[place] for row in rows if not re.fullmatch(r"\d+[-.]\d+", row[place])]
+        if not all(cell.isdecimal() and int(cell) - number == int(cells[0]) for number, cell in enumerate(cells)):
             return False
-        steps = {int(cell) - place for place, cell in enumerate(cells)}
-        if len(steps) > 1:
-            return False
-        longest = max(longest, len(cells))
-    return longest > 1
+        is_long |= len(cells) > 1
+    return is_long
 
 
-def _holds_tags(rows: Sequence[_Row], place: int) -> bool:
-    """True for a column of tags in a scheme, or outside alone, that are no phrases."""
-    tags = {row.columns[place] for row in rows}
-    scheme = scheme_of(tags)
+def _holds_tags(cells: Set[str]) -> bool:
+    """True for tags in a scheme, or outside alone; a lonely I may be a word."""
+    scheme = scheme_of(cells)
     if scheme is None:
-        return all(map(is_outside, tags))
-    return not PHRASES & {scheme.kind(tag) for tag in tags}
+        return all(map(is_outside, cells))
+    return len(cells) > 1 or any(map(scheme.kind, cells))
+
+
+def _are_constant(sentences: _Cells, place: int) -> bool:
+    """True for a column that is the same all over each sentence of more than one word, if there are such."""
+    long = [rows for rows in sentences if len(rows) > 1]
+    return bool(long) and all(len({row[place] for row in rows}) == 1 for rows in long)

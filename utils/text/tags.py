@@ -53,7 +53,7 @@ def scheme_of(tags: Iterable[str]) -> Scheme | None:
     """Find the scheme of tags by their letters; None of plain ones, such as parts of speech.
 
     Tags without a letter, such as X, may be among them if more than half have a letter and a kind. Some parts of speech
-    begin or end with S or U, so if no other letter occurs, it must stand in front and O must be among the tags.
+    begin or end with E, S or U, so if no other letter occurs, it must stand in front and O must be among the tags.
     """
     tags = set(tags)
     inside = {tag for tag in tags if not is_outside(tag)}
@@ -62,7 +62,7 @@ def scheme_of(tags: Iterable[str]) -> Scheme | None:
     with_kind = [match for match in matches[pattern] if match["kind"]]
     letters = {match["letter"].upper() for match in with_kind or matches[pattern]}
     is_scheme = 2 * len(with_kind) > len(inside) or (not with_kind and len(matches[pattern]) == len(inside))
-    is_single = letters in ({"S"}, {"U"}) and pattern is _PREFIXED and inside < tags
+    is_single = letters in ({"S"}, {"U"}, {"E"}) and pattern is _PREFIXED and inside < tags
     if is_scheme and (letters & {"B", "I"} or is_single):
         for name, known in _SCHEMES:
             if letters <= set(known):

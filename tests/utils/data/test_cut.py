@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
@@ -15,17 +16,23 @@ from transformers import AutoTokenizer
 from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bert.configuration.configuration_bert import BertConfig
+from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.tiny_run import CONFIG, Train
+from utils.data.columns import Record
+from utils.data.options import Place
 from utils.data.pairs import StreamedPairs
 from utils.data.parallel_text import read_pairs
 from utils.data.splits import Choice
 from utils.data.tables import Table
-from utils.data.tokenized import encode_cut, warn_of_cut
+from utils.data.tokenized import encode_cut, warn_of_cut, warnings_added_up
+from utils.models.loading import LoadedModel
 from utils.predict import main
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.serving.app import create_app
 from utils.serving.arguments import ServeArguments
 from utils.serving.predictions import PredictionService
+from utils.tasks import find_task
 
 MOST = 16
 TEXTS = [" ".join(["word"] * count) for count in (1, MOST - 3, MOST - 2, MOST - 1, 9606)]
@@ -163,6 +170,33 @@ def test_a_stream_names_the_first_that_it_cuts(tokenizer: BartTokenizer, caplog:
         pairs.encode(records[begin : begin + 2], epoch=0)
     assert lines_of(caplog) == [
         "2 of 6 sources read of hub:org/name are longer than 16 tokens (--max_source_length) and are cut there"
+    ]
+
+
+@pytest.mark.parametrize("task", HEADS)
+def test_pieces_that_a_vocabulary_lacks(task: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They are counted as transformers' tokenizer has them, and said where they are above a twentieth of all parts."""
+    tokenizer = BertTokenizer.train(["word words who he said so"] * 3, 60)
+    tokenizer.save_pretrained(tmp_path)
+    theirs, texts = (
+        AutoTokenizer.from_pretrained(tmp_path),
+        ["he said " * 12 + "\u03c4\u03bf", "so \u03c4\u03bf", "who"],
+    )
+    config = BertConfig(labels=["O", "X"])
+    run, loaded = find_task(task)(Place("")).as_trained(config), LoadedModel(SimpleNamespace(config=config), tokenizer)
+    columns = ("question", "context") if task == "question_answering" else ("text",)
+    raw = [run.given([Record("", {"text": text, "question": "who", "context": text})], columns) for text in texts]
+    run.encode(raw[0], "test", loaded)
+    assert not caplog.messages  # it has one of 25
+    with warnings_added_up():
+        for part in raw:
+            run.encode(part, "test", loaded)
+    pieces = [number for row in theirs(texts, add_special_tokens=False).input_ids for number in row]
+    unknown = pieces.count(theirs.unk_token_id)
+    what = {"classification": "texts", "tagging": "sentences", "question_answering": "contexts"}[task]
+    assert caplog.messages == [
+        f"{unknown} of {len(pieces)} ({unknown / len(pieces):.1%}) pieces of {what} are unknown to the vocabulary, "
+        "which may be of another language; the first is in '\u03c4\u03bf'"
     ]
 
 

@@ -81,6 +81,12 @@ def test_seqeval_agrees(name: str) -> None:
             )
 
 
+def test_ends_alone_count_as_in_seqeval() -> None:
+    for seed in range(20):
+        rows = random_tags("E", seed)
+        assert scored(*rows) == pytest.approx(expected_of(*rows, None))
+
+
 def test_bmes_and_its_like_count_as_bioes() -> None:
     for names in ("BMES", "BMEW"):
         table = str.maketrans("BIES", names)
@@ -111,6 +117,8 @@ def test_entities_of_one_word_that_are_missed() -> None:
         ("O PER-B PER-I LOC-B", "BIO"),
         ("O B-PER I-PER X", "BIO"),
         ("O I-PER E-PER", "IOE"),
+        ("O E-PER E-LOC", "IOE"),
+        ("E-PER E-LOC", None),
         ("O B-PER I-PER E-PER S-PER", "BIOES"),
         ("O S-PER", "BIOES"),
         ("O B-PER L-PER U-PER", "BILOU"),

@@ -61,7 +61,11 @@ def test_edge_cases(predicted: str, answers: tuple[str, ...], expected: tuple[fl
 
 
 def test_the_command_scores_answers_as_the_official_script(
-    tmp_path: Path, shared: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    shared: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Of a published set some questions of which are made unanswerable, against torchmetrics."""
     monkeypatch.chdir(tmp_path)
@@ -97,11 +101,13 @@ def test_the_command_scores_answers_as_the_official_script(
             row = report["groups"]["kind of question"][group]
             assert row.pop("questions") == sum(chosen)
             assert row == pytest.approx(scores, abs=1e-3)
-    known, missing = dict(predicted), dict(predicted)
-    known["x"], first = "", next(iter(missing))
+    missing, first = {**predicted, "x": ""}, next(iter(predicted))
+    Path("p.json").write_text(json.dumps(missing))  # the script ignores other questions, too
+    main(["p.json", "set.json", "--json"])
+    assert json.loads(capsys.readouterr().out)["f1"] == report["f1"]
+    assert "p.json: answers to 1 other questions are ignored" in caplog.messages
     del missing[first]
     for content, message in (
-        (known, "p.json: answers to 1 other questions, such as 'x'; allowed: one answer to each of the 1190 questions"),
         (missing, f"p.json: no answer to 1 questions, such as '{first}'; allowed: one answer to each of the 1190"),
         ({first: 1}, "p.json: allowed: a JSON object of answers, which are texts, by the ids of their questions"),
         ([], "p.json: has no rows"),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import datasets
 import pytest
+from sklearn import metrics as sklearn_metrics
 from transformers import BertConfig as TheirConfig
 
 import finetune
@@ -21,6 +24,7 @@ from bert.modeling.modeling_bert import BertForSequenceClassification
 from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.tiny_run import OF_BERT
 from utils.data.options import Place
+from utils.evaluation.scoring import format_scores
 from utils.models.model_to_train import renamed
 from utils.predict import main as predict
 from utils.tasks.classification import (
@@ -30,6 +34,7 @@ from utils.tasks.classification import (
     LabelledTexts,
     _target,
 )
+from utils.tasks.task import Prediction
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "one_thread")
 
@@ -289,3 +294,69 @@ def test_a_task_of_glue_in_a_directory_is_trained_and_predicted(published: Path,
     assert [line[2:] for line in lines[1:]] == [str(int(name == "positive")) for name in predicted]
     predict([str(tmp_path / "run"), f"{place}/test.tsv", "--output", str(tmp_path / "out"), "--gpus", "0"])
     assert (tmp_path / "out").read_text().splitlines() == predicted
+
+
+def test_classes_that_training_has_not_seen_are_scored_one_by_one() -> None:
+    """Each has no F1 and all its support. Intervals and the scores of the commonest class are shown beside."""
+    right, guesses = ["x", "y", "z", "x", "w", "x"] * 9, ["x", "x", "y", "x", "x", "y"] * 9
+    raw = LabelledTexts([""] * len(right), ["a"] * len(right), None, right)
+    predictions = [Prediction({"chosen": label, "scores": {"x": 0.7, "y": 0.3}}, 0.0, 1) for label in guesses]
+    model = SimpleNamespace(config=SimpleNamespace(problem_type=SINGLE_LABEL))
+    loaded = SimpleNamespace(labels=["x", "y", "v"], model=model)
+    scores, _ = Classification(Place("")).score(raw, predictions, loaded)
+    report = sklearn_metrics.classification_report(right, guesses, output_dict=True, zero_division=0)
+    ours = scores["groups"]["class"]
+    assert list(ours) == ["x", "y", "v", "w", "z"]
+    for label in "xywz":
+        assert ours[label]["f1"] == pytest.approx(100 * report[label]["f1-score"])
+        assert ours[label]["support"] == report[label]["support"] == sum(scores["confusion"][label].values())
+    assert scores["f1"] == pytest.approx(100 * report["macro avg"]["f1-score"])
+    always = sklearn_metrics.f1_score(right, ["x"] * len(right), average="macro", zero_division=0)
+    assert scores["baselines"]["always x"]["f1"] == pytest.approx(100 * always)
+    low, high = scores["intervals"]["accuracy"]
+    spread = 196 * (report["accuracy"] * (1 - report["accuracy"]) / len(right)) ** 0.5
+    assert (low, high) == pytest.approx((scores["accuracy"] - spread, scores["accuracy"] + spread), abs=3)
+    run = {"split": "test", "examples": len(right), "precision": "fp32"}
+    shown = format_scores(run | scores, {"timed_articles": 0, "device": "cpu"})
+    assert re.search(rf"accuracy +33.33 \(95 %: {low:.2f} to {high:.2f}; always x: 50.00\)", shown)
+
+
+def test_rows_without_a_label_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """SNLI has - where its annotators disagree, and the Hub has -1, which means null to `datasets`."""
+    caplog.set_level("INFO")
+    rows = [{"text": text, "label": label} for text, label in zip("abcd", "x-y-", strict=True)]
+    place = write(tmp_path, train_jsonl="\n".join(map(json.dumps, rows)), val_jsonl=json.dumps(rows[1]))
+    with pytest.raises(InputError, match="train.jsonl:2: label is '-'; .*; --drop_label - leaves such rows out"):
+        read(place)
+    left = read(place, drop_label=("-", "?"))
+    theirs = datasets.Dataset.from_list(rows).filter(lambda row: row["label"] != "-")
+    assert (left.texts, left.labels) == (theirs["text"][:], theirs["label"][:])
+    assert "train: 2 of 4 rows are left out, by --drop_label - ?" in caplog.text
+    with pytest.raises(InputError, match="the val split has no rows with other labels"):
+        Classification(Place(place)).as_trained(BertConfig(drop_label=["-"])).read("val")  # as in training
+    assert read(place, "val", drop_label=("?",)).labels == ["-"]
+    assert read(write(tmp_path / "signs", train_csv="text,label\na,+\nb,-\n")).labels == ["+", "-"]
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["x", "y"])})
+    (tmp_path / "hub").mkdir()
+    datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, -1]}, features).to_parquet(
+        tmp_path / "hub/val.parquet"
+    )
+    with pytest.raises(InputError, match="val.parquet:2: label is None; .*; --drop_label -1 leaves such rows out"):
+        read(str(tmp_path / "hub"), "val")
+    assert read(str(tmp_path / "hub"), "val", drop_label=("-1",)).labels == ["y"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["0\tanger\n1\tjoy\t_words_\n2\tfear, joy\n", "anger\njoy\nfear, joy\n", '{"anger": 0, "joy": 1, "fear, joy": 2}'],
+)
+def test_names_of_classes_that_are_numbers(content: str, tmp_path: Path) -> None:
+    """As TweetEval's mapping.txt has them, one a line, or in JSON; of single classes and of lists."""
+    file = tmp_path / ("names.json" if content.startswith("{") else "mapping.txt")
+    file.write_text(content)
+    place = write(tmp_path, train_csv="text,label\na,2\nb,0.0\n", val_jsonl='{"text": "a", "label": [1, 2]}\n')
+    assert read(place, tag_names=(str(file),)).labels == ["fear, joy", "anger"]
+    assert read(place, "val", tag_names=(str(file),)).labels == [["joy", "fear, joy"]]
+    write(tmp_path, test_csv="text,label\na,3\n")
+    with pytest.raises(InputError, match="test.csv:2: .* is 3; allowed: 0 to 2, for anger, joy"):
+        read(place, "test", tag_names=(str(file),))

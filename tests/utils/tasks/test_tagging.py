@@ -6,7 +6,9 @@ import csv
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,11 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from utils.data.columns import Record
 from utils.data.options import Place
+from utils.data.splits import MissingSplit
+from utils.recipes.data import with_table_prepared
 from utils.tasks.tagging import Tagging, TaggingOptions
+from utils.tasks.task import Prediction
+from utils.text.conll import Sentence
 
 NAMES = ["O", "B-PER", "I-PER"]
 
@@ -165,7 +171,7 @@ def test_one_file_is_split_by_its_sentences(tmp_path: Path) -> None:
 )
 def test_the_log_says_the_scheme(tags: str, said: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    (tmp_path / "train.conll").write_text("".join(f"word {tag}\n" for tag in tags.split()))
+    (tmp_path / "train.conll").write_text("".join(f"w{number} {tag}\n" for number, tag in enumerate(tags.split())))
     task = Tagging(Place(str(tmp_path)))
     learned = task.learn(task.read("train"))
     assert said in caplog.text
@@ -178,3 +184,47 @@ def test_the_log_says_the_scheme(tags: str, said: str, tmp_path: Path, caplog: p
 def test_typed_words_are_whole_in_any_script(text: str) -> None:
     [sentence] = Tagging(Place("")).given([Record("", {"text": text})], ["text"])
     assert sentence.words == [word for word, _ in BertPreTokenizer().pre_tokenize_str(text) if word.strip()]
+
+
+def test_kinds_that_training_has_not_seen_are_scored_one_by_one() -> None:
+    """Each has no F1 and all its support. Intervals and the scores of the commonest tag are shown beside."""
+    from seqeval.metrics import accuracy_score, classification_report
+
+    right = [["B-X", "I-X", "O"], ["O", "B-Z", "I-Z", "O"], ["B-W", "O", "O"]] * 9
+    guesses = [["B-X", "I-X", "O"], ["O", "B-X", "I-X", "O"], ["O", "O", "O"]] * 9
+    raw = [Sentence("", ["w"] * len(tags), tags) for tags in right]
+    predictions = [Prediction({"tags": tags, "scores": [1.0] * len(tags)}, 0.0, 1) for tags in guesses]
+    scores, _ = Tagging(Place("")).score(raw, predictions, SimpleNamespace(labels=["O", "B-X", "I-X"]))
+    report = classification_report(right, guesses, output_dict=True, zero_division=0)
+    theirs = {kind: values["f1-score"] for kind, values in report.items() if " avg" not in kind}
+    ours = scores["groups"]["kind of entity"]
+    assert {kind: values["f1"] / 100 for kind, values in ours.items()} == pytest.approx(theirs)
+    assert all(values["support"] == report[kind]["support"] for kind, values in ours.items())
+    assert scores["f1"] == pytest.approx(100 * report["micro avg"]["f1-score"])
+    always = scores["baselines"]["always O"]
+    assert always["accuracy"] == pytest.approx(100 * accuracy_score(right, [["O"] * len(tags) for tags in right]))
+    assert always["f1"] == 0
+    low, high = scores["intervals"]["f1"]
+    assert low < scores["f1"] < high
+
+
+def test_letters_that_training_has_not_seen(tmp_path: Path) -> None:
+    """IOB1 has B- only between two entities that touch, so it is no label of its own. Letters of other schemes are."""
+    for split, text in {"train": "a I-X\nb O\n", "val": "a I-X\nb B-X\nc O\n"}.items():
+        (tmp_path / f"{split}.conll").write_text(text)
+    task = Tagging(Place(str(tmp_path)))
+    raw = {split: task.read(split) for split in ("train", "val")}
+    task.check(raw, task.learn(raw["train"]))
+    for tag in ("B-Y", "S-X", "X"):
+        with pytest.raises(InputError, match=f"not seen: '{tag}' of val .1 in all"):
+            task.check({**raw, "val": [Sentence("", ["a", "b"], ["I-X", tag])]}, task.learn(raw["train"]))
+
+
+def test_a_split_that_is_missing_is_no_fault_of_the_columns(tmp_path: Path) -> None:
+    (tmp_path / "train.conllu").write_text("".join(f"1\tw{number}\tX\tY\n\n" for number in range(99)))
+    place = Place(str(tmp_path))
+    task = Tagging(place, TaggingOptions(words_column="2", tags_column="4"))
+    with pytest.raises(MissingSplit, match="no val split"):
+        task.read("val")
+    held_out = with_table_prepared(task.with_parts(place=replace(place, val_ratio=0.1)))
+    assert 0 < len(held_out.read("val")) < 99

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from bart.errors import InputError
 from utils.text.conll import read_conll
 
 
-def pairs(path: Path, text: str, **options: str) -> list[list[str]]:
+def pairs(path: Path, text: str, **options: Any) -> list[list[str]]:
     """The words and tags of sentences, as word/tag."""
     path.write_text(text, encoding="utf-8")
     return [
@@ -27,6 +28,13 @@ CONLLU = """# text = al mar
 2\tel\tel\tDET\t_\t_\t3\tdet\t_\t_
 3\tmar\tmar\tNOUN\t_\t_\t0\troot\t_\tSpaceAfter=No
 3.1\tx\tx\tNOUN\t_\t_\t_\t_\t_\t_
+"""
+
+CONLL_2005 = "Mr. NNP (S(NP* * - (A0*\nHaag NNP *) (PER*) - *)\nruns VBZ (VP*)) * run (V*)\n"
+CONLL_2012 = """#begin document (bc/x); part 000
+bc/x 0 0 In IN (TOP(S(PP* * -
+bc/x 0 1 Hong NNP (NP* (GPE* (12
+bc/x 0 2 Kong NNP *)))) *) 12)
 """
 
 
@@ -71,6 +79,10 @@ CONLLU = """# text = al mar
         ),
         pytest.param("a O\n\u00a0 O\nb\u00a0c\u2028 O\n", [["a/O", "b\u00a0c\u2028/O"]], id="NBSP between blanks"),
         pytest.param("\ufeffa O\r\nb B-X\r\n\r\nc O", [["a/O", "b/B-X"], ["c/O"]], id="BOM and CRLF"),
+        pytest.param("O\tin\nB-X\tred sea\n\nI-X\tsea\n", [["in/O", "red sea/B-X"], ["sea/I-X"]], id="tags first"),
+        pytest.param("- O b _ x.txt\n- B-X a _ x.txt\n", [["b/O", "a/B-X"]], id="other columns do not vary"),
+        pytest.param("x.1 a 0 1 O\nx.2 to 2 4 O\nx.3 a 5 6 B-X\n", [["a/O", "to/O", "a/B-X"]], id="offsets"),
+        pytest.param("私 名詞\nは 助詞\n私 名詞\n", [["私/名詞", "は/助詞", "私/名詞"]], id="plain tags in Japanese"),
         pytest.param("-DOCSTART- -X- O\n\na X O\n-DOCSTART-\nb X B-Y\n", [["a/O"], ["b/B-Y"]], id="documents"),
     ],
 )
@@ -123,8 +135,19 @@ def test_columns_of_training_are_read_again(tmp_path: Path) -> None:
         ("a\tO\nb O\nc\tO\n", {}, "line 2: 1 columns; allowed: 2"),
         ("a\tX\tO\nb\t\tO\n", {"tags_column": "2"}, "line 2: the tag in column 2 is blank"),
         ("a\tX\tO\nb\t\tO\nc\tO\n", {}, "line 3: 2 columns; allowed: 3"),
-        (CONLLU, {}, "--tags_column is not given, and nothing tells the column; allowed: 1 to 10"),
+        (CONLLU, {}, "--words_column and --tags_column are needed, since nothing tells the columns; allowed: 1 to 10"),
         ("a O\n", {"tags_column": "3"}, "--tags_column is 3; allowed: 1 to 2$"),
+        ("NN ox\nVB is\nNN cow\n", {}, "--words_column and --tags_column are needed, .*; allowed: 1 to 2"),
+        (
+            "NN ox\nVB is\nNN cow\n",
+            {"labelled": False},
+            "--words_column and --tags_column are needed, .*; allowed: 1 to 2",
+        ),
+        ("an DT a\nox NN ox\nan DT a\n", {}, "--words_column and --tags_column are needed, .*; allowed: 1 to 3"),
+        ("ox B-X NN\nis O VBZ\n", {}, "--words_column and --tags_column are needed, .*; allowed: 1 to 3"),
+        (CONLL_2005, {}, "--words_column and --tags_column are needed, .*; allowed: 1 to 6"),
+        (CONLL_2012, {}, "--words_column and --tags_column are needed, .*; allowed: 1 to 8"),
+        (CONLL_2012, {"words_column": "4", "tags_column": "7"}, r"the tags are spans in brackets, such as \*\)"),
         (
             *("a b O\n", {"trained": {"words_column": "4"}}),
             "--words_column is not given, and column 4, which training read, is missing; allowed: 1 to 3$",
@@ -132,7 +155,7 @@ def test_columns_of_training_are_read_again(tmp_path: Path) -> None:
         ("word\ttag\na\tB-X\n", {"words_column": "tga"}, "--words_column is tga; allowed: 1 to 2, word, tag"),
     ],
 )
-def test_what_is_refused(text: str, options: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_what_is_refused(text: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         pairs(tmp_path / "a.conll", text, **options)
 

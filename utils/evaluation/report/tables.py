@@ -135,8 +135,8 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Sco
         "ROUGE is F in percent.": any(name.startswith("rouge") for name in names),
         "The maximum and the mean are over the references of an example.": "rouge1_mean" in names,
         f"The loss is in {runs[0].loss_unit}.": "loss" in names,
-        "Intervals: 95% bootstrap of the mean.": any("intervals" in record for record in records),
-        "The last columns score the sources' first sentences in place of summaries.": leads,
+        "Intervals: 95% bootstrap.": any("intervals" in record for record in records),
+        "The last columns score the sources' first sentences, or the commonest label or tag for all, instead.": leads,
         "Differences and their p values are of a paired test over the examples.": len(compared) > 1,
     }
     caption = " ".join(sentence for sentence, applies in sentences.items() if applies)
@@ -146,7 +146,8 @@ def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> Sco
         for run, setting in zip(runs, settings, strict=True)
         for name, value in setting.items()
     ]
-    return ScoreTable(caption, header + [lead.capitalize() for lead in leads], rows, 2 if several else 1, notes)
+    header += [lead[:1].upper() + lead[1:] for lead in leads]
+    return ScoreTable(caption, header, rows, 2 if several else 1, notes)
 
 
 def group_tables(runs: Sequence[Run], split: str) -> list[ScoreTable]:
