@@ -108,9 +108,16 @@ class Backend:
             states = F.dropout(states, probability)
         return states if added is None else added + states
 
-    def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Tensor:
-        """The norm of states (…, D) after an update (…, D), of which dropout leaves a part, is added to them."""
-        return norm(self.dropout(update, probability, added=states))
+    def add_and_norm(
+        self, update: Tensor, states: Tensor, norm: nn.Module, probability: float
+    ) -> tuple[Tensor, Tensor]:
+        """The norm of states (…, D) after an update (…, D), of which dropout leaves a part, is added to them.
+
+        Returns:
+            The residual stream, and the same for the products that read it, perhaps in their precision.
+        """
+        states = norm(self.dropout(update, probability, added=states))
+        return states, states
 
     def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         """The outputs (B, L, D) of several linear layers for the same states (B, L, D)."""

@@ -201,7 +201,7 @@ class AddAndNorm(torch.autograd.Function):
         ctx.save_for_backward(normed, weight, seed, scales)
         ctx.dtypes, ctx.rate, ctx.columns = (update.dtype, residual.dtype), rate, columns
         ctx.set_materialize_grads(False)
-        return out, half.view_as(half)  # two results, whose gradients come apart
+        return out, half if has_out else half.detach()  # of one memory, but no view: their gradients come apart
 
     @staticmethod
     @once_differentiable
