@@ -77,8 +77,8 @@ class ComputingOptions:
     )
     compile: bool = changeable(
         False,
-        help="train layers that torch.compile has compiled, which takes a minute or more; meant for GPUs, no faster on "
-        "CPUs",
+        help="train layers that torch.compile has compiled, which takes minutes: for trials with batches of one "
+        "length; others were slower so on an H100, and on CPUs nothing is gained",
     )
     dropout: float | None = dropout_option(
         section="regularisation", help="of embeddings and layer outputs; by default the config's", in_card=True
