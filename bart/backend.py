@@ -21,6 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 # cuDNN's attention makes a plan for each shape, which takes 40 ms and more, and batches have many; in torch 2.11 it may
 # round the rate of dropout to sixteenths.
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+# States (…, D) that layers pass on: the residual stream, and the same for products, perhaps in their precision.
+Streams = tuple[Tensor, Tensor]
 IGNORE_INDEX = -100  # labels that are left out of a loss, as in torch.nn.functional.cross_entropy
 
 
@@ -108,14 +110,8 @@ class Backend:
             states = F.dropout(states, probability)
         return states if added is None else added + states
 
-    def add_and_norm(
-        self, update: Tensor, states: Tensor, norm: nn.Module, probability: float
-    ) -> tuple[Tensor, Tensor]:
-        """The norm of states (…, D) after an update (…, D), of which dropout leaves a part, is added to them.
-
-        Returns:
-            The residual stream, and the same for the products that read it, perhaps in their precision.
-        """
+    def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Streams:
+        """The norm of states (…, D) after an update (…, D), of which dropout leaves a part, is added to them."""
         states = norm(self.dropout(update, probability, added=states))
         return states, states
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from bart.backend import Streams
 from bart.cuda.linear import HalfCopies
 from bart.rounding import round_to_few
 from bart.torch_internals import attend_to_spans, has_flash, is_ampere
@@ -104,9 +105,7 @@ class CudaBackend(UnpaddingBackend):
             outputs = self.copies.project(states, layers)
         return super().project(states, layers) if outputs is None else outputs
 
-    def add_and_norm(
-        self, update: Tensor, states: Tensor, norm: nn.Module, probability: float
-    ) -> tuple[Tensor, Tensor]:
+    def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Streams:
         """In training under autocast by one kernel, which rounds for the next product, too."""
         types = update.dtype in (torch.float16, torch.bfloat16), states.dtype in (torch.float32, torch.bfloat16)
         fits = all(types) and type(norm) is nn.LayerNorm and norm.weight.dtype == torch.float32
@@ -114,7 +113,7 @@ class CudaBackend(UnpaddingBackend):
         kernels = load_kernels(update.device) if applies else None
         if kernels is None:
             return super().add_and_norm(update, states, norm, probability)
-        return kernels.add_and_norm(update, states, norm, probability)
+        return kernels.AddAndNorm.apply(update, states, norm.weight, norm.bias, norm.eps, probability)
 
     def rows_of(self, states: Tensor, mask: Tensor | None, up_to_last: bool = False) -> CudaRows | None:
         kind = states.device.type

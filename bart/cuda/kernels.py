@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 MOST_QUERIES = 16  # of `attend_few`: the rows of the smallest product of matrices
@@ -219,8 +219,3 @@ class AddAndNorm(torch.autograd.Function):
                 ctx.columns,
             )  # fmt: skip
         return of_update, of_residual, *parts.sum(dim=1), None, None
-
-
-def add_and_norm(update: Tensor, residual: Tensor, norm: nn.LayerNorm, rate: float) -> tuple[Tensor, Tensor]:
-    """See `AddAndNorm`."""
-    return AddAndNorm.apply(update, residual, norm.weight, norm.bias, norm.eps, rate)

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bart.backend import TORCH, Backend, BackendModule, Rows
+from bart.backend import TORCH, Backend, BackendModule, Rows, Streams
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache, LayerCache
@@ -93,14 +93,9 @@ class _Layer(BackendModule):
         self.fc2 = nn.Linear(ffn_dim, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model)
 
-    def _branch(
-        self, hidden: Tensor, read: Tensor, norm: nn.LayerNorm, branch: Callable[[Tensor], Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it.
-
-        Args:
-            hidden, read: the stream, and the same for products, as `Backend.add_and_norm` returns both.
-        """
+    def _branch(self, states: Streams, norm: nn.LayerNorm, branch: Callable[[Tensor], Tensor]) -> Streams:
+        """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
+        hidden, read = states
         dropout = self.dropout if self.training else 0.0
         if self.pre_ln:
             hidden = self.backend.dropout(branch(norm(hidden)), dropout, added=hidden)
@@ -119,14 +114,14 @@ class BartEncoderLayer(_Layer):
         self.self_attn = BartAttention(config.d_model, config.encoder_attention_heads, config.attention_dropout)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
 
-    def forward(self, hidden: Tensor, read: Tensor, mask: Any) -> tuple[Tensor, Tensor]:
+    def forward(self, hidden: Tensor, read: Tensor, mask: Any) -> Streams:
         """hidden and read (B, S, D), or the rows that the backend packed, and their mask -> as hidden and read."""
 
         def self_attention(states: Tensor) -> Tensor:
             return self.self_attn(*self.self_attn.queries_keys_values(states), mask)
 
-        states = self._branch(hidden, read, self.self_attn_layer_norm, self_attention)
-        hidden, read = self._branch(*states, self.final_layer_norm, self._feed_forward)
+        states = self._branch((hidden, read), self.self_attn_layer_norm, self_attention)
+        hidden, read = self._branch(states, self.final_layer_norm, self._feed_forward)
         if hidden.dtype == torch.float16:  # an overflow must not become NaN in later layers
             limit = torch.finfo(torch.float16).max - 1000
             hidden = read = hidden.clamp(-limit, limit)
@@ -151,7 +146,7 @@ class BartDecoderLayer(_Layer):
         sources: Tensor | tuple[Tensor, Tensor],
         cache: LayerCache | None = None,
         columns: slice | Tensor | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> Streams:
         """Run the layer over a whole target, or with a cache over the next token of each beam.
 
         Args:
@@ -178,17 +173,17 @@ class BartDecoderLayer(_Layer):
             keys, values = sources if isinstance(sources, tuple) else self.encoder_attn.keys_values(sources)
             return self.encoder_attn(query, keys, values, cross_mask)
 
-        states = self._branch(hidden, read, self.self_attn_layer_norm, self_attention)
-        states = self._branch(*states, self.encoder_attn_layer_norm, cross_attention)
-        return self._branch(*states, self.final_layer_norm, self._feed_forward)
+        states = self._branch((hidden, read), self.self_attn_layer_norm, self_attention)
+        states = self._branch(states, self.encoder_attn_layer_norm, cross_attention)
+        return self._branch(states, self.final_layer_norm, self._feed_forward)
 
 
-def _call(layer: nn.Module, *args: Any) -> tuple[Tensor, Tensor]:
+def _call(layer: nn.Module, *args: Any) -> Streams:
     return layer(*args)
 
 
 @cache
-def compiled_call() -> Callable[..., tuple[Tensor, Tensor]]:
+def compiled_call() -> Callable[..., Streams]:
     """`_call`, compiled by `torch.compile`: one function for all layers, whose weights are its inputs."""
     compile_whole_layers()
     return torch.compile(_call, dynamic=True)
@@ -239,7 +234,7 @@ class _Stack(BackendModule):
         """The backend that chooses rows; torch computes all."""
         return self.backend if self.backend.chooses_rows(self.training, self.compiled) else TORCH
 
-    def _run(self, layer: nn.Module, hidden: Tensor, read: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+    def _run(self, layer: nn.Module, hidden: Tensor, read: Tensor, *args: Any) -> Streams:
         if not self.training:
             return layer(hidden, read, *args)
         if self.layerdrop and torch.rand(()).item() < self.layerdrop:

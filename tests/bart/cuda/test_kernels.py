@@ -64,7 +64,7 @@ def check_on_the_cpu() -> None:
 def check_sum_and_norm(
     device: str, shape: tuple[int, ...], half: torch.dtype, stream: torch.dtype, out_dtype: torch.dtype
 ) -> None:
-    from bart.cuda.kernels import add_and_norm
+    from bart.cuda.kernels import AddAndNorm
 
     torch.manual_seed(0)
     norm = nn.LayerNorm(shape[-1]).to(device)
@@ -72,7 +72,7 @@ def check_sum_and_norm(
     nn.init.normal_(norm.bias)
     update, residual = (torch.randn(shape, device=device).to(dtype).requires_grad_() for dtype in (half, stream))
     leaves = update, residual, norm.weight, norm.bias
-    out, in_half = add_and_norm(update, residual, norm, 0.0)
+    out, in_half = AddAndNorm.apply(update, residual, norm.weight, norm.bias, norm.eps, 0.0)
     assert out.dtype == out_dtype and out._base is in_half._base is None  # a view would hold the other for ever
     assert in_half.dtype == half and in_half.equal(out.to(half))
     one, other = torch.randn_like(out), torch.randn_like(in_half)
@@ -91,7 +91,9 @@ def check_sum_and_norm(
         assert (actual - expected).norm() <= 2 * (torchs.to(actual.dtype) - expected).norm()
     # Of each of the results alone, too.
     for number, gradient in enumerate((one, other)):
-        alone = torch.autograd.grad(add_and_norm(update, residual, norm, 0.0)[number], residual, gradient)[0]
+        alone = torch.autograd.grad(
+            AddAndNorm.apply(update, residual, norm.weight, norm.bias, norm.eps, 0.0)[number], residual, gradient
+        )[0]
         states = (residual.detach().double() + update.detach()).requires_grad_()
         expected = torch.autograd.grad(copy.deepcopy(norm).double()(states), states, gradient.double())[0]
         scale = (states.var(dim=-1, unbiased=False, keepdim=True) + norm.eps).rsqrt()
@@ -108,7 +110,7 @@ def check_sum_and_norm(
 @pytest.mark.gpu
 def test_dropout_before_the_sum() -> None:
     """The same weights are dropped in both passes; others in another call; the same after the same seed."""
-    from bart.cuda.kernels import add_and_norm
+    from bart.cuda.kernels import AddAndNorm
 
     norm, rate = nn.LayerNorm(1024).cuda(), 0.3
     update = torch.ones(4096, 1024, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -116,7 +118,7 @@ def test_dropout_before_the_sum() -> None:
     results = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        out, _ = add_and_norm(update, residual, norm, rate)
+        out, _ = AddAndNorm.apply(update, residual, norm.weight, norm.bias, norm.eps, rate)
         of_update, of_residual = torch.autograd.grad(out, (update, residual), torch.randn_like(out))
         kept = of_update != 0
         assert abs(float(kept.float().mean()) - (1 - rate)) < 0.002  # nine standard errors
