@@ -121,7 +121,7 @@ class Backend:
 
     def linear(self, states: Tensor, layer: nn.Module) -> Tensor:
         """The output (…, O) of a linear layer, or of what stands for one, for states (…, I)."""
-        return layer(states)
+        return self.project(states, [layer])[0]
 
     def step(self, layers: Sequence[nn.Module]) -> AbstractContextManager[None]:
         """The time of an optimizer step's forward and backward passes, in which weights do not change."""

@@ -96,9 +96,6 @@ class CudaBackend(UnpaddingBackend):
         finally:
             self.joins_layers = False
 
-    def linear(self, states: Tensor, layer: nn.Module) -> Tensor:
-        return self.project(states, [layer])[0]
-
     def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         outputs = None
         if self.joins_layers and not torch.compiler.is_compiling():

@@ -53,7 +53,6 @@ FINE_TUNING = {
     "ddp compiled": "--bf16 --strategy ddp --compile", "fsdp compiled": "--bf16 --strategy fsdp --compile",
 }  # fmt: skip
 CPU_LOSS, MOST_TIMES_CPU_LOSS = 1.80, 1.1  # of the checks "learning"
-MOST_TIMES_FIRST_PEAK = 1.02  # of the checks "memory"; on CPUs a process holds more than its tensors
 # Network, tokens, batch, and sequences per second of the large network on an A100 in half precision, by NVIDIA's pages.
 PRETRAINING = (
     ("bart", 128, 200, 326.53),
@@ -221,7 +220,7 @@ def constant(folder: Path) -> Result:
     """The most memory that was ever held at step 200, which must be what it was at step 20."""
     with (folder / "run/metrics.csv").open(encoding="utf-8") as file:
         first, *_, last = (float(row["peak_memory_gb"]) for row in csv.DictReader(file) if row["peak_memory_gb"])
-    if last > MOST_TIMES_FIRST_PEAK * first:
+    if last > 1.02 * first:  # on CPUs a process holds more than its tensors
         raise ValueError(f"the peak of memory is {first:.3f} GB at step 20 and {last:.3f} GB at step 200")
     return {"rate": last, "unit": "GB, step 200", "peer_rate": first, "peer": "step 20"}
 

@@ -77,8 +77,8 @@ class ComputingOptions:
     )
     compile: bool = changeable(
         False,
-        help="train layers that torch.compile has compiled, which takes minutes: for trials with batches of one "
-        "length; others were slower so on an H100, and on CPUs nothing is gained",
+        help="train layers that torch.compile compiles in minutes: to try on batches of one length; with others "
+        "an H100 was slower, and CPUs gain nothing",
     )
     dropout: float | None = dropout_option(
         section="regularisation", help="of embeddings and layer outputs; by default the config's", in_card=True
