@@ -129,8 +129,8 @@ def _step(module: TrainingModule, batches: list[Batch], mix: Mix) -> Watch:
     return watch
 
 
-def _grown(module: TrainingModule, batches: list[Batch]) -> dict[str, int]:
-    """The bytes that are live after step 30 and were not after step 3, without the garbage collector's help."""
+def _grown(module: TrainingModule, batches: list[Batch], steps: int) -> dict[str, int]:
+    """The bytes that are live after the last step and were not after step 3, without the garbage collector's help."""
     losses, loss = [], module.task.loss
 
     def kept(*arguments: Any) -> Tensor:
@@ -142,7 +142,7 @@ def _grown(module: TrainingModule, batches: list[Batch]) -> dict[str, int]:
     with fake():
         ours, on = _on_device(module, batches[:1], USUAL)
         with Storages() as storages, ours.stepper.plugin.forward_context():
-            for number in range(1, 31):
+            for number in range(1, steps + 1):
                 ours.training_step(on, 0)
                 if number == 3:
                     before, module.task.loss = storages.live, kept  # type: ignore[method-assign]
@@ -154,7 +154,7 @@ def _grown(module: TrainingModule, batches: list[Batch]) -> dict[str, int]:
     return {f"bytes live on {how}": count for how, count in grown.items() if count}
 
 
-def _steps(program: str, argv: list[str], cases: Sequence[tuple[Mix, str | None]]) -> list[dict[str, int]]:
+def _steps(program: str, argv: list[str], cases: Sequence[tuple[Mix, str | None]], last: int) -> list[dict[str, int]]:
     plug_in()
     waits: list[dict[str, int]] = []
 
@@ -165,7 +165,7 @@ def _steps(program: str, argv: list[str], cases: Sequence[tuple[Mix, str | None]
             module.task.loss = lambda *arguments, spoil=spoil: spoil(loss(*arguments))  # type: ignore[method-assign]
             waits.append(dict(_step(module, step, mix).waits))
             if (mix, planted) == (USUAL, None):
-                waits[-1] |= _grown(module, step)
+                waits[-1] |= _grown(module, step, last)
         raise _Computed
 
     TrainingModule.training_step, original = compute, TrainingModule.training_step
@@ -178,11 +178,15 @@ def _steps(program: str, argv: list[str], cases: Sequence[tuple[Mix, str | None]
 
 
 def waits_in_a_step(
-    argv: Sequence[object], cases: Sequence[tuple[Mix, str | None]] = ((USUAL, None),), program: str = "finetune"
+    argv: Sequence[object],
+    cases: Sequence[tuple[Mix, str | None]] = ((USUAL, None),),
+    program: str = "finetune",
+    last: int = 30,
 ) -> list[dict[str, int]]:
     """Where the host would wait for a GPU in a step of a run with these options, how often, and what memory leaks.
 
     Args:
         cases: a mix, and a fault of PLANTED to add to the loss, or None.
+        last: the step after which as much memory must be live as after step 3.
     """
-    return forked.call(_steps, program, [*map(str, argv)], cases)
+    return forked.call(_steps, program, [*map(str, argv)], cases, last)
