@@ -21,6 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 # cuDNN's attention makes a plan for each shape, which takes 40 ms and more, and batches have many; in torch 2.11 it may
 # round the rate of dropout to sixteenths.
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+# States (…, D) that layers pass on: the residual stream, and the same for products, perhaps in their precision.
+Streams = tuple[Tensor, Tensor]
 IGNORE_INDEX = -100  # labels that are left out of a loss, as in torch.nn.functional.cross_entropy
 
 
@@ -108,9 +110,10 @@ class Backend:
             states = F.dropout(states, probability)
         return states if added is None else added + states
 
-    def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Tensor:
+    def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Streams:
         """The norm of states (…, D) after an update (…, D), of which dropout leaves a part, is added to them."""
-        return norm(self.dropout(update, probability, added=states))
+        states = norm(self.dropout(update, probability, added=states))
+        return states, states
 
     def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         """The outputs (B, L, D) of several linear layers for the same states (B, L, D)."""
@@ -118,7 +121,7 @@ class Backend:
 
     def linear(self, states: Tensor, layer: nn.Module) -> Tensor:
         """The output (…, O) of a linear layer, or of what stands for one, for states (…, I)."""
-        return layer(states)
+        return self.project(states, [layer])[0]
 
     def step(self, layers: Sequence[nn.Module]) -> AbstractContextManager[None]:
         """The time of an optimizer step's forward and backward passes, in which weights do not change."""

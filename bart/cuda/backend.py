@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
+from bart.backend import Streams
 from bart.cuda.linear import HalfCopies
 from bart.rounding import round_to_few
 from bart.torch_internals import attend_to_spans, has_flash, is_ampere
@@ -53,21 +54,6 @@ class CudaRows(Unpadded):
 
     def reading(self, source: CudaRows) -> CudaSpans:
         return CudaSpans((self.starts, source.starts), (self.longest, source.longest))
-
-    def pack(self, states: Tensor) -> Tensor:
-        """States that a decoder gets from the encoder, which unpacked them, are the rows that were unpacked.
-
-        Gradients pass these states by then, unless somebody waits for them there.
-        """
-        source, rows, version = getattr(states, "unpacked", (None, None, 0))
-        is_watched = states.retains_grad or states._backward_hooks
-        return rows if source is self and version == states._version and not is_watched else super().pack(states)
-
-    def unpack(self, rows: Tensor) -> Tensor:
-        states = super().unpack(rows)
-        if torch.is_grad_enabled():
-            states.unpacked = self, rows, states._version  # type: ignore[attr-defined]
-        return states
 
 
 @cache
@@ -110,26 +96,21 @@ class CudaBackend(UnpaddingBackend):
         finally:
             self.joins_layers = False
 
-    def linear(self, states: Tensor, layer: nn.Module) -> Tensor:
-        return self.project(states, [layer])[0]
-
     def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         outputs = None
         if self.joins_layers and not torch.compiler.is_compiling():
-            outputs = self.copies.project(getattr(states, "in_half", states), layers)
+            outputs = self.copies.project(states, layers)
         return super().project(states, layers) if outputs is None else outputs
 
-    def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Tensor:
-        """In training under autocast by one kernel, whose result carries its rounded copy for the next product."""
+    def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Streams:
+        """In training under autocast by one kernel, which rounds for the next product, too."""
         types = update.dtype in (torch.float16, torch.bfloat16), states.dtype in (torch.float32, torch.bfloat16)
         fits = all(types) and type(norm) is nn.LayerNorm and norm.weight.dtype == torch.float32
         applies = fits and torch.is_grad_enabled() and not torch.compiler.is_compiling()
         kernels = load_kernels(update.device) if applies else None
         if kernels is None:
             return super().add_and_norm(update, states, norm, probability)
-        states, in_half = kernels.add_and_norm(update, states, norm, probability)
-        states.in_half = in_half  # type: ignore[attr-defined]
-        return states
+        return kernels.AddAndNorm.apply(update, states, norm.weight, norm.bias, norm.eps, probability)
 
     def rows_of(self, states: Tensor, mask: Tensor | None, up_to_last: bool = False) -> CudaRows | None:
         kind = states.device.type

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 MOST_QUERIES = 16  # of `attend_few`: the rows of the smallest product of matrices
@@ -201,7 +201,7 @@ class AddAndNorm(torch.autograd.Function):
         ctx.save_for_backward(normed, weight, seed, scales)
         ctx.dtypes, ctx.rate, ctx.columns = (update.dtype, residual.dtype), rate, columns
         ctx.set_materialize_grads(False)
-        return out, half.view_as(half)  # two results, whose gradients come apart
+        return out, half if has_out else half.detach()  # of one memory, but no view: their gradients come apart
 
     @staticmethod
     @once_differentiable
@@ -219,8 +219,3 @@ class AddAndNorm(torch.autograd.Function):
                 ctx.columns,
             )  # fmt: skip
         return of_update, of_residual, *parts.sum(dim=1), None, None
-
-
-def add_and_norm(update: Tensor, residual: Tensor, norm: nn.LayerNorm, rate: float) -> tuple[Tensor, Tensor]:
-    """See `AddAndNorm`."""
-    return AddAndNorm.apply(update, residual, norm.weight, norm.bias, norm.eps, rate)

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bart.backend import TORCH, Backend, BackendModule
+from bart.backend import TORCH, Backend, BackendModule, Rows, Streams
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache, LayerCache
@@ -34,6 +34,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 # fairseq numbers positions from pad_token_id + 1 = 2, and the published tables keep the two unused rows.
 POSITION_OFFSET = 2
+PackedRows = tuple[Rows, Tensor]  # rows that layers computed, and their states
 
 
 def activated(states: Tensor, activation: str | None) -> Tensor:
@@ -92,12 +93,14 @@ class _Layer(BackendModule):
         self.fc2 = nn.Linear(ffn_dim, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model)
 
-    def _branch(self, hidden: Tensor, norm: nn.LayerNorm, branch: Callable[[Tensor], Tensor]) -> Tensor:
+    def _branch(self, states: Streams, norm: nn.LayerNorm, branch: Callable[[Tensor], Tensor]) -> Streams:
         """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
+        hidden, read = states
         dropout = self.dropout if self.training else 0.0
         if self.pre_ln:
-            return self.backend.dropout(branch(norm(hidden)), dropout, added=hidden)
-        return self.backend.add_and_norm(branch(hidden), hidden, norm, dropout)
+            hidden = self.backend.dropout(branch(norm(hidden)), dropout, added=hidden)
+            return hidden, hidden
+        return self.backend.add_and_norm(branch(read), hidden, norm, dropout)
 
     def _feed_forward(self, hidden: Tensor) -> Tensor:
         inner = activated(self.backend.linear(hidden, self.fc1), self.activation)
@@ -111,18 +114,18 @@ class BartEncoderLayer(_Layer):
         self.self_attn = BartAttention(config.d_model, config.encoder_attention_heads, config.attention_dropout)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
 
-    def forward(self, hidden: Tensor, mask: Any) -> Tensor:
-        """hidden (B, S, D), or the rows that the backend packed, and their mask -> as hidden."""
+    def forward(self, hidden: Tensor, read: Tensor, mask: Any) -> Streams:
+        """hidden and read (B, S, D), or the rows that the backend packed, and their mask -> as hidden and read."""
 
         def self_attention(states: Tensor) -> Tensor:
             return self.self_attn(*self.self_attn.queries_keys_values(states), mask)
 
-        hidden = self._branch(hidden, self.self_attn_layer_norm, self_attention)
-        hidden = self._branch(hidden, self.final_layer_norm, self._feed_forward)
+        states = self._branch((hidden, read), self.self_attn_layer_norm, self_attention)
+        hidden, read = self._branch(states, self.final_layer_norm, self._feed_forward)
         if hidden.dtype == torch.float16:  # an overflow must not become NaN in later layers
             limit = torch.finfo(torch.float16).max - 1000
-            hidden = hidden.clamp(-limit, limit)
-        return hidden
+            hidden = read = hidden.clamp(-limit, limit)
+        return hidden, read
 
 
 class BartDecoderLayer(_Layer):
@@ -137,17 +140,18 @@ class BartDecoderLayer(_Layer):
     def forward(
         self,
         hidden: Tensor,
+        read: Tensor,
         self_mask: Any,
         cross_mask: Any,
         sources: Tensor | tuple[Tensor, Tensor],
         cache: LayerCache | None = None,
         columns: slice | Tensor | None = None,
-    ) -> Tensor:
+    ) -> Streams:
         """Run the layer over a whole target, or with a cache over the next token of each beam.
 
         Args:
-            hidden: (B, T, D), or the rows that the backend packed; with a cache (B, K, D), where beams take the place
-                of positions.
+            hidden, read: (B, T, D), or the rows that the backend packed; with a cache (B, K, D), where beams take the
+                place of positions.
             self_mask: a tensor that broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None and
                 masks of a backend's own mean causal.
             cross_mask: (B, 1, 1, S), None, or the backend's own.
@@ -155,7 +159,7 @@ class BartDecoderLayer(_Layer):
             columns: the columns of the cache for the keys and values of these tokens.
 
         Returns:
-            As hidden.
+            As hidden and read.
         """
 
         def self_attention(states: Tensor) -> Tensor:
@@ -169,17 +173,17 @@ class BartDecoderLayer(_Layer):
             keys, values = sources if isinstance(sources, tuple) else self.encoder_attn.keys_values(sources)
             return self.encoder_attn(query, keys, values, cross_mask)
 
-        hidden = self._branch(hidden, self.self_attn_layer_norm, self_attention)
-        hidden = self._branch(hidden, self.encoder_attn_layer_norm, cross_attention)
-        return self._branch(hidden, self.final_layer_norm, self._feed_forward)
+        states = self._branch((hidden, read), self.self_attn_layer_norm, self_attention)
+        states = self._branch(states, self.encoder_attn_layer_norm, cross_attention)
+        return self._branch(states, self.final_layer_norm, self._feed_forward)
 
 
-def _call(layer: nn.Module, *args: Any) -> Tensor:
+def _call(layer: nn.Module, *args: Any) -> Streams:
     return layer(*args)
 
 
 @cache
-def compiled_call() -> Callable[..., Tensor]:
+def compiled_call() -> Callable[..., Streams]:
     """`_call`, compiled by `torch.compile`: one function for all layers, whose weights are its inputs."""
     compile_whole_layers()
     return torch.compile(_call, dynamic=True)
@@ -230,15 +234,15 @@ class _Stack(BackendModule):
         """The backend that chooses rows; torch computes all."""
         return self.backend if self.backend.chooses_rows(self.training, self.compiled) else TORCH
 
-    def _run(self, layer: nn.Module, hidden: Tensor, *args: Any) -> Tensor:
+    def _run(self, layer: nn.Module, hidden: Tensor, read: Tensor, *args: Any) -> Streams:
         if not self.training:
-            return layer(hidden, *args)
+            return layer(hidden, read, *args)
         if self.layerdrop and torch.rand(()).item() < self.layerdrop:
-            return hidden
+            return hidden, read
         call = compiled_call() if self.compiled else _call
         if self.activation_checkpointing:
-            return checkpoint(call, layer, hidden, *args, use_reentrant=False)
-        return call(layer, hidden, *args)
+            return checkpoint(call, layer, hidden, read, *args, use_reentrant=False)
+        return call(layer, hidden, read, *args)
 
 
 class BartEncoder(_Stack):
@@ -246,19 +250,26 @@ class BartEncoder(_Stack):
         layers = [BartEncoderLayer(config) for _ in range(config.encoder_layers)]
         super().__init__(config, embed_tokens, layers, config.encoder_layerdrop)
 
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D)."""
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, with_rows: bool = False
+    ) -> Tensor | tuple[Tensor, PackedRows]:
+        """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D).
+
+        with_rows: return the rows that layers computed, too, and the states of these alone.
+        """
         # A source encoder must know the padding, too.
         masks = (attention_mask,) if isinstance(self.embed_tokens, SourceEncoder) else ()
-        return self._encode(self._embed(self.embed_tokens(input_ids, *masks)), attention_mask)
+        states, packed = self._encode(self._embed(self.embed_tokens(input_ids, *masks)), attention_mask)
+        return (states, packed) if with_rows else states
 
-    def _encode(self, hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-        """Embeddings (B, S, D) -> states (B, S, D)."""
+    def _encode(self, hidden: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, PackedRows]:
+        """Embeddings (B, S, D) -> states (B, S, D), and the rows of which they were unpacked."""
         rows = self._packing.encoder_rows(hidden, attention_mask)
-        hidden = rows.pack(hidden)
+        states = (rows.pack(hidden),) * 2
         for layer in self.layers:
-            hidden = self._run(layer, hidden, rows.mask)
-        return rows.unpack(self.layer_norm(hidden))
+            states = self._run(layer, *states, rows.mask)
+        packed = self.layer_norm(states[0])
+        return rows.unpack(packed), (rows, packed)
 
 
 class SourceEncoder(BartEncoder):
@@ -287,21 +298,24 @@ class BartDecoder(_Stack):
         encoder_attention_mask: Tensor | None = None,
         attention_mask: Tensor | None = None,
         wanted: Tensor | None = None,
+        packed: PackedRows | None = None,
     ) -> Tensor:
         """Teacher forcing: input_ids (B, T) over encoder states (B, S, D) -> states (B, T, D).
 
         attention_mask (B, T) hides target positions in addition to causality; targets padded on the right need none.
         wanted (B, T) is true, or 1, where a state is read, or None: everywhere. A backend may leave out what lies
-        behind the last of them.
+        behind the last of them. packed, as the encoder gave it, spares packing the same rows again; gradients then pass
+        by encoder_states.
         """
         hidden = self._embed(self.embed_tokens(input_ids))
         target, source, cross_mask = self._packing.decoder_rows(
             hidden, attention_mask, wanted, encoder_states, encoder_attention_mask
         )
-        hidden, encoder_states = target.pack(hidden), source.pack(encoder_states)
+        encoder_states = packed[1] if packed and packed[0] is source else source.pack(encoder_states)
+        states = (target.pack(hidden),) * 2
         for layer, sources in zip(self.layers, self._sources(encoder_states), strict=False):
-            hidden = self._run(layer, hidden, target.mask, cross_mask, sources)
-        return target.unpack(self.layer_norm(hidden))
+            states = self._run(layer, *states, target.mask, cross_mask, sources)
+        return target.unpack(self.layer_norm(states[0]))
 
     def _sources(self, encoder_states: Tensor) -> Iterable[Tensor | tuple[Tensor, Tensor]]:
         """Encoder states for each layer, or its keys and values, where one product gives those of all layers.
@@ -317,8 +331,8 @@ class BartDecoder(_Stack):
 
     def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
         """The next token of each beam (B, K), for which `cache.advance` made room -> states (B, K, D)."""
-        hidden = self._embed(self.embed_tokens(input_ids), cache.positions)
+        states = (self._embed(self.embed_tokens(input_ids), cache.positions),) * 2
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             sources = layer_cache.cross_keys, layer_cache.cross_values
-            hidden = layer(hidden, cache.self_mask, cache.cross_mask, sources, layer_cache, cache.columns)
-        return self.layer_norm(hidden)
+            states = layer(*states, cache.self_mask, cache.cross_mask, sources, layer_cache, cache.columns)
+        return self.layer_norm(states[0])

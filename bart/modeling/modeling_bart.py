@@ -101,9 +101,12 @@ class BartNetwork(nn.Module):
         if isinstance(attention_mask, Tensor) and not torch.is_grad_enabled():
             # An alias for this pass alone, which may carry the rows that the encoder finds to the decoder.
             attention_mask = carrying(attention_mask.detach(), known_rows(attention_mask))
+        packed = None
         if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask)
-        hidden = self.decoder(decoder_input_ids, encoder_outputs, attention_mask, decoder_attention_mask, wanted)
+            encoder_outputs, packed = self.encoder(input_ids, attention_mask, with_rows=True)
+        hidden = self.decoder(
+            decoder_input_ids, encoder_outputs, attention_mask, decoder_attention_mask, wanted, packed
+        )
         return hidden, encoder_outputs
 
 

@@ -117,7 +117,7 @@ class BertEncoder(BartEncoder):
         """
         types = self.embed_types.weight[0] if token_type_ids is None else self.embed_types(token_type_ids)
         tokens = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        return self._encode(self._embed(tokens, position_ids, types), attention_mask)
+        return self._encode(self._embed(tokens, position_ids, types), attention_mask)[0]
 
 
 class BertPooler(nn.Module):

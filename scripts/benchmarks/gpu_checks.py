@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -112,6 +113,9 @@ def fine_tuning_checks(on_gpu: bool) -> list[Check]:
         gpus = int(precision == "fp16")
         options = f"--gpus {max(gpus, int(on_gpu))}" + f" --{precision}" * (precision != "fp32")
         checks.append(Check(f"learning {precision}", f"{learning} {options}", learned, 3, gpus))
+        # Examples are cut to one length, so that all steps need the same memory.
+        options += " --max_source_length 32 --max_target_length 4 --max_steps 200 --log_every_n_steps 20"
+        checks.append(Check(f"memory {precision}", f"{learning} {options}", constant, 3, gpus))
     for level in ("O1", "O2", "O3"):
         command = f'{tune} "$OUT/run" {scratch} --gpus {int(on_gpu)} --bf16 --amp_level {level} --eval_beams 2'
         checks.append(Check(f"beams in validation {level}", command, trained, 3))
@@ -210,6 +214,15 @@ def learned(folder: Path) -> Result:
     if loss > MOST_TIMES_CPU_LOSS * CPU_LOSS:
         raise ValueError(f"the validation loss is {loss:.3f}; on a CPU it is {CPU_LOSS}")
     return {"rate": loss, "unit": "val loss", "peer_rate": CPU_LOSS, "peer": "a CPU"}
+
+
+def constant(folder: Path) -> Result:
+    """The most memory that was ever held at step 200, which must be what it was at step 20."""
+    with (folder / "run/metrics.csv").open(encoding="utf-8") as file:
+        first, *_, last = (float(row["peak_memory_gb"]) for row in csv.DictReader(file) if row["peak_memory_gb"])
+    if last > 1.02 * first:  # on CPUs a process holds more than its tensors
+        raise ValueError(f"the peak of memory is {first:.3f} GB at step 20 and {last:.3f} GB at step 200")
+    return {"rate": last, "unit": "GB, step 200", "peer_rate": first, "peer": "step 20"}
 
 
 def passed(folder: Path) -> Result:

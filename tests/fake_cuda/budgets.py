@@ -10,12 +10,10 @@ from torch import Tensor
 
 from bart.backend import IGNORE_INDEX
 from bart.configuration.configuration_bart import BartConfig
-from bart.cuda import backend
 from bart.cuda.backend import CudaBackend
 from bart.generation import schedule
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests import forked
-from tests.fake_cuda import kernels
 from tests.fake_cuda.decoding import begun, for_inference
 from tests.fake_cuda.device import ROOT, Watch, carrying_rows, fake, on_device, plug_in
 
@@ -29,7 +27,6 @@ def _training(
 
     ids: of sources and targets, without padding, made outside the mode.
     """
-    backend.load_kernels = lambda _: kernels
     model = on_device(BartForConditionalGeneration(config)).train()
     model.compute_with(CudaBackend(leaves_out_padding=True))
     network = model.model
@@ -69,7 +66,6 @@ def training_step() -> tuple[int, float, Counter[str]]:
 
 def _decoding_step() -> tuple[int, float, Counter[str]]:
     plug_in()
-    backend.load_kernels = lambda _: kernels
     schedule.recorder_for = lambda *_: None
     with fake(), torch.inference_mode():
         model = for_inference(BartForConditionalGeneration(BartConfig.from_json(CONFIG)), "bf16")

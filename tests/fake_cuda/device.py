@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -27,6 +28,7 @@ from bart import torch_internals
 from bart.cuda import backend
 from bart.cuda.backend import CudaRows
 from bart.unpadding import KnownRows, carrying
+from tests.fake_cuda import kernels
 from tests.fake_cuda.guard import COMPILER, IS_POSSIBLE, library
 
 ROOT = Path(__file__).parents[2]
@@ -67,7 +69,8 @@ def plug_in() -> None:
     torch.cuda.is_bf16_supported = lambda *_: True
     torch.cuda.get_device_capability = lambda *_: (9, 0)
     torch_internals.drops_alike = lambda _: True
-    backend.load_kernels = lambda _: None
+    over_stand_ins = kernels.load()
+    backend.load_kernels = lambda _: over_stand_ins
     torch.library.impl("aten::_fused_sgd_", "Meta", lambda *_, **__: None)  # which torch lacks
     Tensor.pin_memory = Tensor.clone
     torch.cuda.synchronize = lambda *_: None
@@ -164,6 +167,26 @@ class Watch(TorchDispatchMode):
     def elementwise(self) -> float:
         """Bytes of all but matrix products and attention."""
         return sum(v for k, v in self.traffic.items() if k not in PRODUCTS and "attention" not in k)
+
+
+class Storages(TorchDispatchMode):
+    """Notes the memory of tensors, so that what only objects in C++ hold is seen, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sizes: dict[StorageWeakRef, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given, made = ({tensor.untyped_storage() for tensor in _tensors(*trees)} for trees in ((args, kwargs), (out,)))
+        self._sizes |= {StorageWeakRef(storage): storage.nbytes() for storage in made - given}
+        return out
+
+    @property
+    def live(self) -> int:
+        """The bytes of what was made in this mode and is not free yet."""
+        self._sizes = {storage: size for storage, size in self._sizes.items() if not storage.expired()}
+        return sum(self._sizes.values())
 
 
 def _tensors(*trees: Any) -> list[Tensor]:

@@ -1,68 +1,101 @@
-"""Stand-ins for the kernels in Triton on a CUDA device that is not there: operations with their inputs and outputs."""
+"""Stand-ins for the launches of kernels in Triton: one operation of torch each, with the kernel's inputs and outputs.
+
+All else of `bart.cuda.kernels` is what runs on a GPU, its autograd Functions above all.
+"""
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Callable
+from contextlib import nullcontext
+from types import ModuleType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+PROCESSORS = 132  # of an H100
 
 
-@torch.library.custom_op("fake_cuda::add_and_norm", mutates_args=())
-def _add_and_norm(update: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, seed: Tensor) -> list[Tensor]:
-    raise NotImplementedError
+@torch.library.custom_op("fake_cuda::add_and_norm", mutates_args=("outs", "scales"))
+def _add_and_norm(inputs: list[Tensor], outs: list[Tensor], scales: Tensor, rate: float, eps: float) -> None:
+    update, residual, weight, bias, seed = inputs
+    sums = residual.double() + _kept(update, seed, rate)
+    scales.copy_((sums.var(dim=-1, unbiased=False) + eps).rsqrt().flatten())
+    normed = (sums - sums.mean(dim=-1, keepdim=True)) * scales.view(*sums.shape[:-1], 1)
+    outs[0].copy_(normed)
+    for out in outs[1:]:
+        out.copy_(normed * weight + bias)
 
 
-@_add_and_norm.register_fake
-def _(update: Tensor, residual: Tensor, weight: Tensor, bias: Tensor, seed: Tensor) -> list[Tensor]:
-    outs = [torch.empty_like(update, dtype=torch.float32)] if update.dtype == torch.float16 else []
-    half, scales = torch.empty_like(update), weight.new_empty(update.shape[:-1])
-    return [torch.empty_like([*outs, half][0]), scales, half, *outs]
-
-
-@torch.library.custom_op("fake_cuda::add_and_norm_backward", mutates_args=())
+@torch.library.custom_op("fake_cuda::add_and_norm_backward", mutates_args=("of_sums", "parts"))
 def _add_and_norm_backward(
-    gradients: list[Tensor], saved: list[Tensor], update: torch.dtype, residual: torch.dtype
-) -> list[Tensor]:
+    gradients: list[Tensor], saved: list[Tensor], of_sums: list[Tensor], parts: list[Tensor], rate: float
+) -> None:
+    normed, weight, seed, scales = saved
+    gradient, normed = sum(gradient.double() for gradient in gradients), normed.double()
+    for part, products in zip(parts, (gradient * normed, gradient), strict=True):
+        part.zero_()[0] = products.flatten(0, -2).sum(dim=0)
+    of_normed = gradient * weight
+    means = normed * (of_normed * normed).mean(dim=-1, keepdim=True) + of_normed.mean(dim=-1, keepdim=True)
+    of_residual = (of_normed - means) * scales.view(*normed.shape[:-1], 1)
+    of_sums[0].copy_(_kept(of_residual, seed, rate))
+    of_sums[1].copy_(of_residual)
+
+
+@torch.library.custom_op("fake_cuda::attend_few", mutates_args=("out",))
+def _attend_few(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor, out: Tensor) -> None:
     raise NotImplementedError
 
 
-@_add_and_norm_backward.register_fake
-def _(gradients: list[Tensor], saved: list[Tensor], *dtypes: torch.dtype) -> list[Tensor]:
-    normed, weight = saved[:2]
-    return [*(torch.empty_like(normed, dtype=dtype) for dtype in dtypes), weight.new_empty(2, 792, len(weight))]
+for operation in (_add_and_norm, _add_and_norm_backward, _attend_few):
+    operation.register_fake(lambda *_: None)
 
 
-class _AddAndNorm(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, update: Tensor, residual: Tensor, weight: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-        seed = torch.randint(9, (1,), device=update.device)
-        normed, scales, half, *outs = _add_and_norm(update, residual, weight, bias, seed)
-        ctx.save_for_backward(normed, weight, seed, scales)
-        ctx.dtypes = update.dtype, residual.dtype
-        ctx.set_materialize_grads(False)
-        return [*outs, half][0], half.view_as(half)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor, ...]:
-        given = [gradient for gradient in gradients if gradient is not None]
-        of_update, of_residual, parts = _add_and_norm_backward(given, list(ctx.saved_tensors), *ctx.dtypes)
-        return of_update, of_residual, *parts.sum(dim=1)
+def _kept(numbers: Tensor, seed: Tensor, rate: float) -> Tensor:
+    """Numbers after dropout, the same for the same seed."""
+    drawn = torch.rand(numbers.shape, generator=torch.Generator().manual_seed(int(seed)))
+    return numbers.double().where(drawn >= rate, 0) / (1 - rate)
 
 
-def add_and_norm(update: Tensor, residual: Tensor, norm: nn.LayerNorm, rate: float) -> tuple[Tensor, Tensor]:
-    return _AddAndNorm.apply(update, residual, norm.weight, norm.bias)
+def _launch_forward(*arguments: Any) -> None:
+    *inputs, out, half, normed, scales, _, rate, eps, has_out, _ = arguments
+    _add_and_norm(inputs, [normed, half, *[out] * has_out], scales, rate, eps)
 
 
-@torch.library.custom_op("fake_cuda::attend_few", mutates_args=())
-def attend_few(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    raise NotImplementedError
+def _launch_backward(*arguments: Any) -> None:
+    of_out, of_half, *saved, of_update, of_residual, of_weights, of_biases, _, _, rate, has_out, has_half, _ = arguments
+    given = [gradient for gradient, is_given in ((of_out, has_out), (of_half, has_half)) if is_given]
+    _add_and_norm_backward(given, saved, [of_update, of_residual], [of_weights, of_biases], rate)
 
 
-@attend_few.register_fake
-def _(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-    return query.new_empty(query.transpose(1, 2).shape).transpose(1, 2)
+LAUNCHES = {
+    "_add_and_norm": _launch_forward,
+    "_add_and_norm_backward": _launch_backward,
+    "_attend_few": lambda *arguments, **_: _attend_few(*arguments[:5]),
+}
 
 
-def can_attend_few(query: Tensor, keys: Tensor, mask: Tensor) -> bool:
-    return query.dtype == mask.dtype == torch.bfloat16
+class _Kernel:
+    """What `triton.jit` makes of a function."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self.name = function.__name__
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        return LAUNCHES[self.name]
+
+
+def load() -> ModuleType:
+    """`bart.cuda.kernels` above stand-ins, in a process that has no Triton and needs none."""
+    triton, language = ModuleType("triton"), ModuleType("triton.language")
+    triton.jit, triton.language = _Kernel, language  # type: ignore[attr-defined]
+    triton.next_power_of_2 = lambda number: 1 << (number - 1).bit_length()  # type: ignore[attr-defined]
+    torch.cuda.device_of = lambda _: nullcontext()  # type: ignore[assignment, misc]
+    torch.cuda.get_device_properties = lambda *_: type("Properties", (), {"multi_processor_count": PROCESSORS})
+    sys.modules |= {"triton": triton, "triton.language": language}
+    try:
+        return importlib.import_module("bart.cuda.kernels")
+    finally:  # torch would take it for the real one
+        del sys.modules["triton"], sys.modules["triton.language"]

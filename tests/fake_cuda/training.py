@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from torch.optim import Optimizer
 
 from bart.cuda.backend import CudaBackend
 from tests import forked
-from tests.fake_cuda.device import DEVICE, Watch, fake, on_device, plug_in
+from tests.fake_cuda.device import DEVICE, Storages, Watch, fake, on_device, plug_in
 from utils.data.batches import Batch
 from utils.training.module import TrainingModule
 from utils.training.optim import build_optimizer, build_schedule
@@ -97,20 +98,24 @@ def _plugin(name: Any) -> Precision:
     return HalfPrecision(name) if name.endswith("-true") else MixedPrecision(name, "cuda")
 
 
-def _step(module: TrainingModule, batches: list[Batch], mix: Mix) -> Watch:
-    """The second step of a mix; the first one makes the optimizer's state."""
+def _on_device(module: TrainingModule, batches: list[Batch], mix: Mix) -> tuple[_Module, list[Batch]]:
+    """The module and its batches on the device, in a `fake` mode."""
     half, level, name = mix
     hardware = HardwareOptions(gpus=1, amp_level=level, **({} if half == "fp32" else {half: True}))
     options = replace(module.plan.optimisation, optimizer=name, adam_epsilon=None, nvlamb=False)
     pure = keeps_master_weights(hardware) or is_half_throughout(hardware)
-    batches = [batch.pin_memory() for batch in batches]
+    loaded = replace(module.loaded, model=on_device(module.model, half_dtype(hardware) if pure else None))
+    loaded.model.compute_with(CudaBackend(leaves_out_padding=True))
+    plan = replace(module.plan, hardware=hardware, optimisation=options)
+    ours = _Module(module.task, loaded, plan, 100, 1)
+    ours.stepper = _Stepper(ours)
+    return ours, [batch.to(DEVICE) for batch in batches]
+
+
+def _step(module: TrainingModule, batches: list[Batch], mix: Mix) -> Watch:
+    """The second step of a mix; the first one makes the optimizer's state."""
     with fake():
-        loaded = replace(module.loaded, model=on_device(module.model, half_dtype(hardware) if pure else None))
-        loaded.model.compute_with(CudaBackend(leaves_out_padding=True))
-        plan = replace(module.plan, hardware=hardware, optimisation=options)
-        ours = _Module(module.task, loaded, plan, 100, 1)
-        ours.stepper = _Stepper(ours)
-        on = [batch.to(DEVICE) for batch in batches]
+        ours, on = _on_device(module, batches, mix)
         for _ in range(2):
             watch = Watch()
             try:
@@ -124,16 +129,43 @@ def _step(module: TrainingModule, batches: list[Batch], mix: Mix) -> Watch:
     return watch
 
 
-def _steps(program: str, argv: list[str], cases: Sequence[tuple[Mix, str | None]]) -> list[dict[str, int]]:
+def _grown(module: TrainingModule, batches: list[Batch], steps: int) -> dict[str, int]:
+    """The bytes that are live after the last step and were not after step 3, without the garbage collector's help."""
+    losses, loss = [], module.task.loss
+
+    def kept(*arguments: Any) -> Tensor:
+        losses.append(loss(*arguments))
+        return losses[-1]
+
+    gc.collect()
+    gc.disable()
+    with fake():
+        ours, on = _on_device(module, batches[:1], USUAL)
+        with Storages() as storages, ours.stepper.plugin.forward_context():
+            for number in range(1, steps + 1):
+                ours.training_step(on, 0)
+                if number == 3:
+                    before, module.task.loss = storages.live, kept  # type: ignore[method-assign]
+        grown = {"with losses": storages.live - before - sum(each.untyped_storage().nbytes() for each in losses)}
+        losses.clear()
+        grown["without losses"] = storages.live - before
+    module.task.loss = loss  # type: ignore[method-assign]
+    gc.enable()
+    return {f"bytes live on {how}": count for how, count in grown.items() if count}
+
+
+def _steps(program: str, argv: list[str], cases: Sequence[tuple[Mix, str | None]], last: int) -> list[dict[str, int]]:
     plug_in()
     waits: list[dict[str, int]] = []
 
     def compute(module: TrainingModule, step: list[Batch], _: int) -> None:
-        loss = module.task.loss
+        loss, step = module.task.loss, [batch.pin_memory() for batch in step]
         for mix, planted in cases:
             spoil = (lambda value: value) if planted is None else PLANTED[planted][0]
             module.task.loss = lambda *arguments, spoil=spoil: spoil(loss(*arguments))  # type: ignore[method-assign]
             waits.append(dict(_step(module, step, mix).waits))
+            if (mix, planted) == (USUAL, None):
+                waits[-1] |= _grown(module, step, last)
         raise _Computed
 
     TrainingModule.training_step, original = compute, TrainingModule.training_step
@@ -146,11 +178,15 @@ def _steps(program: str, argv: list[str], cases: Sequence[tuple[Mix, str | None]
 
 
 def waits_in_a_step(
-    argv: Sequence[object], cases: Sequence[tuple[Mix, str | None]] = ((USUAL, None),), program: str = "finetune"
+    argv: Sequence[object],
+    cases: Sequence[tuple[Mix, str | None]] = ((USUAL, None),),
+    program: str = "finetune",
+    last: int = 30,
 ) -> list[dict[str, int]]:
-    """Where the host would wait for a GPU in a step of a run with these options, and how often.
+    """Where the host would wait for a GPU in a step of a run with these options, how often, and what memory leaks.
 
     Args:
         cases: a mix, and a fault of PLANTED to add to the loss, or None.
+        last: the step after which as much memory must be live as after step 3.
     """
-    return forked.call(_steps, program, [*map(str, argv)], cases)
+    return forked.call(_steps, program, [*map(str, argv)], cases, last)

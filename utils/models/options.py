@@ -77,8 +77,8 @@ class ComputingOptions:
     )
     compile: bool = changeable(
         False,
-        help="train layers that torch.compile has compiled, which takes a minute or more; meant for GPUs, no faster on "
-        "CPUs",
+        help="train layers that torch.compile compiles in minutes: to try on batches of one length; with others "
+        "an H100 was slower, and CPUs gain nothing",
     )
     dropout: float | None = dropout_option(
         section="regularisation", help="of embeddings and layer outputs; by default the config's", in_card=True

@@ -6,6 +6,7 @@ import inspect
 import json
 import shlex
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -110,3 +111,12 @@ def test_bad_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     with pytest.raises(InputError, match="TOKENIZER is '.*none': "):
         gpu_checks.main([str(tmp_path)])
+
+
+def test_memory_must_not_grow(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    for last, grows in ((1.0, False), (1.1, True)):
+        lines = ["step,peak_memory_gb,val_loss", "19,1.0,", "20,,2.5", f"199,{last},"]
+        (tmp_path / "run/metrics.csv").write_text("\n".join(lines))
+        with pytest.raises(ValueError, match="1.000 GB at step 20 and 1.100 GB") if grows else nullcontext():
+            assert gpu_checks.constant(tmp_path)["rate"] == last

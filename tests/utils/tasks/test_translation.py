@@ -14,6 +14,8 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests import forked
+from tests.fake_cuda.device import needs_compiler
+from tests.fake_cuda.training import waits_in_a_step
 from tests.tiny_run import Train, checkpoint_of, compute_in_double, same, weights
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt
@@ -108,6 +110,15 @@ def test_more_options(translate: Callable[..., Path], base: Path, source_tokeniz
     smaller = translate("smaller", stopped, "--distill", "sft", "--layers", "0", "--do_encoder")
     assert checkpoint_of(smaller)["config"]["encoder_layers"] == 1
     assert checkpoint_of(smaller)["config"]["source_encoder_layers"] == 2
+
+
+@pytest.mark.slow
+@needs_compiler
+def test_a_step_waits_for_no_gpu(tiny: list[str], base: Path, source_tokenizer: Path, tmp_path: Path) -> None:
+    model = ["--model_name_or_path", base, "--tokenizer", base / "export", "--config_path", base / "export/config.json"]
+    source = ["--source_encoder_layers", 2, "--source_tokenizer", source_tokenizer, "--translation_stage", 2]
+    options = [*tiny, "--task", "translation", *model, *source, "--max_steps", 1, "--output_dir", tmp_path / "run"]
+    assert waits_in_a_step(options) == [{}]
 
 
 @pytest.mark.usefixtures("double")
