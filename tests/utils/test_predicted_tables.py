@@ -205,7 +205,7 @@ def test_the_metrics_read_what_is_written(
     predict(models["class"], tmp_path / "bool.jsonl", "--output", output)
     classification([str(output), str(tmp_path / "bool.jsonl"), "--prediction_field", "label", "--json"])
     assert json.loads(capsys.readouterr().out)["accuracy"] == 100
-    words = write(tmp_path / "words.csv", [{"words": "['a', 'text']"}, {"words": '["of"]'}])
+    words = write(tmp_path / "words.csv", [{"words": '["a", "text"]'}, {"words": '["of"]'}])
     predict(models["tags"], words, "--output", output)
     entities([str(output), str(output), "--tags_field", "prediction", "--json"])
     assert json.loads(capsys.readouterr().out)["words"] == 3

@@ -1,11 +1,11 @@
 """Tables of documents and summaries: files of rows, and published sets that are read one row after the other.
 
 All of them are read here, by one rule. The columns of documents and summaries of a published set must hold texts, or
-lists of texts, or the set is refused when it is opened. A list of sentences, which a cell of CSV holds as JSON or as
-Python prints it, is joined to a document; a list of summaries is a target of several references, as `references_of`
-reads it. A row in which one of the two is missing, null, no text, or empty once it is made one line is no example, and
-is left out. A command that writes a data directory lists such rows with the reason in dropped.jsonl; training and
-scoring count them in the log.
+lists of texts, or the set is refused when it is opened. A list of sentences, which a cell of CSV holds as JSON, is
+joined to a document; a list of summaries is a target of several references, as `references_of` reads it. A row in which
+one of the two is missing, null, no text, or empty once it is made one line is no example, and is left out. A command
+that writes a data directory lists such rows with the reason in dropped.jsonl; training and scoring count them in the
+log.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Row:
             if field not in values:
                 return cls(name, fault=f"no field {field}")
             value = values[field]
-            if side == "source" and isinstance(value, str) and (parts := list_in(value)) is not None:
+            parts = list_in(value, where=f"{name}: ") if isinstance(value, str) else None
+            if side == "source" and parts is not None:
                 value = parts
             if isinstance(value, list) and all(isinstance(part, str) for part in value):
                 parts = [part for part in map(one_line, value) if part]

@@ -39,7 +39,7 @@ def name_of(label: Any) -> str:
 
 
 def read_label(where: str, value: Any, separator: str | None = None, names: Set[str] = frozenset()) -> Any:
-    """A label, or the list of labels that a value is, or a text in JSON or as Python prints it.
+    """A label, or the list of labels that a value is, or a text in JSON.
 
     Names have no white space at their ends.
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import gzip
-import io
 import json
 import re
-import tokenize
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -16,6 +13,12 @@ from pathlib import Path
 
 from bart.errors import InputError
 from bart.files import PathName
+
+# A list of texts as Python prints it, or as numpy does without commas; in what pandas may put around it.
+_PRINTED = re.compile(
+    r"""(?:array\()?\[(?:\s*(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|nan)[,\s]*)+\](?:(?:, dtype=\w+)?\))?""",
+    re.DOTALL,
+)
 
 
 def decoded_lines(file: Iterable[bytes], path: PathName, blank: bool = False, ends: bool = False) -> Iterator[str]:
@@ -75,8 +78,7 @@ def check_counts(paths: tuple[PathName, PathName], first: int, second: int) -> N
 def references_of(line: str, where: str = "") -> list[str]:
     """The reference texts that a line of targets stands for: those of a list of texts, otherwise the line itself.
 
-    A list is in JSON, or as Python or numpy prints it, which is what pandas writes to CSV files. One of numbers is a
-    text.
+    A list is in JSON. One of numbers is a text.
 
     Args:
         where: begins an error.
@@ -84,7 +86,7 @@ def references_of(line: str, where: str = "") -> list[str]:
     Raises:
         InputError: the list has no text, or something that is none.
     """
-    values = list_in(line)
+    values = list_in(line, where=where)
     if values is None:
         return [line]
     texts = [" ".join(value.split()) for value in values if isinstance(value, str)]
@@ -111,13 +113,25 @@ def iter_references(path: PathName) -> Iterator[str]:
         yield line
 
 
-def list_in(text: str, of_numbers: bool = False) -> list[object] | None:
-    """The list that a text is, in JSON or as Python or numpy prints it; None of other texts.
+def list_in(text: str, of_numbers: bool = False, where: str = "") -> list[object] | None:
+    """The list that a text is in JSON; None of other texts.
 
     Args:
         of_numbers: take a list of numbers for a list too, and not for a text.
+        where: begins an error.
+
+    Raises:
+        InputError: it is a list as Python, numpy or pandas prints it, in which no rule tells one text from two.
     """
-    values = _parsed(text.strip())
+    text, values = text.strip(), None
+    if text.startswith("[") and text.endswith("]"):
+        with suppress(ValueError, RecursionError):
+            values = json.loads(text)
+    if values is None and (_PRINTED.fullmatch(text) or (of_numbers and re.fullmatch(r"\[[-+.\d\s]+\]", text))):
+        raise InputError(
+            f"{where}{text[:60]!r} is a list as Python or numpy prints it; allowed: a list in JSON, such as "
+            '["a", "b"], which .jsonl and .parquet files hold'
+        )
     are_numbers = bool(values) and all(isinstance(value, (int, float)) for value in values)
     return None if are_numbers and not of_numbers else values
 
@@ -128,21 +142,3 @@ def joined(parts: Iterable[object], separator: str) -> str:
     if any(separator in text for text in texts):
         return json.dumps(texts, ensure_ascii=False)
     return separator.join(texts)
-
-
-def _parsed(line: str) -> list[object] | None:
-    if line.startswith("[") and line.endswith("]"):
-        with suppress(ValueError, RecursionError):
-            return json.loads(line)
-        with suppress(ValueError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError):
-            if re.fullmatch(r"\[[-0-9\s]+\]", line):  # numpy prints no commas
-                return [int(number) for number in line[1:-1].split()]
-            tokens = list(tokenize.generate_tokens(io.StringIO(line).readline))[1:]  # behind the bracket
-            texts = [token.string for token in tokens if token.type == tokenize.STRING]
-            rest = "".join(token.string for token in tokens if token.type != tokenize.STRING)
-            if texts and not rest.strip(",] \n") and rest.count("]") == 1:
-                return [ast.literal_eval(text) for text in texts]
-            values = ast.literal_eval(line)
-            if repr(values) == line:
-                return values
-    return None

@@ -508,7 +508,7 @@ def test_the_commands_score_tables(
             del row["references"]
     for name, rows in (("predicted", predicted), ("scored", scored)):
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    Dataset.from_list(predicted).to_csv("predicted.csv")  # by pandas
+    Dataset.from_list([{**row, "target": json.dumps(row["target"])} for row in predicted]).to_csv("predicted.csv")
     Dataset.from_list(predicted).to_parquet("predicted.parquet")
     names = [f"predicted{suffix}" for suffix in (".jsonl", ".csv", ".parquet")] + ["scored.jsonl"]
     for command in (main, bleu.main):
