@@ -23,7 +23,9 @@ from bart.files import is_device
 from utils.app.cli import early_option, option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.data.columns import Record
-from utils.data.places import NO_TEXT, TABLES, is_table, suffix_of
+from utils.data.options import Place
+from utils.data.places import TABLES, is_table, suffix_of
+from utils.data.table_options import TableOptions
 from utils.data.tokenized import warnings_added_up
 from utils.evaluation.journal import model_identity
 from utils.prediction.inputs import Source, batches
@@ -33,7 +35,7 @@ from utils.prediction.predictor import Predictor
 from utils.runs.outputs import check_output, held
 from utils.tasks import TASKS, find_task, task_of
 from utils.tasks.task import Prediction
-from utils.text.lines import list_in
+from utils.text.lines import NO_TEXT, list_in
 
 logger = logging.getLogger(__name__)
 BATCHES_AT_ONCE = 16  # whose rows are sorted by length, and after which what is predicted is noted on disk
@@ -74,6 +76,7 @@ class PredictArguments:
         False, help="begin cells of .csv and .tsv that a spreadsheet would run (= + - @) with an apostrophe"
     )
     inference: InferenceOptions
+    tables: TableOptions
     task_options: Any
     evaluation: Any
 
@@ -114,8 +117,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.file is not None and output.resolve() == Path(args.file).expanduser().resolve():
             raise InputError(f"--output is {args.output}, the file that is read; allowed: another one")
     has_rows = args.file is not None and (is_table(args.file) or suffix_of(Path(args.file)) in task.suffixes)
-    table = args.file if has_rows else ""
-    predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, table)
+    place = Place(args.file if has_rows else "", tables=args.tables)
+    predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, place)
     source = Source(args.file, has_rows, predictor.task, args.suffix)
     run = _Run(args, predictor, source)
     form = Format(args.suffix, predictor.task.separator, args.spreadsheet)
@@ -153,6 +156,7 @@ class _Run:
             "task": type(self.predictor.task).__name__,
             "input": self.source.digest,
             "columns": list(self.source.chosen),
+            "tables": asdict(self.args.tables),
             "form": self.args.suffix,
             "scores": self.args.scores,
             "settings": self.predictor.task.settings(self.predictor.loaded),

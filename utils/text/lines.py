@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
 import re
 import zlib
@@ -14,6 +15,14 @@ from pathlib import Path
 from bart.errors import InputError
 from bart.files import PathName
 
+# Endings of files that hold no text, and bytes that others begin with.
+WORKBOOKS = (".xls", ".xlsx", ".xlsm", ".xlsb", ".ods", ".numbers")
+NO_TEXT = (*WORKBOOKS, ".docx", ".doc", ".odt", ".rtf", ".pptx", ".pdf", ".zip", ".tar", ".tgz", ".7z", ".bz2", ".xz")
+NO_TEXT += (".npy", ".npz", ".arrow", ".feather", ".orc", ".avro", ".pkl", ".pickle", ".joblib", ".h5", ".hdf5", ".db")
+NO_TEXT += (".sqlite", ".sqlite3", ".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".zst")
+UTF_16, NUL = "UTF-16", "a NUL byte in its first line"
+MARKS = {b"PK\x03\x04": "a zip archive, as .xlsx and .docx are", b"%PDF-": "a PDF", b"{\\rtf": "rich text"}
+MARKS |= {b"\xff\xfe": UTF_16, b"\xfe\xff": UTF_16, b"\x1f\x8b": "gzip data; their name must end in .gz"}
 # A list of texts as Python prints it, or as numpy does without commas; in what pandas may put around it.
 _PRINTED = re.compile(
     r"""(?:array\()?\[(?:\s*(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|nan)[,\s]*)+\](?:(?:, dtype=\w+)?\))?""",
@@ -21,14 +30,29 @@ _PRINTED = re.compile(
 )
 
 
-def decoded_lines(file: Iterable[bytes], path: PathName, blank: bool = False, ends: bool = False) -> Iterator[str]:
+def check_is_text(path: PathName) -> None:
+    """Raise InputError where the ending of a file says that it holds no text."""
+    if (suffix := Path(path).suffix.lower()) in NO_TEXT:
+        hint = "; save the workbook as CSV" if suffix in WORKBOOKS else ""
+        raise InputError(f"{path}: files that end in {suffix} hold no text; allowed: UTF-8 text{hint}")
+
+
+def decoded_lines(
+    file: Iterable[bytes], path: PathName, blank: bool = False, ends: bool = False, is_table: bool = False
+) -> Iterator[str]:
     """Yield the lines of an open file by the rules of `iter_lines`; errors call the file `path`."""
     number = 0
     for number, data in enumerate(file, 1):
+        marks = (kind for mark, kind in MARKS.items() if data.startswith(mark))
+        if number == 1 and (kind := next(marks, NUL if b"\0" in data else None)):
+            hint = ", or --encoding utf-16" * (is_table and kind in (NUL, UTF_16))
+            raise InputError(f"{path}: holds {kind}; allowed: UTF-8 text{hint}")
         try:
             line = data.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from None
+            hint = ", as Latin-1 is not: --encoding latin-1 reads that" * is_table
+            place = f"{path}, line {number}"
+            raise InputError(f"{place}: not UTF-8 (byte 0x{error.object[error.start]:02x}){hint}") from None
         # A file that holds only a byte order mark has no line.
         if not line:
             number = 0
@@ -40,7 +64,7 @@ def decoded_lines(file: Iterable[bytes], path: PathName, blank: bool = False, en
         raise InputError(f"{path}: the file is empty; one example a line is expected")
 
 
-def iter_lines(path: PathName, blank: bool = False, ends: bool = False) -> Iterator[str]:
+def iter_lines(path: PathName, blank: bool = False, ends: bool = False, encoding: str | None = None) -> Iterator[str]:
     """Yield a file's lines as they are read, unpacked where its name ends in .gz.
 
     A line ends at "\\n" only: an article may hold U+2028, a form feed or any other mark that `str.splitlines` cuts at.
@@ -49,17 +73,24 @@ def iter_lines(path: PathName, blank: bool = False, ends: bool = False) -> Itera
     Args:
         blank: allow blank lines, since a model may generate nothing.
         ends: keep what ends the lines, which may be a part of a cell.
+        encoding: that of a table, which --encoding names; None for UTF-8.
 
     Raises:
-        InputError: the file is missing, damaged or empty, a line is blank that must not be, or bytes are not UTF-8; the
-            message names file and line.
+        InputError: the file is missing, damaged, empty or no text, a line is blank that must not be, or bytes are not
+            UTF-8; the message names file and line.
     """
+    check_is_text(path)
     unpacked = gzip.open if Path(path).suffix.lower() == ".gz" else open
     try:
         with unpacked(path, "rb") as file:
-            yield from decoded_lines(file, path, blank, ends)
+            lines: Iterable[bytes] = file
+            if encoding not in (None, "utf-8"):
+                lines = map(str.encode, io.TextIOWrapper(file, encoding, newline="\n"))
+            yield from decoded_lines(lines, path, blank, ends, is_table=encoding is not None)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
+    except UnicodeError as error:
+        raise InputError(f"{path}: not in the --encoding {encoding} ({error})") from None
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
 
