@@ -132,10 +132,11 @@ def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tu
         InputError: a column that is named is missing; or none is named, and no usual one is there.
     """
     options = ("--source_field", "--target_field")[: len(fields)]
-    inner = {field for field in fields if field is not None and field.partition(".")[0] in columns}
     has = f"{where} has the fields {', '.join(sorted(columns))}"
     usual = [{*names} for names in zip(*KNOWN_FIELDS, strict=True)]
-    columns = columns | inner
+    for outer, field in [(field.partition(".")[0], field) for field in fields if field]:
+        if outer in columns and not any(name.startswith(f"{outer}.") for name in columns):  # not all names are known
+            columns = columns | {field}
     fields = tuple(
         None if isinstance(field, FromTraining) and field in known - columns else field
         for field, known in zip(fields, usual, strict=False)

@@ -163,6 +163,13 @@ def _with_inner(features: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**Features(features).flatten(), **features}
 
 
+def inner_names(values: Mapping[str, Any]) -> Iterator[str]:
+    """The names of the values of a row's objects, such as translation.en."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from (f"{name}.{inner}" for inner in (*value, *inner_names(value)))
+
+
 def _text_fields(features: Mapping[str, Any], fields: Fields, where: str) -> tuple[str, ...]:
     from datasets import Value
 
@@ -287,7 +294,7 @@ def open_rows(path: Path, fields: Fields, options: TableOptions = BY_ENDING) -> 
 def _text_rows(rows: NumberedRows, path: Path, fields: Fields) -> Iterator[Row]:
     columns = None
     for number, values in rows:
-        columns = columns or fields_of(values.keys(), fields, str(path))
+        columns = columns or fields_of({*values, *inner_names(values)}, fields, str(path))
         present = {name: value for name, value in values.items() if value is not ABSENT}
         yield Row.of(f"{path}:{number}", present, columns)
 

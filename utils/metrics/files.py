@@ -66,8 +66,11 @@ class TextFileOptions(FileOptions):
         None, section="columns", help=f"of references in a table; by default {', '.join(TARGETS)}"
     )
 
-    def read(self) -> tuple[list[str], dict[str, list[str]]]:
-        """The references, each as `references_of` takes it, and the texts of each file of predictions, one line each.
+    def read(self, line_break: str = " ") -> tuple[list[str], dict[str, list[str]]]:
+        """The references, each as `references_of` takes it, and the texts of each file of predictions.
+
+        Args:
+            line_break: stands for the breaks of lines within a text.
 
         Raises:
             InputError: a file is missing or malformed, a reference is blank, a prediction is no text, or the files have
@@ -80,7 +83,7 @@ class TextFileOptions(FileOptions):
             if not isinstance(line, str) or not one_line(line):
                 raise InputError(f"{where}: the reference is {shortened(value)}; allowed: a text or a list of texts")
             references_of(line, f"{where}: ")
-            references.append(one_line(line))
+            references.append(line_break.join(filter(None, map(one_line, line.split("\n")))))
         for path in self.systems:
             usual = self.usual(path, TEXTS, given[0].column)
             rows = values_of(path, "prediction_field", self.prediction_field, usual, tables=self.tables)
@@ -89,7 +92,7 @@ class TextFileOptions(FileOptions):
                     f"{bad.place}: the prediction is {shortened(bad.value)}; allowed: a text, which may be blank"
                 )
             check_rows((path, self.references), rows, given)
-            texts[path] = [row.value.replace("\n", " ") for row in rows]
+            texts[path] = [row.value.replace("\n", line_break) for row in rows]
         return references, texts
 
 
