@@ -15,8 +15,8 @@ from utils.data.places import CONLL, HUB, TABLES, hint_at, is_streamed, suffix_o
 from utils.data.published import find_files_of, is_saved, load_from_folder, load_from_hub, opening, parquet_rows
 from utils.data.rows import ABSENT, READERS, SURROGATE, check_names
 from utils.data.splits import EVERY, SPLITS, WHOLE, Choice, MissingSplit, check_split, of_split
-from utils.data.table_options import BY_ENDING, TableOptions
-from utils.text.lines import check_is_text
+from utils.data.table_options import BY_ENDING, InputOptions, TableOptions
+from utils.text.lines import BlankText, check_blank, check_is_text
 
 if TYPE_CHECKING:
     import datasets
@@ -192,10 +192,33 @@ def column_of(
     raise InputError(f"{where}: --{option} is {given!r}; allowed: {listed}{hint_at(given, columns)}")
 
 
+def without_blank(records: Sequence[Record], check: Callable[[Record], object], options: InputOptions) -> list[Record]:
+    """The records of which `check` raises no BlankText; all such ones are counted.
+
+    Raises:
+        BlankText: there are some, and they are not to be left out.
+    """
+    faults = {number: fault for number, record in enumerate(records) if (fault := blank_of(record, check))}
+    names = [records[number].name for number in faults]
+    check_blank(str(next(iter(faults.values()), "")), names, len(records), options.skip_blank)
+    return [record for number, record in enumerate(records) if number not in faults]
+
+
+def blank_of(record: Record, check: Callable[[Record], object]) -> BlankText | None:
+    """The BlankText that `check` raises for a record; None where it raises none."""
+    try:
+        check(record)
+    except BlankText as fault:
+        return fault
+    return None
+
+
 def text_in(record: Record, column: str, may_be_blank: bool = False) -> str:
     """A text of a row; two second texts of QQP are blank."""
     value = value_in(record.values, column)
     if not isinstance(value, str) or not (value.strip() or may_be_blank):
         rest = "" if isinstance(value, (int, float, list, dict)) else " that is not blank"
-        raise InputError(f"{record.name}: {column} is {shortened(value)}; allowed: a text{rest}")
+        raise (BlankText if value is None or isinstance(value, str) else InputError)(
+            f"{record.name}: {column} is {shortened(value)}; allowed: a text{rest}"
+        )
     return value

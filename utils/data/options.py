@@ -10,7 +10,7 @@ from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option, part
 from utils.data.places import KINDS
 from utils.data.splits import Choice
-from utils.data.table_options import BY_ENDING, TableOptions
+from utils.data.table_options import BY_ENDING, InputOptions
 
 ALL = -1  # the number of examples that stands for all of them
 
@@ -82,7 +82,7 @@ class PlaceOptions:
         "directory, beside the file or, where that cannot be written, ~/.cache/bart-pytorch",
     )
     val_ratio: float | None = val_ratio_option()
-    tables: TableOptions = part(TableOptions)
+    tables: InputOptions = part(InputOptions)
     n_test: int = changeable(ALL, least=-1, help="test examples to use, chosen likewise; -1 for all")
 
     def __post_init__(self) -> None:
@@ -105,7 +105,7 @@ class Place:
     cache_dir: str | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
     val_ratio: float | None = None
-    tables: TableOptions = BY_ENDING
+    tables: InputOptions = BY_ENDING
 
     def chosen(self, split: str) -> tuple[str, Choice]:
         """The split of the data that holds the examples of a split, and which of them it has."""

@@ -11,19 +11,20 @@ from pathlib import Path
 from bart.errors import InputError
 from bart.files import PathName
 from utils.data.splits import EVERY, SPLITS, Choice, MissingSplit
-from utils.text.lines import check_counts, check_is_text, iter_lines, iter_references
+from utils.data.table_options import InputOptions
+from utils.text.lines import check_blank, check_counts, check_is_text, iter_lines, iter_references
 
 SIDES = ("source", "target")
 Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only to be predicted, targets, line by line
 
 
-def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
-    """Read the lines of two files side by side.
+def paired(source: PathName, target: PathName, blank: bool = False) -> Iterator[tuple[str, str]]:
+    """Read the lines of two files side by side, which may be blank where `blank` is true.
 
     Raises:
         InputError: a file is missing or malformed, or has more lines than the other, or a target is a list of no texts.
     """
-    sources, targets = iter_lines(source), iter_references(target)
+    sources, targets = iter_lines(source, blank), iter_references(target, blank)
     for number, (text, summary) in enumerate(zip_longest(sources, targets), 1):
         if text is None or summary is None:
             # The longer file is read to its end, so that the message has both counts.
@@ -31,6 +32,21 @@ def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
             counts = (number - 1, longer) if text is None else (longer, number - 1)
             check_counts((source, target), *counts)
         yield text, summary
+
+
+def filled_pairs(paths: tuple[Path, Path], options: InputOptions) -> Iterator[tuple[int, tuple[str, str]]]:
+    """The pairs of lines of two files by their numbers from 0; the log counts blank ones that are to be left out.
+
+    Raises:
+        InputError: as of `paired`, or all are blank.
+    """
+    blank, number = [], 0
+    for number, pair in enumerate(paired(*paths, options.skip_blank), 1):
+        if all(map(str.strip, pair)):
+            yield number - 1, pair
+        else:
+            blank.append(f"{paths[0]}, line {number}")
+    check_blank("", blank, number, skip=len(blank) < number)
 
 
 def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
@@ -59,7 +75,8 @@ def read_pairs(data_dir: PathName, split: str, choice: Choice = EVERY) -> Pairs:
     Raises:
         InputError: as `pair_paths` and `paired` do, for lines that are not chosen as well.
     """
-    sources, targets = zip(*choice.of(paired(*pair_paths(data_dir, split)), itemgetter(0)), strict=True)
+    pairs = (pair for _, pair in filled_pairs(pair_paths(data_dir, split), choice.tables))
+    sources, targets = zip(*choice.of(pairs, itemgetter(0)), strict=True)
     return list(sources), list(targets)
 
 

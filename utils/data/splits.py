@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bart.errors import InputError
-from utils.data.table_options import BY_ENDING, TableOptions
+from utils.data.table_options import BY_ENDING, InputOptions
 
 # What files and the Hub call our splits. The first name that is there counts.
 SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
@@ -79,7 +79,7 @@ class Choice:
     begin: float = 0.0
     end: float = 1.0
     limit: int = -1
-    tables: TableOptions = BY_ENDING
+    tables: InputOptions = BY_ENDING
 
     @property
     def is_whole(self) -> bool:

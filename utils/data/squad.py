@@ -13,7 +13,7 @@ from reprlib import repr as shortened
 from typing import Any
 
 from bart.errors import InputError
-from utils.data.columns import Record, read_records, text_in
+from utils.data.columns import Record, read_records, text_in, without_blank
 from utils.data.parallel_text import one_line
 from utils.data.places import check_one, is_streamed, table_in
 from utils.data.splits import EVERY, SPLIT_NAMES, WHOLE, Choice, check_split, of_split
@@ -67,6 +67,7 @@ def read_questions(
         in_file = squad_rows(file)
         rows = held_in.of(of_split(split, in_file, _context_of) if file == place else in_file, _context_of)
     rows = Choice(limit=choice.limit).of(rows, lambda row: f"{row.values.get('question')}\n{_context_of(row)}")
+    rows = without_blank(rows, lambda row: question_of(*row), choice.tables)
     bad: list[str] = []
     every = [question_of(*row, labelled, bad) for row in rows]
     questions = [question for question in every if question is not None]

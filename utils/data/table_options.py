@@ -1,4 +1,4 @@
-"""The options of tables of text: what their endings do not tell."""
+"""The options of tables of text, what their endings do not tell, and of blank texts."""
 
 from __future__ import annotations
 
@@ -43,4 +43,15 @@ class TableOptions:
         return "\t" if self.delimiter == r"\t" else self.delimiter
 
 
-BY_ENDING = TableOptions()
+@dataclass(frozen=True)
+class InputOptions(TableOptions):
+    """The same, and what becomes of texts that are blank."""
+
+    skip_blank: bool = option(
+        False,
+        help="leave out examples with a blank text, which the log counts; a prediction for one is empty",
+        on_resume="by_content",
+    )
+
+
+BY_ENDING = InputOptions()

@@ -29,7 +29,7 @@ from utils.data.published import digest_of_files, find_files_of, load_from_hub, 
 from utils.data.rows import ABSENT, READERS, SURROGATE, NumberedRows, check_names
 from utils.data.splits import EVERY, Choice, MissingSplit
 from utils.data.table_options import BY_ENDING, TableOptions
-from utils.text.lines import list_in, read_lines, references_of
+from utils.text.lines import check_blank, list_in, read_lines, references_of
 
 if TYPE_CHECKING:
     import datasets
@@ -55,6 +55,11 @@ class Row:
     target: str = ""
     fault: str | None = None
     columns: tuple[str, ...] = dataclasses.field(default=(), compare=False)
+
+    @property
+    def is_blank(self) -> bool:
+        """True where a text is null or blank."""
+        return self.fault is not None and (self.fault.startswith("empty ") or self.fault.endswith(" is null"))
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any], fields: Sequence[str]) -> Row:
@@ -324,8 +329,8 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
 
     Args:
         data_dir: a directory with `<split>.source`, or with a table of each split; a file of one document a line, or a
-            table, all of which is read; or a published set, whose rows that are no examples are left out and counted in
-            the log.
+            table, all of which is read, where "" stands for a blank one that is to be left out; or a published set,
+            whose rows that are no examples are left out and counted in the log.
 
     Raises:
         InputError: they are missing or malformed; in a table, a row has no document.
@@ -339,14 +344,21 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
         if not path.exists():
             raise MissingSplit(f"{path}: no such file")
     if suffix_of(path) not in TABLES:
-        return choice.of(read_lines(path), str)
+        lines = read_lines(path, choice.tables.skip_blank)
+        blank = [number for number, line in enumerate(lines, 1) if not line.strip()]
+        check_blank("", [f"{path}, line {number}" for number in blank], len(lines), skip=True)
+        return choice.of((line if line.strip() else "" for line in lines), str)
     with opening(str(path)):
         rows: Iterable[Row] = open_rows(path, (source_field,), choice.tables)
-    sources = []
+    sources, blank = [], {}
     for row in rows:
         if row.fault is not None:
-            raise InputError(f"{row.name}: {row.fault}; a document is expected in every row")
+            fault = f"{row.name}: {row.fault}; a document is expected in every row"
+            if not row.is_blank:
+                raise InputError(fault)
+            blank[row.name] = fault
         sources.append(row.source)
+    check_blank(next(iter(blank.values()), ""), [*blank], len(sources), choice.tables.skip_blank)
     if not sources:
         raise InputError(f"{data_dir}: has no rows")
     return choice.of(sources, str)

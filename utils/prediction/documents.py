@@ -17,7 +17,7 @@ OTHERS = ("id", "idx", "index", "context", "answers")  # columns that often stan
 TERMINAL_LINE = 4095  # bytes of a line that a terminal on Linux passes on; it drops the rest
 
 
-def read_documents(has_one_a_line: bool, file: str | None = None) -> list[str]:
+def read_documents(has_one_a_line: bool, file: str | None = None, blank: bool = False) -> list[str]:
     """Read a file, or standard input, as one document or as one a line; lines end at "\\n" alone.
 
     Raises:
@@ -42,7 +42,7 @@ def read_documents(has_one_a_line: bool, file: str | None = None) -> list[str]:
         )
     if not data.strip():
         raise InputError(f"{name}: blank; a text is expected")
-    lines = list(decoded_lines(io.BytesIO(data), name, blank=not has_one_a_line))
+    lines = list(decoded_lines(io.BytesIO(data), name, blank=blank or not has_one_a_line))
     return lines if has_one_a_line else ["\n".join(lines)]
 
 

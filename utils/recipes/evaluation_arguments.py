@@ -15,7 +15,7 @@ from utils.app.cli import early_option, option, parse_dataclass, part
 from utils.data.options import ALL, Place, check_limit, val_ratio_option
 from utils.data.places import KINDS
 from utils.data.splits import SPLITS
-from utils.data.table_options import TableOptions
+from utils.data.table_options import InputOptions
 from utils.evaluation.options import ScoringOptions
 from utils.runs.machine import PRECISIONS
 from utils.tasks import TASKS, find_task, task_of
@@ -37,7 +37,7 @@ class ModelAndDataOptions:
     )
     n_obs: int = option(ALL, least=-1, help="examples to use, chosen by a hash of their texts; -1 for all")
     val_ratio: float | None = val_ratio_option()
-    tables: TableOptions = part(TableOptions)
+    tables: InputOptions = part(InputOptions)
 
     def __post_init__(self) -> None:
         check_limit("n_obs", self.n_obs)

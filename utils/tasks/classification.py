@@ -25,7 +25,7 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForSequenceClassification
 from utils.app.cli import option
 from utils.data.batches import Inputs
-from utils.data.columns import Record, column_of, names_in, read_records, text_in
+from utils.data.columns import Record, column_of, names_in, read_records, text_in, without_blank
 from utils.data.options import PlaceOptions
 from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed, value_in
 from utils.data.tokenized import encode_cut, warn_of_cut
@@ -209,6 +209,7 @@ class Classification(TextTask):
         columns = self.columns_in(names)
         if len(columns) == 1 and (more := {*PAIRS} & {*names} - {*columns}):
             logger.warning("%s: %s is not read; --pair_field makes pairs of it", data_dir, " or ".join(sorted(more)))
+        records = without_blank(records, lambda record: self.given([record], columns), choice.tables)
         texts = self.given(records, columns)
         # Nobody but gluebenchmark.com knows the labels of its test sets.
         is_secret = self.glue is not None and split == "test"

@@ -48,7 +48,7 @@ from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
 from utils.tasks.task import Prediction, Scores
 from utils.text.conll import Sentence, read_conll
-from utils.text.lines import list_in, read_lines
+from utils.text.lines import BlankText, list_in, read_lines
 from utils.text.scripts import WORD_CHARACTERS
 from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
 
@@ -244,7 +244,11 @@ class Tagging(HeadTask):
             column = next((each for each in columns if each.partition(".")[0] in record.values), columns[-1])
             value = _listed(record.name, value_in(record.values, column))
             words = WORD_OR_MARK.findall(value) if isinstance(value, str) else None
-            words = words or _strings(record.name, column, value, may_be_blank=bool(value))
+            if not words and (value is None or not str(value).strip(" []")):
+                raise BlankText(
+                    f"{record.name}: {column} is {shortened(value)}; allowed: a list of texts that are not blank"
+                )
+            words = words or _strings(record.name, column, value, may_be_blank=True)
             sentences.append(Sentence(record.name, words, None))
         return sentences
 

@@ -36,7 +36,7 @@ from utils.models.loading import LoadedBart, LoadedModel, check_lengths
 from utils.models.model_to_train import initial_model
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Scores, Task, smoothing_option
-from utils.text.lines import references_of
+from utils.text.lines import BlankText, references_of
 from utils.text.sentences import without_repeats
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class TextToText(Task[BartForConditionalGeneration]):
     def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs | Table:
         data_dir, (held_in, choice) = self.place.data_dir, self.place.chosen(split)
         if not self.evaluation.references:
-            return read_sources(data_dir, held_in, choice, self.source_field), None
+            return [*filter(None, read_sources(data_dir, held_in, choice, self.source_field))], None
         if not for_scoring and split == "train" and is_streamed(data_dir):
             return open_split(data_dir, split, self.pair_fields)
         if for_scoring or is_streamed(data_dir):
@@ -180,7 +180,8 @@ class TextToText(Task[BartForConditionalGeneration]):
         rows = [Row.of(*record, columns) for record in records]
         for row in rows:
             if row.fault is not None:
-                raise InputError(f"{row.name}: {row.fault}; allowed: a text that is not blank")
+                kind = BlankText if row.is_blank else InputError
+                raise kind(f"{row.name}: {row.fault}; allowed: a text that is not blank")
         return [row.source for row in rows], None
 
     def encode(

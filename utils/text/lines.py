@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import logging
 import re
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 from bart.errors import InputError
 from bart.files import PathName
 
+logger = logging.getLogger(__name__)
 # Endings of files that hold no text, and bytes that others begin with.
 WORKBOOKS = (".xls", ".xlsx", ".xlsm", ".xlsb", ".ods", ".numbers")
 NO_TEXT = (*WORKBOOKS, ".docx", ".doc", ".odt", ".rtf", ".pptx", ".pdf", ".zip", ".tar", ".tgz", ".7z", ".bz2", ".xz")
@@ -28,6 +30,24 @@ _PRINTED = re.compile(
     r"""(?:array\()?\[(?:\s*(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|nan)[,\s]*)+\](?:(?:, dtype=\w+)?\))?""",
     re.DOTALL,
 )
+
+
+class BlankText(InputError):
+    """A text is blank."""
+
+
+def check_blank(fault: str, names: Sequence[object], total: int, skip: bool) -> None:
+    """Warn of texts that are blank and left out, or raise BlankText where they are not to be; of none neither.
+
+    Args:
+        fault: what is said of the first one.
+        names: of all, of which the first five are said.
+    """
+    listed = f"{len(names):,} of {total:,} texts are blank: {', '.join(map(str, names[:5]))}{' ...' * (len(names) > 5)}"
+    if names and not skip:
+        raise BlankText(f"{fault} ({listed}; --skip_blank of programs that have it leaves them out)")
+    if names:
+        logger.warning("%s; they are left out", listed)
 
 
 def check_is_text(path: PathName) -> None:
@@ -58,7 +78,9 @@ def decoded_lines(
             number = 0
             continue
         if not (blank or line.strip()):
-            raise InputError(f"{path}, line {number}: blank line; every line must hold an example")
+            rest = [(later, not data.strip()) for later, data in enumerate(file, number + 1)]
+            fault = f"{path}, line {number}: blank line; every line must hold an example"
+            check_blank(fault, [number, *(later for later, is_blank in rest if is_blank)], number + len(rest), False)
         yield line if ends else line.removesuffix("\n").removesuffix("\r")
     if not number:
         raise InputError(f"{path}: the file is empty; one example a line is expected")
@@ -133,13 +155,13 @@ def reference_texts(lines: Iterable[str]) -> Iterator[str]:
     return chain.from_iterable(map(references_of, lines))
 
 
-def iter_references(path: PathName) -> Iterator[str]:
+def iter_references(path: PathName, blank: bool = False) -> Iterator[str]:
     """Yield the lines of a file of targets, whose lists are checked.
 
     Raises:
         InputError: as of `iter_lines` and `references_of`; the message names the line.
     """
-    for number, line in enumerate(iter_lines(path), 1):
+    for number, line in enumerate(iter_lines(path, blank), 1):
         references_of(line, f"{path}, line {number}: ")
         yield line
 
