@@ -18,14 +18,14 @@ from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
 from utils.data.places import TABLES, FromTraining, check_fields, is_table, suffix_of
 from utils.data.splits import Choice
-from utils.data.table_options import InputOptions
+from utils.data.table_options import TableOptions
 from utils.data.tables import read_sources
 from utils.models.generation_options import GENERATE, DecodingOptions, with_lengths
 from utils.prediction.documents import check_no_header, read_documents, write_lines
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.prediction.summarizing import load_summarizer, summarize
 from utils.runs.outputs import check_output
-from utils.text.lines import NO_TEXT, check_blank
+from utils.text.lines import NO_TEXT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class SummarizeArguments:
     num_beams: int | None = option(None, section=GENERATE, least=1, help="beams; 1 is greedy search")
     max_length: int | None = option(None, least=2, help="tokens to generate at most, the start token included")
     inference: InferenceOptions
-    tables: InputOptions
+    tables: TableOptions
     documents: LongDocumentOptions
     decoding: DecodingOptions
 
@@ -63,20 +63,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_output("output", args.output)
     has_rows = args.file is not None and is_table(args.file)
     check_fields(args.file, source_field=args.source_field)
-    texts = [] if has_rows else read_documents(args.lines, args.file, args.tables.skip_blank)
+    texts = [] if has_rows else read_documents(args.lines, args.file)
     model, tokenizer = load_summarizer(args.inference)
     columns = model.config.extra.get("columns", ())
     if has_rows:
-        texts = read_sources(
-            args.file, "", Choice(tables=args.tables), args.source_field or next(map(FromTraining, columns), None)
-        )
+        field = args.source_field or next(map(FromTraining, columns), None)
+        texts = read_sources(args.file, "", Choice(tables=args.tables), field)
     elif args.lines:
         check_no_header(texts, args.file or "standard input", columns)
     given = {"num_beams": args.num_beams, "max_length": args.max_length}
     options = args.decoding.generation | {name: value for name, value in given.items() if value is not None}
-    filled = [text for text in texts if text.strip()]
     summaries = summarize(
-        filled,
+        texts,
         model,
         tokenizer,
         long_documents=args.documents.long_documents,
@@ -85,6 +83,4 @@ def main(argv: Sequence[str] | None = None) -> None:
         drop_repeated_sentences=args.decoding.drop_repeated_sentences,
         **with_lengths(options),
     )
-    check_blank("", [f"text {number}" for number, text in enumerate(texts, 1) if not text.strip()], len(texts), True)
-    left = iter(summaries)
-    write_lines((next(left) if text.strip() else "" for text in texts), args.output)
+    write_lines(summaries, args.output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -11,15 +12,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bart.errors import InputError
 from utils.data.parallel_text import one_line
-from utils.data.places import CONLL, HUB, TABLES, hint_at, is_streamed, suffix_of, table_in, value_in
-from utils.data.published import find_files_of, is_saved, load_from_folder, load_from_hub, opening, parquet_rows
+from utils.data.places import CONLL, HUB, TABLES, check_not_saved, hint_at, is_streamed, suffix_of, table_in, value_in
+from utils.data.published import find_files_of, load_from_hub, opening, parquet_rows
 from utils.data.rows import ABSENT, READERS, SURROGATE, check_names
 from utils.data.splits import EVERY, SPLITS, WHOLE, Choice, MissingSplit, check_split, of_split
-from utils.data.table_options import BY_ENDING, InputOptions, TableOptions
-from utils.text.lines import BlankText, check_blank, check_is_text
+from utils.data.table_options import BY_ENDING, TableOptions
+from utils.text.lines import BlankText, check_is_text, named
 
 if TYPE_CHECKING:
     import datasets
+
+
+logger = logging.getLogger(__name__)
 
 
 class Record(NamedTuple):
@@ -56,13 +60,10 @@ def read_records(
         column = column or text_column(record.values)
         return one_line(str(value_in(record.values, column)))
 
-    if is_streamed(data_dir) or is_saved(data_dir):
+    if is_streamed(data_dir):
         with opening(f"the {split} split of {data_dir}"):
-            if data_dir.startswith(HUB) or is_saved(data_dir):
-                if is_saved(data_dir):
-                    splits = load_from_folder(data_dir)
-                else:
-                    splits, _ = load_from_hub(data_dir.removeprefix(HUB), streaming=True)
+            if data_dir.startswith(HUB):
+                splits, _ = load_from_hub(data_dir.removeprefix(HUB), streaming=True)
                 if split not in splits:
                     raise MissingSplit(f"{data_dir}: no {split} split; there are {', '.join(splits)}")
                 dataset = splits[split]
@@ -110,8 +111,7 @@ def _table_of(path: Path, split: str) -> Path:
             f"{path} is no table; allowed: {', '.join(TABLES)}; lines such as fastText's __label__pos become rows of "
             "label and text"
         )
-    if (path / "state.json").is_file():
-        raise InputError(f"{path} is a folder of save_to_disk without splits; allowed: those of a DatasetDict, Parquet")
+    check_not_saved(path)
     if path.exists():
         raise MissingSplit(f"{path}: no {split} split in it; {holds}")
     raise InputError(f"{path}: no such file or directory; {holds}")
@@ -141,7 +141,7 @@ def records_of(path: Path, tables: TableOptions = BY_ENDING) -> Iterator[Record]
                 yield Record(f"{path}:{number}", values)
 
 
-def _with_class_names(dataset: datasets.Dataset | datasets.IterableDataset) -> Iterator[Mapping[str, Any]]:
+def _with_class_names(dataset: datasets.IterableDataset) -> Iterator[Mapping[str, Any]]:
     features = dataset.features or {}
     for row in dataset:
         yield {name: _class_names(value, features.get(name)) for name, value in row.items()}
@@ -189,28 +189,37 @@ def column_of(
         hint = "; --columns NAME,NAME names those of a table without a header" * is_csv
         what = f"column {trained[0]!r}, which training read" if trained else f"{what} column"
         raise InputError(f"{where}: no {what}; name one with --{option} (columns: {listed}){hint}")
-    raise InputError(f"{where}: --{option} is {given!r}; allowed: {listed}{hint_at(given, columns)}")
+    hint = hint_at(given, columns)
+    if "," in given and {*given.split(",")} <= {*columns}:
+        hint = "; one of them: labels that have a column of 0 and 1 each become one column of lists in .jsonl"
+    raise InputError(f"{where}: --{option} is {given!r}; allowed: {listed}{hint}")
 
 
-def without_blank(records: Sequence[Record], check: Callable[[Record], object], options: InputOptions) -> list[Record]:
-    """The records of which `check` raises no BlankText; all such ones are counted.
+def blank_among(records: Iterable[Record], check: Callable[[Record], object]) -> dict[str, BlankText]:
+    """The BlankText that `check` raises for each record with a blank text, by the record's name."""
+    blank = {}
+    for record in records:
+        try:
+            check(record)
+        except BlankText as fault:
+            blank[record.name] = fault
+    return blank
 
-    Raises:
-        BlankText: there are some, and they are not to be left out.
-    """
-    faults = {number: fault for number, record in enumerate(records) if (fault := blank_of(record, check))}
-    names = [records[number].name for number in faults]
-    check_blank(str(next(iter(faults.values()), "")), names, len(records), options.skip_blank)
-    return [record for number, record in enumerate(records) if number not in faults]
+
+def check_blank(blank: Mapping[str, BlankText], total: int, skip: bool) -> None:
+    """Warn of texts that are blank and left out; raise BlankText where they may not be, or nothing else is left."""
+    if blank and not (skip and len(blank) < total):
+        fault = next(iter(blank.values()))
+        raise BlankText(f"{fault} ({named([*blank], total)}; --skip_blank goes on without them)")
+    if blank:
+        logger.warning("%s; they are left out", named([*blank], total))
 
 
-def blank_of(record: Record, check: Callable[[Record], object]) -> BlankText | None:
-    """The BlankText that `check` raises for a record; None where it raises none."""
-    try:
-        check(record)
-    except BlankText as fault:
-        return fault
-    return None
+def without_blank(records: list[Record], check: Callable[[Record], object], skip: bool) -> list[Record]:
+    """The records without those that have a blank text; BlankText as of `check_blank`."""
+    blank = blank_among(records, check)
+    check_blank(blank, len(records), skip)
+    return [record for record in records if record.name not in blank]
 
 
 def text_in(record: Record, column: str, may_be_blank: bool = False) -> str:

@@ -10,21 +10,21 @@ from pathlib import Path
 
 from bart.errors import InputError
 from bart.files import PathName
+from utils.data.places import check_not_saved
 from utils.data.splits import EVERY, SPLITS, Choice, MissingSplit
-from utils.data.table_options import InputOptions
-from utils.text.lines import check_blank, check_counts, check_is_text, iter_lines, iter_references
+from utils.text.lines import check_counts, check_is_text, iter_lines, iter_references
 
 SIDES = ("source", "target")
 Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only to be predicted, targets, line by line
 
 
-def paired(source: PathName, target: PathName, blank: bool = False) -> Iterator[tuple[str, str]]:
-    """Read the lines of two files side by side, which may be blank where `blank` is true.
+def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
+    """Read the lines of two files side by side.
 
     Raises:
         InputError: a file is missing or malformed, or has more lines than the other, or a target is a list of no texts.
     """
-    sources, targets = iter_lines(source, blank), iter_references(target, blank)
+    sources, targets = iter_lines(source), iter_references(target)
     for number, (text, summary) in enumerate(zip_longest(sources, targets), 1):
         if text is None or summary is None:
             # The longer file is read to its end, so that the message has both counts.
@@ -32,21 +32,6 @@ def paired(source: PathName, target: PathName, blank: bool = False) -> Iterator[
             counts = (number - 1, longer) if text is None else (longer, number - 1)
             check_counts((source, target), *counts)
         yield text, summary
-
-
-def filled_pairs(paths: tuple[Path, Path], options: InputOptions) -> Iterator[tuple[int, tuple[str, str]]]:
-    """The pairs of lines of two files by their numbers from 0; the log counts blank ones that are to be left out.
-
-    Raises:
-        InputError: as of `paired`, or all are blank.
-    """
-    blank, number = [], 0
-    for number, pair in enumerate(paired(*paths, options.skip_blank), 1):
-        if all(map(str.strip, pair)):
-            yield number - 1, pair
-        else:
-            blank.append(f"{paths[0]}, line {number}")
-    check_blank("", blank, number, skip=len(blank) < number)
 
 
 def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
@@ -63,8 +48,7 @@ def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
     if missing := [file for file in (source, target) if not file.is_file()]:
         holds = f"a data directory holds {{{','.join(SPLITS)}}}.{{source,target}}, or a table of each split"
         text = f"{missing[0]}: no such file; {holds}"
-        if (folder / "dataset_dict.json").is_file():
-            text = f"{folder} is a folder of save_to_disk; allowed: Parquet, as to_parquet of its splits writes it"
+        check_not_saved(folder)
         raise (MissingSplit if len(missing) == 2 else InputError)(text)
     return source, target
 
@@ -75,8 +59,7 @@ def read_pairs(data_dir: PathName, split: str, choice: Choice = EVERY) -> Pairs:
     Raises:
         InputError: as `pair_paths` and `paired` do, for lines that are not chosen as well.
     """
-    pairs = (pair for _, pair in filled_pairs(pair_paths(data_dir, split), choice.tables))
-    sources, targets = zip(*choice.of(pairs, itemgetter(0)), strict=True)
+    sources, targets = zip(*choice.of(paired(*pair_paths(data_dir, split)), itemgetter(0)), strict=True)
     return list(sources), list(targets)
 
 

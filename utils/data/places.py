@@ -82,6 +82,14 @@ def check_one(folder: Path, split: str, files: Sequence[Path]) -> None:
         raise InputError(f"{folder}: {names} are {'both' if len(files) == 2 else 'all'} {split}; allowed: one of them")
 
 
+def check_not_saved(folder: Path) -> None:
+    """Raise InputError for a folder of arrow files that `save_to_disk` of `datasets` wrote."""
+    if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        raise InputError(
+            f"{folder} is a folder of save_to_disk; allowed: Parquet, as to_parquet of each split writes it"
+        )
+
+
 def suffix_of(path: Path) -> str:
     """The suffix in lower case and without `.gz`: `.jsonl` of `news.JSONL.gz`."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
@@ -134,9 +142,9 @@ def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tu
     options = ("--source_field", "--target_field")[: len(fields)]
     has = f"{where} has the fields {', '.join(sorted(columns))}"
     usual = [{*names} for names in zip(*KNOWN_FIELDS, strict=True)]
-    for outer, field in [(field.partition(".")[0], field) for field in fields if field]:
-        if outer in columns and not any(name.startswith(f"{outer}.") for name in columns):  # not all names are known
-            columns = columns | {field}
+    inner = [(field.partition(".")[0], field) for field in fields if field]
+    objects = {outer for outer, _ in inner if not any(name.startswith(f"{outer}.") for name in columns)} & columns
+    columns = columns | {field for outer, field in inner if outer in objects}  # of others all inner names are there
     fields = tuple(
         None if isinstance(field, FromTraining) and field in known - columns else field
         for field, known in zip(fields, usual, strict=False)

@@ -9,7 +9,7 @@ import gc
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -73,24 +73,9 @@ def load_from_hub(name: str, streaming: bool) -> tuple[dict[str, Any], str]:
     # A bare name could also be that of a folder here.
     path = f"hf://datasets/{parts['name']}"
     splits = load_dataset(path, parts["config"], revision=commit, streaming=streaming)
-    return _with_our_names(splits), f"{name.partition('@')[0]}@{commit}"
-
-
-def _with_our_names(splits: Mapping[str, Any]) -> dict[str, Any]:
     our_names = {next((name for name in known if name in splits), None): ours for ours, known in SPLIT_NAMES.items()}
-    return {our_names.get(split, split): rows for split, rows in splits.items()}
-
-
-def is_saved(place: str) -> bool:
-    """True for a folder that `DatasetDict.save_to_disk` wrote."""
-    return (Path(place).expanduser() / "dataset_dict.json").is_file()
-
-
-def load_from_folder(place: str) -> dict[str, Any]:
-    """The splits of such a folder, under our names if we have a name for them."""
-    from datasets import load_from_disk
-
-    return _with_our_names(load_from_disk(str(Path(place).expanduser())))
+    splits = {our_names.get(split, split): rows for split, rows in splits.items()}
+    return splits, f"{name.partition('@')[0]}@{commit}"
 
 
 def find_files_of(place: str, split: str) -> list[str]:

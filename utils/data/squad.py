@@ -67,7 +67,7 @@ def read_questions(
         in_file = squad_rows(file)
         rows = held_in.of(of_split(split, in_file, _context_of) if file == place else in_file, _context_of)
     rows = Choice(limit=choice.limit).of(rows, lambda row: f"{row.values.get('question')}\n{_context_of(row)}")
-    rows = without_blank(rows, lambda row: question_of(*row), choice.tables)
+    rows = without_blank(rows, lambda row: question_of(*row), choice.tables.skip_blank)
     bad: list[str] = []
     every = [question_of(*row, labelled, bad) for row in rows]
     questions = [question for question in every if question is not None]

@@ -33,7 +33,7 @@ class TableOptions:
         if self.delimiter is not None and (len(self.separator) != 1 or self.separator in '\r\n"'):
             raise InputError(rf"--delimiter is {self.delimiter!r}; allowed: one character, such as ';', '|' or '\t'")
         try:
-            b"".decode(self.encoding)
+            "a".encode(self.encoding)
         except (LookupError, ValueError):
             raise InputError(f"--encoding is {self.encoding!r}; allowed: utf-8, utf-16, latin-1, cp1252") from None
 

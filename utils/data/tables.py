@@ -29,7 +29,7 @@ from utils.data.published import digest_of_files, find_files_of, load_from_hub, 
 from utils.data.rows import ABSENT, READERS, SURROGATE, NumberedRows, check_names
 from utils.data.splits import EVERY, Choice, MissingSplit
 from utils.data.table_options import BY_ENDING, TableOptions
-from utils.text.lines import check_blank, list_in, read_lines, references_of
+from utils.text.lines import list_in, read_lines, references_of
 
 if TYPE_CHECKING:
     import datasets
@@ -168,13 +168,6 @@ def _with_inner(features: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**Features(features).flatten(), **features}
 
 
-def inner_names(values: Mapping[str, Any]) -> Iterator[str]:
-    """The names of the values of a row's objects, such as translation.en."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from (f"{name}.{inner}" for inner in (*value, *inner_names(value)))
-
-
 def _text_fields(features: Mapping[str, Any], fields: Fields, where: str) -> tuple[str, ...]:
     from datasets import Value
 
@@ -299,7 +292,7 @@ def open_rows(path: Path, fields: Fields, options: TableOptions = BY_ENDING) -> 
 def _text_rows(rows: NumberedRows, path: Path, fields: Fields) -> Iterator[Row]:
     columns = None
     for number, values in rows:
-        columns = columns or fields_of({*values, *inner_names(values)}, fields, str(path))
+        columns = columns or fields_of(values.keys(), fields, str(path))
         present = {name: value for name, value in values.items() if value is not ABSENT}
         yield Row.of(f"{path}:{number}", present, columns)
 
@@ -329,8 +322,8 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
 
     Args:
         data_dir: a directory with `<split>.source`, or with a table of each split; a file of one document a line, or a
-            table, all of which is read, where "" stands for a blank one that is to be left out; or a published set,
-            whose rows that are no examples are left out and counted in the log.
+            table, all of which is read; or a published set, whose rows that are no examples are left out and counted in
+            the log.
 
     Raises:
         InputError: they are missing or malformed; in a table, a row has no document.
@@ -344,21 +337,14 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
         if not path.exists():
             raise MissingSplit(f"{path}: no such file")
     if suffix_of(path) not in TABLES:
-        lines = read_lines(path, choice.tables.skip_blank)
-        blank = [number for number, line in enumerate(lines, 1) if not line.strip()]
-        check_blank("", [f"{path}, line {number}" for number in blank], len(lines), skip=True)
-        return choice.of((line if line.strip() else "" for line in lines), str)
+        return choice.of(read_lines(path), str)
     with opening(str(path)):
         rows: Iterable[Row] = open_rows(path, (source_field,), choice.tables)
-    sources, blank = [], {}
+    sources = []
     for row in rows:
         if row.fault is not None:
-            fault = f"{row.name}: {row.fault}; a document is expected in every row"
-            if not row.is_blank:
-                raise InputError(fault)
-            blank[row.name] = fault
+            raise InputError(f"{row.name}: {row.fault}; a document is expected in every row")
         sources.append(row.source)
-    check_blank(next(iter(blank.values()), ""), [*blank], len(sources), choice.tables.skip_blank)
     if not sources:
         raise InputError(f"{data_dir}: has no rows")
     return choice.of(sources, str)

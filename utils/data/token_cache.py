@@ -23,7 +23,7 @@ from bart.files import PathName, temporary_beside
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
 from utils.app.progress import progress
-from utils.data.parallel_text import filled_pairs, pair_paths
+from utils.data.parallel_text import pair_paths, paired
 from utils.data.splits import EVERY, Choice
 from utils.data.tokenized import TokenizedTexts, tokenise, tokens_schema
 from utils.runs.outputs import file_digest, writable_folder
@@ -65,7 +65,7 @@ class TextFile:
     def texts(self) -> Iterator[str]:
         """The lines that are used, as they are read."""
         kept = range(self.lines) if self.kept is None else frozenset(self.kept)
-        return (line for number, line in enumerate(iter_lines(self.path, blank=True)) if number in kept)
+        return (line for number, line in enumerate(iter_lines(self.path)) if number in kept)
 
     def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
         """Tokenise the lines; the ids are mapped from an Arrow file, which is made if it is missing.
@@ -163,16 +163,15 @@ def check_pairs(data_dir: PathName, split: str, choice: Choice = EVERY, cache_di
     """
     paths = pair_paths(data_dir, split)
     cache = cache_folder(Path(data_dir), cache_dir)
-    pairs = progress(f"reading {split}", None, "examples", filled_pairs(paths, choice.tables))
-    are_lists = {number: references_of(summary) != [summary] for number, (_, summary) in pairs}
-    source, target = (TextFile(path, file_digest(path), max(are_lists) + 1, cache) for path in paths)
-    if not choice.is_whole or len(are_lists) < source.lines:
-        filled = (line for line in enumerate(source.texts()) if line[0] in are_lists)
-        kept = tuple(number for number, _ in choice.of(filled, itemgetter(1)))
+    pairs = progress(f"reading {split}", None, "examples", paired(*paths))
+    are_lists = [references_of(summary) != [summary] for _, summary in pairs]
+    source, target = (TextFile(path, file_digest(path), len(are_lists), cache) for path in paths)
+    if not choice.is_whole:
+        kept = tuple(number for number, _ in choice.of(enumerate(source.texts()), itemgetter(1)))
         if len(kept) < source.lines:
             source, target = replace(source, kept=kept), replace(target, kept=kept)
-            are_lists = {number: are_lists[number] for number in kept}
-    return source, replace(target, lists=sum(are_lists.values()))
+            are_lists = [are_lists[number] for number in kept]
+    return source, replace(target, lists=sum(are_lists))
 
 
 def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:

@@ -114,12 +114,7 @@ def check_rows(paths: tuple[str, str], rows: Sequence[Value], references: Sequen
 
 
 def values_of(
-    path: str,
-    option_name: str,
-    field: str | None,
-    usual: Sequence[str],
-    blank: bool = True,
-    tables: TableOptions = BY_ENDING,
+    path: str, name: str, field: str | None, usual: Sequence[str], blank: bool = True, tables: TableOptions = BY_ENDING
 ) -> list[Value]:
     """The lines of a file, or the values in a column of a table.
 
@@ -132,13 +127,11 @@ def values_of(
         InputError: the file is missing, malformed or empty, or there is no such column.
     """
     if suffix_of(Path(path)) in TABLES:
-        records, chosen = column_in(path, option_name, field, usual, tables)
+        records, chosen = column_in(path, name, field, usual, tables)
         single = chosen.removesuffix("s")  # rows of scored runs have `references` only where there are several
-        return [Value(name, value_in(row, chosen, row.get(single)), row.get("id"), chosen) for name, row in records]
+        return [Value(place, value_in(row, chosen, row.get(single)), row.get("id"), chosen) for place, row in records]
     if field is not None:
-        raise InputError(
-            f"--{option_name} is {field}, a column of a table, and {path} is none; allowed: {', '.join(TABLES)}"
-        )
+        raise InputError(f"--{name} is {field}, a column of a table, and {path} is none; allowed: {', '.join(TABLES)}")
     lines = read_lines(path, blank)
     if re.match(r'\{"[^"]*" ?:', lines[0]):
         raise InputError(

@@ -13,14 +13,14 @@ import xxhash
 
 from bart.errors import InputError
 from utils.app.progress import progress
-from utils.data.columns import Record, blank_of, names_in
+from utils.data.columns import Record, blank_among, check_blank, names_in
 from utils.data.places import suffix_of
 from utils.data.published import opening
 from utils.data.rows import check_names
 from utils.prediction.documents import check_no_header, read_documents
 from utils.runs.outputs import file_digest
 from utils.tasks.task import Task
-from utils.text.lines import check_blank, iter_lines
+from utils.text.lines import BlankText, iter_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,26 +62,19 @@ class Source:
         self.lines = read_documents(has_one_a_line=True, blank=True) if file is None else []
         choose = task.columns_in if is_table else task.typed_columns
         self.rows, self.columns, self.chosen = 0, [], ()
-        self.blank: dict[str, InputError] = {}
+        self.blank: dict[str, BlankText] = {}
         self.schema: pa.Schema | None = None
         for records in batches(progress("reading", None, "rows", self.records()), AT_ONCE):
             self.columns = list(dict.fromkeys([*self.columns, *names_in(records)]))
             self.chosen = self.chosen or choose(self.columns)
-            for record in records:
-                if fault := blank_of(record, lambda record: task.given([record], self.chosen)):
-                    self.blank[record.name] = fault
+            self.blank |= blank_among(records, lambda record: task.given([record], self.chosen))
             self.rows += len(records)
             if suffix == PARQUET and not self.is_parquet:
                 rows = [record.values for record in records]
                 self.schema = schema_of([rows] if self.schema is None else [self.schema, rows], self.name)
         if not self.rows:
             raise InputError(f"{self.name}: has no rows")
-        check_blank(
-            str(next(iter(self.blank.values()), "")),
-            [*self.blank],
-            self.rows,
-            skip_blank and len(self.blank) < self.rows,
-        )
+        check_blank(self.blank, self.rows, skip_blank)
         if self.is_parquet:
             self.schema = next(self.parquet()).schema
         if {*choose(self.columns)} != {*self.chosen}:

@@ -58,7 +58,6 @@ METRICS = {
     MULTI_LABEL: ("f1", "macro_f1", "accuracy"),
     REGRESSION: ("pearson",),
 }
-INDICATORS = {"0": False, "False": False, "1": True, "True": True}
 TASK_NAME_HELP = f"a task of GLUE ({', '.join(GLUE)}): its columns, labels and, without --data_dir, its set on the Hub"
 
 
@@ -73,10 +72,7 @@ class ClassificationOptions(LabelOptions):
         help=f"column of the second texts of pairs; by default {', '.join(PAIRS)}, where there is one, if --text_field "
         "is not given",
     )
-    label_field: str | None = option(
-        None,
-        help=f"column of the labels; by default {', '.join(LABELS)}; or NAME,NAME, a column of 0 and 1 for each label",
-    )
+    label_field: str | None = option(None, help=f"column of the labels; by default {', '.join(LABELS)}")
     label_separator: str | None = option(
         None, help="what stands between the labels of a text such as a cell of CSV, which then holds any number of them"
     )
@@ -209,27 +205,20 @@ class Classification(TextTask):
         columns = self.columns_in(names)
         if len(columns) == 1 and (more := {*PAIRS} & {*names} - {*columns}):
             logger.warning("%s: %s is not read; --pair_field makes pairs of it", data_dir, " or ".join(sorted(more)))
-        records = without_blank(records, lambda record: self.given([record], columns), choice.tables)
+        records = without_blank(records, lambda record: self.given([record], columns), choice.tables.skip_blank)
         texts = self.given(records, columns)
         # Nobody but gluebenchmark.com knows the labels of its test sets.
         is_secret = self.glue is not None and split == "test"
         if not self.is_labelled or (is_secret and is_streamed(data_dir)):
             return texts
         label, trained = options.label_field, [*filter(None, [self.trained.get("label_field")])]
-        every = next(filter(None, [label, *trained]), "").split(",")
-        indicators = every if every[1:] and {*every} <= {*names} else None
-        if not indicators and (label is not None or not is_secret or {*trained, *LABELS} & {*names}):
+        if label is not None or not is_secret or {*trained, *LABELS} & {*names}:
             label = column_of("label_field", label, LABELS, names, data_dir, trained)
         if is_secret and all(name_of(value_in(record.values, label or "")) in ("-1", "None", "") for record in records):
             logger.info("%s: test examples have no labels, or -1 for none, and are only predicted", data_dir)
             return texts
         separator = options.label_separator
-        labels = [
-            _indicated(record, indicators)
-            if indicators
-            else read_label(f"{record.name}: {label}", value_in(record.values, label), separator)
-            for record in records
-        ]
+        labels = [read_label(f"{name}: {label}", value_in(values, label), separator) for name, values in records]
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
             numbered = {str(number): name for number, name in enumerate(self.glue.labels)}
             labels = [numbered.get(name_of(label), label) for label in labels]
@@ -444,14 +433,6 @@ class Classification(TextTask):
     def settings(self, loaded: LoadedModel) -> dict[str, Any]:
         problem = loaded.model.config.problem_type
         return {**super().settings(loaded), "problem_type": problem, "mismatched": self.options.mismatched}
-
-
-def _indicated(record: Record, columns: Sequence[str]) -> list[str]:
-    """The labels of a row whose table has a column of 0 and 1 for each label."""
-    values = {column: str(record.values[column]) for column in columns}
-    if wrong := [column for column, value in values.items() if value not in INDICATORS]:
-        raise InputError(f"{record.name}: {wrong[0]} is {values[wrong[0]]!r}; allowed in a column of one label: 0 or 1")
-    return [column for column, value in values.items() if INDICATORS[value]]
 
 
 def _targets(raw: LabelledTexts, loaded: LoadedModel) -> list[int | float | list[float]]:

@@ -158,7 +158,7 @@ class TextToText(Task[BartForConditionalGeneration]):
     def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs | Table:
         data_dir, (held_in, choice) = self.place.data_dir, self.place.chosen(split)
         if not self.evaluation.references:
-            return [*filter(None, read_sources(data_dir, held_in, choice, self.source_field))], None
+            return read_sources(data_dir, held_in, choice, self.source_field), None
         if not for_scoring and split == "train" and is_streamed(data_dir):
             return open_split(data_dir, split, self.pair_fields)
         if for_scoring or is_streamed(data_dir):

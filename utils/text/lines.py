@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import json
-import logging
 import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +15,6 @@ from pathlib import Path
 from bart.errors import InputError
 from bart.files import PathName
 
-logger = logging.getLogger(__name__)
 # Endings of files that hold no text, and bytes that others begin with.
 WORKBOOKS = (".xls", ".xlsx", ".xlsm", ".xlsb", ".ods", ".numbers")
 NO_TEXT = (*WORKBOOKS, ".docx", ".doc", ".odt", ".rtf", ".pptx", ".pdf", ".zip", ".tar", ".tgz", ".7z", ".bz2", ".xz")
@@ -36,18 +34,9 @@ class BlankText(InputError):
     """A text is blank."""
 
 
-def check_blank(fault: str, names: Sequence[object], total: int, skip: bool) -> None:
-    """Warn of texts that are blank and left out, or raise BlankText where they are not to be; of none neither.
-
-    Args:
-        fault: what is said of the first one.
-        names: of all, of which the first five are said.
-    """
-    listed = f"{len(names):,} of {total:,} texts are blank: {', '.join(map(str, names[:5]))}{' ...' * (len(names) > 5)}"
-    if names and not skip:
-        raise BlankText(f"{fault} ({listed}; --skip_blank of programs that have it leaves them out)")
-    if names:
-        logger.warning("%s; they are left out", listed)
+def named(blank: Sequence[object], total: int) -> str:
+    """The count of texts that are blank, and the names of the first five."""
+    return f"{len(blank):,} of {total:,} are blank: {', '.join(map(str, blank[:5]))}{' ...' * (len(blank) > 5)}"
 
 
 def check_is_text(path: PathName) -> None:
@@ -79,8 +68,8 @@ def decoded_lines(
             continue
         if not (blank or line.strip()):
             rest = [(later, not data.strip()) for later, data in enumerate(file, number + 1)]
-            fault = f"{path}, line {number}: blank line; every line must hold an example"
-            check_blank(fault, [number, *(later for later, is_blank in rest if is_blank)], number + len(rest), False)
+            count = named([number, *(later for later, is_blank in rest if is_blank)], number + len(rest))
+            raise InputError(f"{path}, line {number}: blank line; every line must hold an example ({count})")
         yield line if ends else line.removesuffix("\n").removesuffix("\r")
     if not number:
         raise InputError(f"{path}: the file is empty; one example a line is expected")
@@ -155,13 +144,13 @@ def reference_texts(lines: Iterable[str]) -> Iterator[str]:
     return chain.from_iterable(map(references_of, lines))
 
 
-def iter_references(path: PathName, blank: bool = False) -> Iterator[str]:
+def iter_references(path: PathName) -> Iterator[str]:
     """Yield the lines of a file of targets, whose lists are checked.
 
     Raises:
         InputError: as of `iter_lines` and `references_of`; the message names the line.
     """
-    for number, line in enumerate(iter_lines(path, blank), 1):
+    for number, line in enumerate(iter_lines(path), 1):
         references_of(line, f"{path}, line {number}: ")
         yield line
 
