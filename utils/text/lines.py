@@ -25,7 +25,7 @@ MARKS = {b"PK\x03\x04": "a zip archive, as .xlsx and .docx are", b"%PDF-": "a PD
 MARKS |= {b"\xff\xfe": UTF_16, b"\xfe\xff": UTF_16, b"\x1f\x8b": "gzip data; their name must end in .gz"}
 # A list of texts as Python prints it, or as numpy does without commas; in what pandas may put around it.
 _PRINTED = re.compile(
-    r"""(?:array\()?\[(?:\s*(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|nan)[,\s]*)+\](?:(?:, dtype=\w+)?\))?""",
+    r"""(?:array\()?\[\s*(?:(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|nan)[,\s]*)+\](?:(?:, dtype=\w+)?\))?""",
     re.DOTALL,
 )
 

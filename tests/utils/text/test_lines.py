@@ -27,6 +27,7 @@ from utils.text.lines import iter_lines, iter_references, references_of
         ("[...]", ["[...]"]),
         ("['a' and 'b']", ["['a' and 'b']"]),
         ("['a'] and ['b']", ["['a'] and ['b']"]),
+        ("['a'" + "  'b'" * 40 + " c]", ["['a'" + "  'b'" * 40 + " c]"]),  # told in linear time
     ],
 )
 def test_references_of_a_target(line: str, references: list[str]) -> None:
