@@ -23,7 +23,9 @@ from bart.files import is_device
 from utils.app.cli import early_option, option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.data.columns import Record
-from utils.data.places import NO_TEXT, TABLES, is_table, suffix_of
+from utils.data.options import Place
+from utils.data.places import TABLES, is_table, suffix_of
+from utils.data.table_options import InputOptions
 from utils.data.tokenized import warnings_added_up
 from utils.evaluation.journal import model_identity
 from utils.prediction.inputs import Source, batches
@@ -33,7 +35,7 @@ from utils.prediction.predictor import Predictor
 from utils.runs.outputs import check_output, held
 from utils.tasks import TASKS, find_task, task_of
 from utils.tasks.task import Prediction
-from utils.text.lines import list_in
+from utils.text.lines import NO_TEXT, list_in
 
 logger = logging.getLogger(__name__)
 BATCHES_AT_ONCE = 16  # whose rows are sorted by length, and after which what is predicted is noted on disk
@@ -74,6 +76,7 @@ class PredictArguments:
         False, help="begin cells of .csv and .tsv that a spreadsheet would run (= + - @) with an apostrophe"
     )
     inference: InferenceOptions
+    tables: InputOptions
     task_options: Any
     evaluation: Any
 
@@ -114,9 +117,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.file is not None and output.resolve() == Path(args.file).expanduser().resolve():
             raise InputError(f"--output is {args.output}, the file that is read; allowed: another one")
     has_rows = args.file is not None and (is_table(args.file) or suffix_of(Path(args.file)) in task.suffixes)
-    table = args.file if has_rows else ""
-    predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, table)
-    source = Source(args.file, has_rows, predictor.task, args.suffix)
+    place = Place(args.file if has_rows else "", tables=args.tables)
+    predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, place)
+    source = Source(args.file, has_rows, predictor.task, args.suffix, args.tables.skip_blank)
     run = _Run(args, predictor, source)
     form = Format(args.suffix, predictor.task.separator, args.spreadsheet)
     if output is None:
@@ -153,6 +156,7 @@ class _Run:
             "task": type(self.predictor.task).__name__,
             "input": self.source.digest,
             "columns": list(self.source.chosen),
+            "tables": asdict(self.args.tables),
             "form": self.args.suffix,
             "scores": self.args.scores,
             "settings": self.predictor.task.settings(self.predictor.loaded),
@@ -170,12 +174,19 @@ class _Run:
         records = islice(self.source.records(), done, None)
         # A first batch alone soon shows what is wrong with all of them.
         beginning = [] if done else [list(islice(records, size))]
+        blank, chosen, empty = self.source.blank, self.source.chosen, {}
+        if blank:
+            first = next(record for record in self.source.records() if record.name not in blank)
+            empty = dict.fromkeys(self._cells(first, *next(self.predictor([first], chosen))))
         with warnings_added_up(), progress("predicting", self.source.rows, "rows") as bar:
             bar.begin(done)
             for part in chain(beginning, batches(records, BATCHES_AT_ONCE * size)):
                 torch.manual_seed(done)  # for tokens that are drawn: the same ones in a run that was killed
-                results = self.predictor(part, self.source.chosen, bar.update)
-                yield [(record, self._cells(record, *result)) for record, result in zip(part, results, strict=True)]
+                filled = [record for record in part if record.name not in blank]
+                results = self.predictor(filled, chosen, bar.update) if filled else iter(())
+                yield [
+                    (record, empty if record.name in blank else self._cells(record, *next(results))) for record in part
+                ]
                 done += len(part)
 
     def _cells(self, record: Record, row: dict[str, Any], prediction: Prediction) -> Cells:

@@ -16,13 +16,16 @@ from pathlib import Path
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
-from utils.data.places import NO_TEXT, TABLES, FromTraining, check_fields, is_table, suffix_of
+from utils.data.places import TABLES, FromTraining, check_fields, is_table, suffix_of
+from utils.data.splits import Choice
+from utils.data.table_options import TableOptions
 from utils.data.tables import read_sources
 from utils.models.generation_options import GENERATE, DecodingOptions, with_lengths
 from utils.prediction.documents import check_no_header, read_documents, write_lines
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.prediction.summarizing import load_summarizer, summarize
 from utils.runs.outputs import check_output
+from utils.text.lines import NO_TEXT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +48,7 @@ class SummarizeArguments:
     num_beams: int | None = option(None, section=GENERATE, least=1, help="beams; 1 is greedy search")
     max_length: int | None = option(None, least=2, help="tokens to generate at most, the start token included")
     inference: InferenceOptions
+    tables: TableOptions
     documents: LongDocumentOptions
     decoding: DecodingOptions
 
@@ -63,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     model, tokenizer = load_summarizer(args.inference)
     columns = model.config.extra.get("columns", ())
     if has_rows:
-        texts = read_sources(args.file, "", source_field=args.source_field or next(map(FromTraining, columns), None))
+        field = args.source_field or next(map(FromTraining, columns), None)
+        texts = read_sources(args.file, "", Choice(tables=args.tables), field)
     elif args.lines:
         check_no_header(texts, args.file or "standard input", columns)
     given = {"num_beams": args.num_beams, "max_length": args.max_length}

@@ -236,9 +236,9 @@ def test_words_are_read_as_training_read_them(task: str, model: str, tmp_path: P
     words, config = ["Who's", "[the]"], json.loads((Path(model) / "config.json").read_text())
     expected = predicted(model, table(tmp_path / "a.jsonl", [{"tokens": words}]))
     (Path(model) / "config.json").write_text(json.dumps({**config, "columns": ["tokens"]}))
-    for cell in (json.dumps(words), str(words)):
-        rows = predicted(model, table(tmp_path / "a.csv", [{"text": "who", "tokens": cell}]))
-        assert [row["words"] for row in rows] == [words] and added(rows[0]) == added(expected[0])
+    cell = json.dumps(words)
+    rows = predicted(model, table(tmp_path / "a.csv", [{"text": "who", "tokens": cell}]))
+    assert [row["words"] for row in rows] == [words] and added(rows[0]) == added(expected[0])
     main([model, str(table(tmp_path / "b.csv", [{"words": "who", "tokens": cell}])), "--output", f"{tmp_path}/out"])
     assert (tmp_path / "out").read_text().split() == expected[0]["prediction"]
     with pytest.raises(InputError, match="no column 'tokens', which training read; name one with --words_field"):

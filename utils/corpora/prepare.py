@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bart.errors import InputError
-from utils.app.cli import option, parse_dataclass
+from utils.app.cli import option, parse_dataclass, part
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import COLUMNS, PROVENANCE, making
 from utils.data.parallel_text import SIDES, paired
@@ -27,9 +27,11 @@ from utils.data.places import HUB_NAME, TABLES, is_table, split_tables, suffix_o
 from utils.data.published import load_from_hub, opening
 from utils.data.rows import READERS
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, ratios_of, split_of
+from utils.data.table_options import BY_ENDING, TableOptions
 from utils.data.tables import Fields, Row, open_dataset, open_rows
 from utils.data.token_cache import alone, cache_folder, mark_as_used, remove_unused
 from utils.runs.outputs import file_digest
+from utils.text.lines import check_is_text
 
 logger = logging.getLogger("utils.corpora.prepare")
 
@@ -53,6 +55,7 @@ class PrepareOptions:
         "own train, validation and test splits stay)",
     )
     seed: int | None = option(None, help=f"seed of the split; by default {DEFAULT_SEED}")
+    tables: TableOptions = part(TableOptions)
 
 
 def prepare(options: PrepareOptions) -> None:
@@ -65,7 +68,7 @@ def prepare(options: PrepareOptions) -> None:
     shares = ratios_of(options.split_ratio or DEFAULT_RATIO)
     seed = DEFAULT_SEED if options.seed is None else options.seed
     fields = options.source_field, options.target_field
-    inputs = inputs_of(options.input, fields, keep_splits=options.split_ratio is None)
+    inputs = inputs_of(options.input, fields, options.split_ratio is None, options.tables)
     if inputs[0].split and options.seed is not None:
         raise InputError(f"--seed {seed}: {options.input[0]} is split already; --split_ratio splits it anew")
     facts = {"inputs": [each.name for each in inputs], "fields": fields, "seed": seed}
@@ -82,7 +85,7 @@ def prepare(options: PrepareOptions) -> None:
                 data.facts |= dict(zip(COLUMNS, row.columns, strict=False))  # none of a row that is no example
 
 
-def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str:
+def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, options: TableOptions = BY_ENDING) -> str:
     """Make a data directory of a file of examples, once, and return its path; return any other --data_dir as it is.
 
     A directory with a table for each split is such files.
@@ -101,11 +104,11 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None) -> str
     cache = cache_folder(file if tables else file.parent, cache_dir)
     contents = "".join(f"{path.name} {file_digest(path)} " for path in tables or [file])  # names tell the splits
     content = f"{file.name}-{hashlib.blake2b(contents.encode(), digest_size=8).hexdigest()}"
-    folder = cache / f"{content}-{hashlib.blake2b(repr(fields).encode(), digest_size=4).hexdigest()}"
+    folder = cache / f"{content}-{hashlib.blake2b(repr((fields, options)).encode(), digest_size=4).hexdigest()}"
     with alone(cache):  # of several processes, one makes it
         if not (folder / PROVENANCE).is_file():
             try:
-                prepare(PrepareOptions((str(file),), folder, *fields))
+                prepare(PrepareOptions((str(file),), folder, *fields, tables=options))
             except InputError as error:
                 raise InputError(str(error).replace(str(folder), f"--data_dir {file}")) from None
         made = (path.parent for path in cache.glob(f"{escape(file.name)}-*/{PROVENANCE}"))
@@ -128,7 +131,9 @@ class Input(NamedTuple):
     rows: Iterator[Row]
 
 
-def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[Input]:
+def inputs_of(
+    names: Sequence[str], fields: Fields, keep_splits: bool, options: TableOptions = BY_ENDING
+) -> list[Input]:
     """Open the inputs of these names.
 
     Args:
@@ -143,7 +148,7 @@ def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[I
     if len(names) == 1 and (tables := split_tables(paths[0])):
         with opening(f"--input {names[0]}"):
             return [
-                Input(split if keep_splits else None, str(path), open_rows(path, fields))
+                Input(split if keep_splits else None, str(path), open_rows(path, fields, options))
                 for split, path in tables.items()
             ]
     kinds = {suffix_of(path) if suffix_of(path) in TABLES else "text" for path in paths}
@@ -152,12 +157,13 @@ def inputs_of(names: Sequence[str], fields: Fields, keep_splits: bool) -> list[I
     for path in paths:
         if not path.is_file():
             raise InputError(f"--input {path}: no such file")
+        check_is_text(path)
     if len(kinds) > 1:
         raise InputError(f"--input takes files of one kind, got {' and '.join(sorted(kinds))}")
     if kinds == {"text"}:
         return _text_inputs(paths, fields)
     with opening(f"--input {' '.join(names)}"):
-        return [Input(None, str(path), open_rows(path, fields)) for path in paths]
+        return [Input(None, str(path), open_rows(path, fields, options)) for path in paths]
 
 
 def _text_inputs(paths: Sequence[Path], fields: Fields) -> list[Input]:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from bart.errors import InputError
-from utils.app.cli import card_option, changeable, option
+from utils.app.cli import card_option, changeable, option, part
 from utils.data.places import KINDS
 from utils.data.splits import Choice
+from utils.data.table_options import BY_ENDING, InputOptions
 
 ALL = -1  # the number of examples that stands for all of them
 
@@ -81,6 +82,7 @@ class PlaceOptions:
         "directory, beside the file or, where that cannot be written, ~/.cache/bart-pytorch",
     )
     val_ratio: float | None = val_ratio_option()
+    tables: InputOptions = part(InputOptions)
     n_test: int = changeable(ALL, least=-1, help="test examples to use, chosen likewise; -1 for all")
 
     def __post_init__(self) -> None:
@@ -96,17 +98,19 @@ class Place:
         cache_dir: folder for what is made of the data once; None for the default.
         limits: how many examples of a split are used; -1, or a split that is absent, for all.
         val_ratio: the share of the training examples that are the validation split; None where the data have one.
+        tables: how tables are read.
     """
 
     data_dir: str
     cache_dir: str | None = None
     limits: Mapping[str, int] = field(default_factory=dict)
     val_ratio: float | None = None
+    tables: InputOptions = BY_ENDING
 
     def chosen(self, split: str) -> tuple[str, Choice]:
         """The split of the data that holds the examples of a split, and which of them it has."""
         limit = self.limits.get(split, ALL)
         if self.val_ratio is None or split not in ("train", "val"):
-            return split, Choice(limit=limit)
+            return split, Choice(limit=limit, tables=self.tables)
         begin, end = (0, self.val_ratio) if split == "val" else (self.val_ratio, 1)
-        return "train", Choice(begin, end, limit)
+        return "train", Choice(begin, end, limit, self.tables)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from difflib import get_close_matches
 from pathlib import Path
+from typing import Any
 
 from bart.errors import InputError
 from utils.data.splits import SPLIT_NAMES, SPLITS
@@ -15,7 +16,6 @@ PLACES = f"hub:NAME[:CONFIG][@REVISION], or a path or URL of Parquet files that 
 HUB = "hub:"
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet")  # files of examples; all but the last also as .gz
 CONLL = (".conll", ".conllu", ".txt", ".bio", ".iob", ".iob2")  # files of a word a line
-NO_TEXT = (".npy", ".npz", ".xls", ".xlsx", ".ods", ".arrow", ".feather")  # names of files that lines would spoil
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[^\s:@]+))?(@(?P<revision>\S+))?")
 KINDS = (
     f"directory with {{train,val,test}}.{{source,target}}, or with a table of each split, a file {', '.join(TABLES)}, "
@@ -82,6 +82,14 @@ def check_one(folder: Path, split: str, files: Sequence[Path]) -> None:
         raise InputError(f"{folder}: {names} are {'both' if len(files) == 2 else 'all'} {split}; allowed: one of them")
 
 
+def check_not_saved(folder: Path) -> None:
+    """Raise InputError for a folder of arrow files that `save_to_disk` of `datasets` wrote."""
+    if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
+        raise InputError(
+            f"{folder} is a folder of save_to_disk; allowed: Parquet, as to_parquet of each split writes it"
+        )
+
+
 def suffix_of(path: Path) -> str:
     """The suffix in lower case and without `.gz`: `.jsonl` of `news.JSONL.gz`."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
@@ -104,6 +112,17 @@ def hint_at(name: str, columns: Collection[str]) -> str:
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 
+def value_in(values: Mapping[str, Any], column: str, default: Any = None) -> Any:
+    """The value of a column; translation.en of no such column is the value en of an object in the column translation.
+
+    A column whose own name has the dot goes before.
+    """
+    outer, dot, inner = column.partition(".")
+    if column in values or not dot or not isinstance(values.get(outer), Mapping):
+        return values.get(column, default)
+    return value_in(values[outer], inner, default)
+
+
 class FromTraining(str):
     """The name of a column that training read: the model tells it, and no option gave it."""
 
@@ -123,6 +142,9 @@ def fields_of(columns: Set[str], fields: Sequence[str | None], where: str) -> tu
     options = ("--source_field", "--target_field")[: len(fields)]
     has = f"{where} has the fields {', '.join(sorted(columns))}"
     usual = [{*names} for names in zip(*KNOWN_FIELDS, strict=True)]
+    inner = [(field.partition(".")[0], field) for field in fields if field]
+    objects = {outer for outer, _ in inner if not any(name.startswith(f"{outer}.") for name in columns)} & columns
+    columns = columns | {field for outer, field in inner if outer in objects}  # of others all inner names are there
     fields = tuple(
         None if isinstance(field, FromTraining) and field in known - columns else field
         for field, known in zip(fields, usual, strict=False)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bart.errors import InputError
+from utils.data.table_options import BY_ENDING, InputOptions
 
 # What files and the Hub call our splits. The first name that is there counts.
 SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}
@@ -72,11 +73,13 @@ class Choice:
     Attributes:
         begin, end: the part of [0, 1) that hashes of their texts lie in.
         limit: how many are used, those with the least hashes; all if negative.
+        tables: how tables are read, whose rows they are.
     """
 
     begin: float = 0.0
     end: float = 1.0
     limit: int = -1
+    tables: InputOptions = BY_ENDING
 
     @property
     def is_whole(self) -> bool:

@@ -13,10 +13,11 @@ from reprlib import repr as shortened
 from typing import Any
 
 from bart.errors import InputError
-from utils.data.columns import Record, read_records, text_in
+from utils.data.columns import Record, read_records, text_in, without_blank
 from utils.data.parallel_text import one_line
 from utils.data.places import check_one, is_streamed, table_in
 from utils.data.splits import EVERY, SPLIT_NAMES, WHOLE, Choice, check_split, of_split
+from utils.data.table_options import BY_ENDING, TableOptions
 
 logger = logging.getLogger(__name__)
 COLUMNS = ("question", "context")
@@ -66,6 +67,7 @@ def read_questions(
         in_file = squad_rows(file)
         rows = held_in.of(of_split(split, in_file, _context_of) if file == place else in_file, _context_of)
     rows = Choice(limit=choice.limit).of(rows, lambda row: f"{row.values.get('question')}\n{_context_of(row)}")
+    rows = without_blank(rows, lambda row: question_of(*row), choice.tables.skip_blank)
     bad: list[str] = []
     every = [question_of(*row, labelled, bad) for row in rows]
     questions = [question for question in every if question is not None]
@@ -85,14 +87,14 @@ def read_questions(
     return list(_by_id(questions).values())
 
 
-def read_answers(path: str) -> dict[str, Question]:
+def read_answers(path: str, tables: TableOptions = BY_ENDING) -> dict[str, Question]:
     """Read all questions of a file, by their ids; their answers may stand anywhere.
 
     Raises:
         InputError: there is no such file, it is malformed, or has no answers.
     """
     file = _squad_file(Path(path), WHOLE) if Path(path).is_file() else None
-    rows = read_records(path, WHOLE, lambda _: "context") if file is None else squad_rows(file)
+    rows = read_records(path, WHOLE, lambda _: "context", Choice(tables=tables)) if file is None else squad_rows(file)
     questions = []
     for name, values in rows:
         question, answers = question_of(name, values), _answers_in(values)
@@ -169,6 +171,8 @@ def _answers_in(values: Mapping[str, Any]) -> Any:
         for parse in (json.loads, ast.literal_eval):
             with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
                 return parse(answers)
+    if isinstance(answers, list) and all(isinstance(answer, Mapping) for answer in answers):
+        answers = {name: [answer.get(name) for answer in answers] for name in ("text", "answer_start")}
     return answers
 
 
@@ -190,8 +194,8 @@ def question_of(
         places = [(str(text), int(start)) for text, start in zip(*columns, strict=True)]
     except (TypeError, KeyError, ValueError):
         raise InputError(
-            f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, "
-            "or --predict, which reads none"
+            f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "
+            ".jsonl, .parquet or a cell of JSON (no array as pandas prints it), or --predict, which reads none"
         ) from None
     good = []
     for text, start in places:

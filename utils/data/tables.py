@@ -1,11 +1,11 @@
 """Tables of documents and summaries: files of rows, and published sets that are read one row after the other.
 
 All of them are read here, by one rule. The columns of documents and summaries of a published set must hold texts, or
-lists of texts, or the set is refused when it is opened. A list of sentences, which a cell of CSV holds as JSON or as
-Python prints it, is joined to a document; a list of summaries is a target of several references, as `references_of`
-reads it. A row in which one of the two is missing, null, no text, or empty once it is made one line is no example, and
-is left out. A command that writes a data directory lists such rows with the reason in dropped.jsonl; training and
-scoring count them in the log.
+lists of texts, or the set is refused when it is opened. A list of sentences, which a cell of CSV holds as JSON, is
+joined to a document; a list of summaries is a target of several references, as `references_of` reads it. A row in which
+one of the two is missing, null, no text, or empty once it is made one line is no example, and is left out. A command
+that writes a data directory lists such rows with the reason in dropped.jsonl; training and scoring count them in the
+log.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ from bart.errors import InputError
 from utils.app.errors import RunError
 from utils.app.progress import progress
 from utils.data.parallel_text import SIDES, Pairs, one_line, read_pairs
-from utils.data.places import HUB, TABLES, fields_of, is_streamed, split_tables, suffix_of
+from utils.data.places import HUB, TABLES, fields_of, is_streamed, split_tables, suffix_of, value_in
 from utils.data.published import digest_of_files, find_files_of, load_from_hub, opening, parquet_rows, reason_of
 from utils.data.rows import ABSENT, READERS, SURROGATE, NumberedRows, check_names
 from utils.data.splits import EVERY, Choice, MissingSplit
+from utils.data.table_options import BY_ENDING, TableOptions
 from utils.text.lines import list_in, read_lines, references_of
 
 if TYPE_CHECKING:
@@ -55,15 +56,20 @@ class Row:
     fault: str | None = None
     columns: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
+    @property
+    def is_blank(self) -> bool:
+        """True where a text is null or blank."""
+        return self.fault is not None and (self.fault.startswith("empty ") or self.fault.endswith(" is null"))
+
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any], fields: Sequence[str]) -> Row:
         """Make a row of the values of a table's columns, by the rule at the top of this module."""
         texts = []
         for side, field in zip(SIDES, fields, strict=False):
-            if field not in values:
+            if (value := value_in(values, field, ABSENT)) is ABSENT:
                 return cls(name, fault=f"no field {field}")
-            value = values[field]
-            if side == "source" and isinstance(value, str) and (parts := list_in(value)) is not None:
+            parts = list_in(value, where=f"{name}: ") if isinstance(value, str) else None
+            if side == "source" and parts is not None:
                 value = parts
             if isinstance(value, list) and all(isinstance(part, str) for part in value):
                 parts = [part for part in map(one_line, value) if part]
@@ -150,8 +156,16 @@ def open_dataset(
     from datasets import Value
 
     features = dataset.features or {column: Value("string") for column in next(iter(dataset), {})}
-    columns = _text_fields(features, fields, name)
-    return Table(dataset.select_columns(list(columns)), columns, name, digest)
+    columns = _text_fields(_with_inner(features), fields, name)
+    outer = {column if column in features else column.partition(".")[0] for column in columns}
+    return Table(dataset.select_columns(sorted(outer)), columns, name, digest)
+
+
+def _with_inner(features: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The kinds of columns, and of the values of objects by names such as translation.en."""
+    from datasets import Features
+
+    return {**Features(features).flatten(), **features}
 
 
 def _text_fields(features: Mapping[str, Any], fields: Fields, where: str) -> tuple[str, ...]:
@@ -181,7 +195,7 @@ def open_files(files: Sequence[str], name: str, fields: Fields = (None, None)) -
             # `datasets` would turn numbers into texts where only the first file holds texts.
             schema = read_schema(file)
             check_names(file, schema.names)
-            features = Features.from_arrow_schema(schema)
+            features = _with_inner(Features.from_arrow_schema(schema))
             fields = _text_fields(features, fields, file)
             first = first or features
             for column in fields:
@@ -260,7 +274,7 @@ class TableReader:
             ) from error
 
 
-def open_rows(path: Path, fields: Fields) -> Iterator[Row]:
+def open_rows(path: Path, fields: Fields, options: TableOptions = BY_ENDING) -> Iterator[Row]:
     """Open one file of rows. A row is named by the line where it ends or, of a Parquet file, by its number.
 
     Args:
@@ -271,7 +285,7 @@ def open_rows(path: Path, fields: Fields) -> Iterator[Row]:
         Exception: a Parquet file is missing, or is none (see `opening`).
     """
     if suffix_of(path) in READERS:
-        return _text_rows(READERS[suffix_of(path)](path), path, fields)
+        return _text_rows(READERS[suffix_of(path)](path, options), path, fields)
     return open_files([str(path.absolute())], str(path), fields).rows()
 
 
@@ -325,7 +339,7 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
     if suffix_of(path) not in TABLES:
         return choice.of(read_lines(path), str)
     with opening(str(path)):
-        rows: Iterable[Row] = open_rows(path, (source_field,))
+        rows: Iterable[Row] = open_rows(path, (source_field,), choice.tables)
     sources = []
     for row in rows:
         if row.fault is not None:

@@ -39,7 +39,7 @@ def name_of(label: Any) -> str:
 
 
 def read_label(where: str, value: Any, separator: str | None = None, names: Set[str] = frozenset()) -> Any:
-    """A label, or the list of labels that a value is, or a text in JSON or as Python prints it.
+    """A label, or the list of labels that a value is, or a text in JSON.
 
     Names have no white space at their ends.
 
@@ -53,7 +53,7 @@ def read_label(where: str, value: Any, separator: str | None = None, names: Set[
         InputError: a label is missing, blank, or neither a text nor a finite number.
     """
     labels, is_text = value, isinstance(value, str)
-    if is_text and (listed := list_in(value, of_numbers=True)) is not None:
+    if is_text and (listed := list_in(value, True, f"{where}: ")) is not None:
         labels = listed
     elif separator is not None and not isinstance(value, list):
         labels = _parts(value, separator, names) if is_text else [value]
@@ -161,10 +161,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     files, separator = args.files, args.label_separator
     if separator == "":
         raise InputError("--label_separator is ''; allowed: a text such as |")
-    references = values_of(files.references, "label_field", args.label_field, REFERENCES)
+    references = values_of(files.references, "label_field", args.label_field, REFERENCES, tables=files.tables)
     field, taken = files.prediction_field, references[0].column
     systems = [
-        values_of(path, "prediction_field", field, files.usual(path, PREDICTIONS, taken)) for path in files.systems
+        values_of(path, "prediction_field", field, files.usual(path, PREDICTIONS, taken), tables=files.tables)
+        for path in files.systems
     ]
     for path, rows in zip(files.systems, systems, strict=True):
         check_rows((path, files.references), rows, references)

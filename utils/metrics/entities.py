@@ -28,6 +28,7 @@ from utils.app.cli import option, parse_dataclass, part
 from utils.data.columns import column_in
 from utils.data.places import TABLES, TAGS, suffix_of
 from utils.data.rows import has_quoted_names
+from utils.data.table_options import TableOptions
 from utils.metrics.by_class import ByClass, scores_by_class
 from utils.metrics.files import FileOptions, print_scores
 from utils.text.conll import Sentence, read_conll
@@ -127,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     args = parse_dataclass(EntityArguments, argv, text)
     files = args.files
-    references = _read(files.references, args.tags_field, "tags_field", TAGS)
+    references = _read(files.references, args.tags_field, "tags_field", TAGS, files.tables)
     predicted_in, right_in = (files.predictions, files.prediction_field), (files.references, args.tags_field)
     if predicted_in == right_in and references[0].column is None:  # of a CoNLL file
         raise InputError(f"{files.references}: its tags would be its predictions; name these with --prediction_field")
@@ -151,12 +152,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     print_scores(files, title, counts, lambda sums: tag_scores(sums, scheme), facts)
 
 
-def _read(path: str, field: str | None, option_name: str, usual: Sequence[str]) -> list[Sentence]:
+def _read(path: str, field: str | None, option_name: str, usual: Sequence[str], tables: TableOptions) -> list[Sentence]:
     """Sentences with their tags, of a CoNLL file or a table; a table's may lack words, and hold tags between blanks."""
     suffix = suffix_of(Path(path))
     if suffix not in TABLES or (suffix == ".tsv" and not has_quoted_names(next(iter_lines(path, blank=True)))):
         return read_conll(Path(path), tags_column=field, tags_option=option_name)
-    (records, chosen), sentences = column_in(path, option_name, field, usual), []
+    (records, chosen), sentences = column_in(path, option_name, field, usual, tables), []
     for record in records:
         tags, words = record.values.get(chosen), record.values.get("words", record.values.get("tokens"))
         words = list_in(words) if isinstance(words, str) else words
@@ -182,7 +183,7 @@ def _predicted(path: str, files: FileOptions, references: Sequence[Sentence], sc
         sentences = [Sentence(f"{path}, line {number}", [], tags) for number, tags in enumerate(rows, 1)]
     else:
         usual = files.usual(path, ("prediction", *TAGS), references[0].column)
-        sentences = _read(path, files.prediction_field, "prediction_field", usual)
+        sentences = _read(path, files.prediction_field, "prediction_field", usual, files.tables)
     if len(sentences) != len(references):
         raise InputError(f"{path} has {len(sentences)} sentences; allowed: {len(references)}, as the references have")
     for sentence, reference in zip(sentences, references, strict=True):

@@ -13,11 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bart.errors import InputError
-from utils.app.cli import option
+from utils.app.cli import option, part
 from utils.app.tables import plain_table
 from utils.data.columns import column_in
 from utils.data.parallel_text import one_line
-from utils.data.places import TABLES, suffix_of
+from utils.data.places import TABLES, suffix_of, value_in
+from utils.data.table_options import BY_ENDING, TableOptions
 from utils.metrics.significance import ScoresOf, compare_scores, p_shown, scores_and_intervals
 from utils.text.lines import check_counts, read_lines, references_of
 
@@ -45,6 +46,7 @@ class FileOptions:
         "CoNLL file by its number or name, by default the last one",
     )
     json: bool = option(False, help="print JSON with all digits in place of the table")
+    tables: TableOptions = part(TableOptions)
 
     @property
     def systems(self) -> list[str]:
@@ -64,29 +66,33 @@ class TextFileOptions(FileOptions):
         None, section="columns", help=f"of references in a table; by default {', '.join(TARGETS)}"
     )
 
-    def read(self) -> tuple[list[str], dict[str, list[str]]]:
-        """The references, each as `references_of` takes it, and the texts of each file of predictions, one line each.
+    def read(self, line_break: str = " ") -> tuple[list[str], dict[str, list[str]]]:
+        """The references, each as `references_of` takes it, and the texts of each file of predictions.
+
+        Args:
+            line_break: stands for the breaks of lines within a text.
 
         Raises:
             InputError: a file is missing or malformed, a reference is blank, a prediction is no text, or the files have
                 not as many examples.
         """
         references, texts = [], {}
-        given = values_of(self.references, "target_field", self.target_field, TARGETS, False)
+        given = values_of(self.references, "target_field", self.target_field, TARGETS, False, self.tables)
         for where, value, *_ in given:
             line = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
             if not isinstance(line, str) or not one_line(line):
                 raise InputError(f"{where}: the reference is {shortened(value)}; allowed: a text or a list of texts")
             references_of(line, f"{where}: ")
-            references.append(one_line(line))
+            references.append(line_break.join(filter(None, map(one_line, line.split("\n")))))
         for path in self.systems:
-            rows = values_of(path, "prediction_field", self.prediction_field, self.usual(path, TEXTS, given[0].column))
+            usual = self.usual(path, TEXTS, given[0].column)
+            rows = values_of(path, "prediction_field", self.prediction_field, usual, tables=self.tables)
             if bad := next((row for row in rows if not isinstance(row.value, str)), None):
                 raise InputError(
                     f"{bad.place}: the prediction is {shortened(bad.value)}; allowed: a text, which may be blank"
                 )
             check_rows((path, self.references), rows, given)
-            texts[path] = [row.value.replace("\n", " ") for row in rows]
+            texts[path] = [row.value.replace("\n", line_break) for row in rows]
         return references, texts
 
 
@@ -107,7 +113,9 @@ def check_rows(paths: tuple[str, str], rows: Sequence[Value], references: Sequen
             raise InputError(f"{row.place}: the id is {row.id!r}; allowed: {reference.id!r}, as in {reference.place}")
 
 
-def values_of(path: str, option_name: str, field: str | None, usual: Sequence[str], blank: bool = True) -> list[Value]:
+def values_of(
+    path: str, name: str, field: str | None, usual: Sequence[str], blank: bool = True, tables: TableOptions = BY_ENDING
+) -> list[Value]:
     """The lines of a file, or the values in a column of a table.
 
     Args:
@@ -119,13 +127,11 @@ def values_of(path: str, option_name: str, field: str | None, usual: Sequence[st
         InputError: the file is missing, malformed or empty, or there is no such column.
     """
     if suffix_of(Path(path)) in TABLES:
-        records, chosen = column_in(path, option_name, field, usual)
+        records, chosen = column_in(path, name, field, usual, tables)
         single = chosen.removesuffix("s")  # rows of scored runs have `references` only where there are several
-        return [Value(name, row.get(chosen, row.get(single)), row.get("id"), chosen) for name, row in records]
+        return [Value(place, value_in(row, chosen, row.get(single)), row.get("id"), chosen) for place, row in records]
     if field is not None:
-        raise InputError(
-            f"--{option_name} is {field}, a column of a table, and {path} is none; allowed: {', '.join(TABLES)}"
-        )
+        raise InputError(f"--{name} is {field}, a column of a table, and {path} is none; allowed: {', '.join(TABLES)}")
     lines = read_lines(path, blank)
     if re.match(r'\{"[^"]*" ?:', lines[0]):
         raise InputError(

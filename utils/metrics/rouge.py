@@ -12,9 +12,11 @@ if __name__ == "__main__":
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,11 @@ logger = logging.getLogger(__name__)
 
 # In the order of ROUGE-1.5.5, where a later list overrides an earlier one.
 _EXCEPTION_LISTS = ("adv.exc", "noun.exc", "verb.exc", "adj.exc")
+# Marks by which data say where a sentence ends, and which would count as words.
+_MARKS = re.compile(
+    r"</?(?:[nqst]|br|eos|\w*sep|\w*newline|sent\w*)\s*/?>|\[(?:\w*sep|eos)\]|##\w*sent\w*##|\\n|newline_char|\|{5}",
+    re.IGNORECASE,
+)
 _CHUNK = 200  # pairs that a process scores at once
 _PAIRS_PER_PROCESS = 1000  # scoring these takes a third of a second or more, as long as starting a process
 _MOST_COUNTED = 0.9  # share of the letters; languages that write few accents come near 1
@@ -107,6 +114,14 @@ class RougeOptions:
         "wordnet, if it is installed",
     )
 
+    sentence_end: str = option(
+        "",
+        metavar="MARK",
+        help="marks in predictions and references that end a sentence, such as '<q>' or, several, '<t> </t>'; they are "
+        "no words; by default sentences end where nltk's Punkt finds an end",
+        on_resume="validation",
+    )
+
     def __post_init__(self) -> None:
         mode, tokenizer = self.rouge_mode, self.rouge_tokenizer
         if self.wordnet_exceptions is not None and mode != "rouge-1.5.5":
@@ -117,7 +132,18 @@ class RougeOptions:
     def rule(self) -> RougeRule:
         """The same, with the lists of irregular forms read, if the mode needs them."""
         exceptions = wordnet_exceptions(self.wordnet_exceptions) if self.rouge_mode == "rouge-1.5.5" else None
-        return RougeRule(self.rouge_mode, self.rouge_tokenizer, exceptions)
+        return RougeRule(self.rouge_mode, self.rouge_tokenizer, exceptions, self.sentence_end.split())
+
+    def warn_of_marks(self, texts: Iterable[str], known: Iterable[str] = ()) -> None:
+        """Warn of marks that look like ends of sentences and count as words, but for those that `known` texts have."""
+        marks = Counter(mark for text in texts for mark in {*_MARKS.findall(text)})
+        for mark in {*self.sentence_end.split(), *(mark for text in known for mark in _MARKS.findall(text))}:
+            marks.pop(mark, None)
+        if marks:
+            logger.warning(
+                "ROUGE counts %s as words, and not as ends of sentences: --sentence_end '%s' does (%s of the texts)",
+                *(" and ".join(sorted(marks)), " ".join(sorted(marks)), f"{max(marks.values()):,}"),
+            )
 
     def warn_of_scripts(self, references: Sequence[str]) -> None:
         """Warn where the references are in a script whose words are not counted."""
@@ -142,7 +168,7 @@ def rouge_per_example(
     which that script gives too, then follow as rouge1_mean and so on.
 
     Lsum, and L in mode rouge-1.5.5, take the union of longest common subsequences over sentences, which
-    `split_sentences` finds.
+    `split_sentences` finds, or that the rule's marks or line breaks end.
 
     Small inputs are scored in this process, others in as many as there are cores.
     """
@@ -208,7 +234,7 @@ class RougeArguments:
 def main(argv: Sequence[str] | None = None) -> None:
     text = "Score summaries, one a line or in a column of a table, by ROUGE; prints F measures in percent."
     args = parse_dataclass(RougeArguments, argv, f"{text} A blank one scores 0.")
-    references, texts = args.files.read()
+    references, texts = args.files.read("\n")
     mode, tokenizer = args.rouge.rouge_mode, args.rouge.rouge_tokenizer
     facts: dict[str, Any] = {"mode": mode, "examples": len(references)}
     if (count := sum(1 for _ in reference_texts(references))) > len(references):
@@ -216,6 +242,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if tokenizer != ROUGE_TOKENIZERS[0]:
         facts["rouge_tokenizer"] = tokenizer
     args.rouge.warn_of_scripts(references)
+    args.rouge.warn_of_marks(chain(reference_texts(references), *texts.values()))
+    if args.rouge.sentence_end:
+        facts["sentence_end"] = args.rouge.sentence_end
     rule = args.rouge.rule()
     if rule.exceptions is not None:
         facts["wordnet_exceptions"] = len(rule.exceptions)

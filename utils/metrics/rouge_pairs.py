@@ -43,11 +43,13 @@ class RougeRule:
         mode: one of ROUGE_MODES.
         tokenizer: one of ROUGE_TOKENIZERS, for mode rouge-score.
         exceptions: irregular forms and their bases, for mode rouge-1.5.5; None for those of nltk's corpus.
+        sentence_ends: marks that end sentences.
     """
 
     mode: str = ROUGE_MODES[0]
     tokenizer: str = ROUGE_TOKENIZERS[0]
     exceptions: Mapping[str, str] | None = None
+    sentence_ends: Sequence[str] = ()
 
 
 DEFAULT_RULE = RougeRule()
@@ -104,7 +106,15 @@ def score_pairs(pairs: Sequence[tuple[str, str]], rule: RougeRule) -> list[list[
     scorer = RougeScorer(kinds, tokenizer=words)
     rows = []
     for pair in pairs:
-        prediction, reference = ("\n".join(split_sentences(text)) for text in pair)
+        prediction, reference = ("\n".join(_sentences(text.strip(), rule.sentence_ends)) for text in pair)
         scores = scorer.score(reference, prediction)
         rows.append([100 * scores[kind].fmeasure for kind in kinds])
     return rows
+
+
+def _sentences(text: str, ends: Sequence[str]) -> list[str]:
+    """The sentences of a text: its lines, where it has several or marks of their ends, or those of Punkt."""
+    marked = text
+    for end in ends:
+        marked = marked.replace(end, "\n")
+    return split_sentences(text) if "\n" not in marked else [*filter(None, map(str.strip, marked.split("\n")))]

@@ -26,7 +26,7 @@ from bart.files import read_json
 from utils.app.cli import parse_dataclass
 from utils.data.columns import column_of, names_in, read_records
 from utils.data.places import TABLES, suffix_of
-from utils.data.splits import WHOLE
+from utils.data.splits import WHOLE, Choice
 from utils.data.squad import Question, read_answers
 from utils.metrics.files import FileOptions, print_scores
 from utils.metrics.rouge_pairs import rouge_tokenizer
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "and prediction, and SQuAD's JSON or a table with id, question, context and answers."
     )
     files = parse_dataclass(FileOptions, argv, text)
-    questions = read_answers(files.references)
+    questions = read_answers(files.references, files.tables)
     answered = np.array([bool(question.answers) for question in questions.values()])
     kinds = {"": np.full(len(answered), True), "HasAns_": answered, "NoAns_": ~answered}
     if answered.all():
@@ -134,7 +134,7 @@ def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]
         InputError: an answer is no text, or they are not of these questions.
     """
     column, is_table = files.prediction_field or "prediction", suffix_of(Path(path)) in TABLES
-    records = read_records(path, WHOLE, lambda _: column) if is_table else []
+    records = read_records(path, WHOLE, lambda _: column, Choice(tables=files.tables)) if is_table else []
     if not is_table:
         answers = read_json(Path(path))
     elif len(records) == 1 and column not in records[0].values:  # an object of answers by ids

@@ -11,13 +11,13 @@ from pathlib import Path
 from bart.errors import InputError
 from utils.data.places import KNOWN_FIELDS, LABELS, PAIRS, TABLES, TAGS, TEXTS, WORDS
 from utils.runs.outputs import write_whole
-from utils.text.lines import decoded_lines
+from utils.text.lines import check_is_text, decoded_lines
 
 OTHERS = ("id", "idx", "index", "context", "answers")  # columns that often stand beside those of texts
 TERMINAL_LINE = 4095  # bytes of a line that a terminal on Linux passes on; it drops the rest
 
 
-def read_documents(has_one_a_line: bool, file: str | None = None) -> list[str]:
+def read_documents(has_one_a_line: bool, file: str | None = None, blank: bool = False) -> list[str]:
     """Read a file, or standard input, as one document or as one a line; lines end at "\\n" alone.
 
     Raises:
@@ -25,6 +25,7 @@ def read_documents(has_one_a_line: bool, file: str | None = None) -> list[str]:
             it.
     """
     name = file or "standard input"
+    check_is_text(name)
     is_typed = file is None and sys.stdin.isatty()
     if is_typed:
         expected = "documents, one a line" if has_one_a_line else "a document"
@@ -41,7 +42,7 @@ def read_documents(has_one_a_line: bool, file: str | None = None) -> list[str]:
         )
     if not data.strip():
         raise InputError(f"{name}: blank; a text is expected")
-    lines = list(decoded_lines(io.BytesIO(data), name, blank=not has_one_a_line))
+    lines = list(decoded_lines(io.BytesIO(data), name, blank=blank or not has_one_a_line))
     return lines if has_one_a_line else ["\n".join(lines)]
 
 
@@ -56,6 +57,8 @@ def check_no_header(lines: Sequence[str], name: str, columns: Sequence[str]) -> 
     of_texts = {*TEXTS, *WORDS, *(source for source, _ in KNOWN_FIELDS)}
     usual = names & {*of_texts, *PAIRS, *LABELS, *TAGS, *(target for _, target in KNOWN_FIELDS), *OTHERS}
     is_trained = columns and columns[0].lower() in names
+    if lines[0].startswith("__label__"):
+        raise InputError(f"{name}: the first line begins with fastText's __label__; allowed: lines of texts alone")
     if are_words and (is_trained or (names & of_texts and len(usual) > 1)):
         raise InputError(
             f"{name}: the first line, {lines[0][:80]!r}, is the header of a table; allowed: a file "

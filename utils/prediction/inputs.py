@@ -13,14 +13,14 @@ import xxhash
 
 from bart.errors import InputError
 from utils.app.progress import progress
-from utils.data.columns import Record, names_in
+from utils.data.columns import Record, blank_among, check_blank, names_in
 from utils.data.places import suffix_of
 from utils.data.published import opening
 from utils.data.rows import check_names
 from utils.prediction.documents import check_no_header, read_documents
 from utils.runs.outputs import file_digest
 from utils.tasks.task import Task
-from utils.text.lines import iter_lines
+from utils.text.lines import BlankText, iter_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -41,9 +41,11 @@ class Source:
             JSON object.
         task: reads the rows.
         suffix: of the output that they are to become a part of, one of `TABLES` or "".
+        skip_blank: leave out rows with a blank text.
 
     Attributes:
         rows: how many there are.
+        blank: names of rows with a blank text, which are not predicted.
         columns: all that the rows have.
         chosen: those that the task reads.
         schema: the types of the columns, where they come from a Parquet file or are to become one.
@@ -53,24 +55,26 @@ class Source:
             be read of some rows; the output cannot hold its columns.
     """
 
-    def __init__(self, file: str | None, is_table: bool, task: Task, suffix: str) -> None:
+    def __init__(self, file: str | None, is_table: bool, task: Task, suffix: str, skip_blank: bool = False) -> None:
         self.path = None if file is None else Path(file).expanduser()
         self.is_table, self.task = is_table, task
         self.name = file or "standard input"
-        self.lines = read_documents(has_one_a_line=True) if file is None else []
+        self.lines = read_documents(has_one_a_line=True, blank=True) if file is None else []
         choose = task.columns_in if is_table else task.typed_columns
         self.rows, self.columns, self.chosen = 0, [], ()
+        self.blank: dict[str, BlankText] = {}
         self.schema: pa.Schema | None = None
         for records in batches(progress("reading", None, "rows", self.records()), AT_ONCE):
             self.columns = list(dict.fromkeys([*self.columns, *names_in(records)]))
             self.chosen = self.chosen or choose(self.columns)
-            task.given(records, self.chosen)
+            self.blank |= blank_among(records, lambda record: task.given([record], self.chosen))
             self.rows += len(records)
             if suffix == PARQUET and not self.is_parquet:
                 rows = [record.values for record in records]
                 self.schema = schema_of([rows] if self.schema is None else [self.schema, rows], self.name)
         if not self.rows:
             raise InputError(f"{self.name}: has no rows")
+        check_blank(self.blank, self.rows, skip_blank)
         if self.is_parquet:
             self.schema = next(self.parquet()).schema
         if {*choose(self.columns)} != {*self.chosen}:
@@ -112,7 +116,7 @@ class Source:
         elif self.is_table:
             yield from self.task.records(self.path)
         else:
-            lines = self.lines if self.path is None else iter_lines(self.path)
+            lines = self.lines if self.path is None else iter_lines(self.path, blank=True)
             for number, line in enumerate(lines, 1):
                 if number == 1:
                     check_no_header([line], self.name, self.task.columns)

@@ -73,6 +73,8 @@ class Format:
             lines.clear()
 
     def _joined(self, value: Any) -> Any:
+        if value is None:  # of a blank text
+            return ""
         return joined(value, self.separator) if isinstance(value, (list, tuple)) else value
 
     def _safe(self, value: Any) -> str:

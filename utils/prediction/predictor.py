@@ -22,7 +22,7 @@ class Predictor:
         task: the class of the task.
         options, evaluation: an `Options` and an `EvalOptions` of the task.
         batch_size: inputs that are predicted at once; halved for good where memory runs out.
-        table: the path of the table whose rows are predicted, if they are those of one.
+        place: the table whose rows are predicted, if they are those of one.
 
     Attributes:
         loaded: the model, laid out for prediction.
@@ -38,9 +38,9 @@ class Predictor:
         evaluation: Any,
         inference: InferenceOptions,
         batch_size: int,
-        table: str = "",
+        place: Place | None = None,
     ) -> None:
-        self.task = task(Place(table), options, evaluation=replace(evaluation, **evaluation.only_predict))
+        self.task = task(place or Place(""), options, evaluation=replace(evaluation, **evaluation.only_predict))
         loaded = self.task.trained_model(inference.model, inference.config_path, inference.tokenizer)
         self.task = self.task.as_trained(loaded.model.config)
         self.loaded = replace(loaded, model=inference.prepare(loaded.model))

@@ -39,7 +39,7 @@ def with_table_prepared(task: AnyTask) -> AnyTask:
     if place.val_ratio is not None and Path(place.data_dir).expanduser().is_file():
         raise refused("is one file, which is split by itself")
     if task.pair_fields is not None:
-        data_dir = prepared(place.data_dir, task.pair_fields, place.cache_dir)
+        data_dir = prepared(place.data_dir, task.pair_fields, place.cache_dir, place.tables)
         ready = task.with_parts(place=replace(place, data_dir=data_dir))
     if place.val_ratio is not None:
         with suppress(MissingSplit):

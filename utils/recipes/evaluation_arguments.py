@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
-from utils.app.cli import early_option, option, parse_dataclass
+from utils.app.cli import early_option, option, parse_dataclass, part
 from utils.data.options import ALL, Place, check_limit, val_ratio_option
 from utils.data.places import KINDS
 from utils.data.splits import SPLITS
+from utils.data.table_options import InputOptions
 from utils.evaluation.options import ScoringOptions
 from utils.runs.machine import PRECISIONS
 from utils.tasks import TASKS, find_task, task_of
@@ -36,6 +37,7 @@ class ModelAndDataOptions:
     )
     n_obs: int = option(ALL, least=-1, help="examples to use, chosen by a hash of their texts; -1 for all")
     val_ratio: float | None = val_ratio_option()
+    tables: InputOptions = part(InputOptions)
 
     def __post_init__(self) -> None:
         check_limit("n_obs", self.n_obs)
@@ -112,7 +114,7 @@ class EvalArguments:
             InputError: options that it cannot obey, or that name files which are not there.
         """
         limits, val_ratio = dict.fromkeys(SPLITS, self.places.n_obs), self.places.val_ratio
-        place = Place(self.places.data_dir, limits=limits, val_ratio=val_ratio)
+        place = Place(self.places.data_dir, limits=limits, val_ratio=val_ratio, tables=self.places.tables)
         return find_task(self.task)(place, self.task_options, evaluation=self.evaluation)
 
 

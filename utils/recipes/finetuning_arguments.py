@@ -86,7 +86,8 @@ class FinetuneArguments(TrainingArguments):
     def make_task(self) -> Task:
         self.check_metric(self.task_class.metrics)
         limits = {"train": self.batches.n_train, "val": self.batches.n_val, "test": self.places.n_test}
-        place = Place(self.places.data_dir, self.places.cache_dir, limits, self.places.val_ratio)
+        places = self.places
+        place = Place(places.data_dir, places.cache_dir, limits, places.val_ratio, places.tables)
         return self.task_class(place, self.task_options, self.training)
 
 

@@ -25,9 +25,9 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForSequenceClassification
 from utils.app.cli import option
 from utils.data.batches import Inputs
-from utils.data.columns import Record, column_of, names_in, read_records, text_in
+from utils.data.columns import Record, column_of, names_in, read_records, text_in, without_blank
 from utils.data.options import PlaceOptions
-from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed
+from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed, value_in
 from utils.data.splits import check_split
 from utils.data.tokenized import encode_cut, warn_of_cut, warn_of_unknown
 from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
@@ -212,6 +212,7 @@ class Classification(TextTask):
         columns = self.columns_in(names)
         if len(columns) == 1 and (more := {*PAIRS} & {*names} - {*columns}):
             logger.warning("%s: %s is not read; --pair_field makes pairs of it", data_dir, " or ".join(sorted(more)))
+        records = without_blank(records, lambda record: self.given([record], columns), choice.tables.skip_blank)
         # Nobody but gluebenchmark.com knows the labels of its test sets.
         is_secret = self.glue is not None and split == "test"
         if not self.is_labelled or (is_secret and is_streamed(data_dir)):
@@ -219,11 +220,11 @@ class Classification(TextTask):
         label, trained = options.label_field, [*filter(None, [self.trained.get("label_field")])]
         if label is not None or not is_secret or {*trained, *LABELS} & {*names}:
             label = column_of("label_field", label, LABELS, names, data_dir, trained)
-        if is_secret and all(name_of(record.values.get(label)) in ("-1", "None", "") for record in records):
+        if is_secret and all(name_of(value_in(record.values, label or "")) in ("-1", "None", "") for record in records):
             logger.info("%s: test examples have no labels, or -1 for none, and are only predicted", data_dir)
             return self.given(records, columns)
         records, separator = self._labelled(records, label, split), options.label_separator
-        labels = [read_label(f"{name}: {label}", values.get(label), separator) for name, values in records]
+        labels = [read_label(f"{name}: {label}", value_in(values, label), separator) for name, values in records]
         if (classes := self.label_names()) is not None:
             labels = [self.named(record.name, each, classes) for record, each in zip(records, labels, strict=True)]
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
@@ -234,7 +235,7 @@ class Classification(TextTask):
     def _labelled(self, records: list[Record], label: str, split: str) -> list[Record]:
         """The rows without those whose label is left out, by --drop_label or in training; the log counts these."""
         where, dropped = self.place.data_dir, self.options.drop_label or self.trained.get("drop_label") or ()
-        values = [record.values.get(label) for record in records]
+        values = [value_in(record.values, label) for record in records]
         names = ["-1" if value is None else name_of(str(value).strip()) for value in values]
         kept = [record for record, name in zip(records, names, strict=True) if name not in dropped]
         if dropped:

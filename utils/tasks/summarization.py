@@ -18,6 +18,7 @@ from utils.metrics.significance import means_and_intervals
 from utils.models.loading import LoadedBart
 from utils.tasks.task import Prediction, Scores
 from utils.tasks.text_to_text import TextToText, TextToTextOptions
+from utils.text.lines import reference_texts
 
 
 @dataclass(frozen=True)
@@ -44,16 +45,23 @@ class Summarization(TextToText):
 
     def look_at(self, references: Sequence[str]) -> None:
         self.options.rouge.warn_of_scripts(references)
+        self.options.rouge.warn_of_marks(reference_texts(references))
 
     def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, np.ndarray]:
-        return rouge_per_example(predictions, references, RougeRule(tokenizer=self.options.rouge.rouge_tokenizer))
+        options = self.options.rouge
+        rule = RougeRule(tokenizer=options.rouge_tokenizer, sentence_ends=options.sentence_end.split())
+        return rouge_per_example(predictions, references, rule)
 
     def score(self, raw: Pairs, predictions: Sequence[Prediction], loaded: LoadedBart) -> Scores:
         rule, (sources, references) = self.rule, raw
-        each = rouge_per_example([prediction.values["texts"][0] for prediction in predictions], references, rule)
+        texts = [prediction.values["texts"][0] for prediction in predictions]
+        self.options.rouge.warn_of_marks(texts, reference_texts(references))
+        each = rouge_per_example(texts, references, rule)
         facts = {"rouge_tokenizer": rule.tokenizer}
         if rule.exceptions is not None:
             facts = {"wordnet_exceptions": len(rule.exceptions)}
+        if rule.sentence_ends:
+            facts["sentence_end"] = self.options.rouge.sentence_end
         # Without training, in the same mode, to tell what the model's scores are worth.
         baselines = {name: rouge(lead, references, rule) for name, lead in leads(sources).items()}
         return {"rouge_mode": rule.mode, **facts, **means_and_intervals(each), "baselines": baselines}, each

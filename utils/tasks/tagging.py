@@ -30,7 +30,7 @@ from utils.app.cli import card_option, option
 from utils.data.batches import Inputs, pad
 from utils.data.columns import Record, column_of, read_records
 from utils.data.options import Place
-from utils.data.places import CONLL, TABLES, TAGS, WORDS, suffix_of, table_in
+from utils.data.places import CONLL, TABLES, TAGS, WORDS, suffix_of, table_in, value_in
 from utils.data.splits import WHOLE, Choice, check_split, of_split
 from utils.data.tokenized import warn_of, warn_of_cut, warn_of_unknown
 from utils.metrics.by_class import confusion_of_classes, surest_errors
@@ -49,7 +49,7 @@ from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
 from utils.tasks.task import Prediction, Scores
 from utils.text.conll import Sentence, read_conll
-from utils.text.lines import list_in
+from utils.text.lines import BlankText, list_in
 from utils.text.scripts import WORD_CHARACTERS
 from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
 
@@ -194,12 +194,14 @@ class Tagging(HeadTask):
             names = self.label_names(in_folder=True)
         sentences, blank = [], 0
         for record in records:
-            words = _strings(record.name, words_in, _listed(record.values.get(words_in)), may_be_blank=True)
+            words = _strings(
+                record.name, words_in, _listed(record.name, value_in(record.values, words_in)), may_be_blank=True
+            )
             tags = None
             kept = [number for number, word in enumerate(words) if word.strip()]
             blank += len(words) - len(kept)
             if tags_in is not None:
-                tags = _listed(record.values.get(tags_in), may_be_numbers=True)
+                tags = _listed(record.name, value_in(record.values, tags_in), may_be_numbers=True)
                 if isinstance(tags, list):
                     if len(words) != len(tags):
                         counts = f"{len(words)} words and {len(tags)} tags"
@@ -229,10 +231,14 @@ class Tagging(HeadTask):
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> list[Sentence]:
         sentences = []
         for record in records:
-            column = next((column for column in columns if column in record.values), columns[-1])
-            value = _listed(record.values.get(column))
+            column = next((each for each in columns if each.partition(".")[0] in record.values), columns[-1])
+            value = _listed(record.name, value_in(record.values, column))
             words = WORD_OR_MARK.findall(value) if isinstance(value, str) else None
-            words = words or _strings(record.name, column, value, may_be_blank=bool(value))
+            if not words and (value is None or not str(value).strip(" []")):
+                raise BlankText(
+                    f"{record.name}: {column} is {shortened(value)}; allowed: a list of texts that are not blank"
+                )
+            words = words or _strings(record.name, column, value, may_be_blank=True)
             sentences.append(Sentence(record.name, words, None))
         return sentences
 
@@ -385,9 +391,9 @@ def _text_of(sentence: Sentence) -> str:
     return " ".join(sentence.words)
 
 
-def _listed(value: Any, may_be_numbers: bool = False) -> Any:
+def _listed(where: str, value: Any, may_be_numbers: bool = False) -> Any:
     """A value or, of a cell in which a list of texts is written, or of whole numbers, that list."""
-    listed = list_in(value, of_numbers=may_be_numbers) if isinstance(value, str) else None
+    listed = list_in(value, may_be_numbers, f"{where}: ") if isinstance(value, str) else None
     return value if listed is None or not all(type(each) in (str, int) for each in listed) else listed
 
 
@@ -395,5 +401,6 @@ def _strings(where: str, column: str, values: Any, may_be_blank: bool = False) -
     """The values of a column, if they are texts; InputError where they are not."""
     is_list = isinstance(values, list) and all(isinstance(text, str) for text in values)
     if not is_list or not (may_be_blank or (values and all(text.strip() for text in values))):
-        raise InputError(f"{where}: {column} is {shortened(values)}; allowed: a list of texts that are not blank")
+        hint = "; a table has a sentence a row, and .conll files have a word a line" * isinstance(values, str)
+        raise InputError(f"{where}: {column} is {shortened(values)}; allowed: a list of texts that are not blank{hint}")
     return values

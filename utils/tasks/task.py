@@ -304,7 +304,7 @@ class Task(TrainedTask[Model]):
 
     def records(self, file: Path) -> Iterable[Record]:
         """The rows of a table, or of another file that the task reads, one after the other."""
-        return records_of(file)
+        return records_of(file, self.place.tables)
 
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
         """Choose the columns of a table that are read to predict, from all that it has.

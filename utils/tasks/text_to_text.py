@@ -36,7 +36,7 @@ from utils.models.loading import LoadedBart, LoadedModel, check_lengths
 from utils.models.model_to_train import initial_model
 from utils.models.options import ModelOptions
 from utils.tasks.task import Prediction, Scores, Task, smoothing_option
-from utils.text.lines import references_of
+from utils.text.lines import BlankText, references_of
 from utils.text.sentences import without_repeats
 
 if TYPE_CHECKING:
@@ -180,7 +180,8 @@ class TextToText(Task[BartForConditionalGeneration]):
         rows = [Row.of(*record, columns) for record in records]
         for row in rows:
             if row.fault is not None:
-                raise InputError(f"{row.name}: {row.fault}; allowed: a text that is not blank")
+                kind = BlankText if row.is_blank else InputError
+                raise kind(f"{row.name}: {row.fault}; allowed: a text that is not blank")
         return [row.source for row in rows], None
 
     def encode(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import gzip
 import io
 import json
 import re
-import tokenize
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -17,27 +15,67 @@ from pathlib import Path
 from bart.errors import InputError
 from bart.files import PathName
 
+# Endings of files that hold no text, and bytes that others begin with.
+WORKBOOKS = (".xls", ".xlsx", ".xlsm", ".xlsb", ".ods", ".numbers")
+NO_TEXT = (*WORKBOOKS, ".docx", ".doc", ".odt", ".rtf", ".pptx", ".pdf", ".zip", ".tar", ".tgz", ".7z", ".bz2", ".xz")
+NO_TEXT += (".npy", ".npz", ".arrow", ".feather", ".orc", ".avro", ".pkl", ".pickle", ".joblib", ".h5", ".hdf5", ".db")
+NO_TEXT += (".sqlite", ".sqlite3", ".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".zst")
+UTF_16, NUL = "UTF-16", "a NUL byte in its first line"
+MARKS = {b"PK\x03\x04": "a zip archive, as .xlsx and .docx are", b"%PDF-": "a PDF", b"{\\rtf": "rich text"}
+MARKS |= {b"\xff\xfe": UTF_16, b"\xfe\xff": UTF_16, b"\x1f\x8b": "gzip data; their name must end in .gz"}
+# A list of texts as Python prints it, or as numpy does without commas; in what pandas may put around it.
+_PRINTED = re.compile(
+    r"""(?:array\()?\[\s*(?:(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None|nan)[,\s]*)+\](?:(?:, dtype=\w+)?\))?""",
+    re.DOTALL,
+)
 
-def decoded_lines(file: Iterable[bytes], path: PathName, blank: bool = False, ends: bool = False) -> Iterator[str]:
+
+class BlankText(InputError):
+    """A text is blank."""
+
+
+def named(blank: Sequence[object], total: int) -> str:
+    """The count of texts that are blank, and the names of the first five."""
+    return f"{len(blank):,} of {total:,} are blank: {', '.join(map(str, blank[:5]))}{' ...' * (len(blank) > 5)}"
+
+
+def check_is_text(path: PathName) -> None:
+    """Raise InputError where the ending of a file says that it holds no text."""
+    if (suffix := Path(path).suffix.lower()) in NO_TEXT:
+        hint = "; save the workbook as CSV" if suffix in WORKBOOKS else ""
+        raise InputError(f"{path}: files that end in {suffix} hold no text; allowed: UTF-8 text{hint}")
+
+
+def decoded_lines(
+    file: Iterable[bytes], path: PathName, blank: bool = False, ends: bool = False, is_table: bool = False
+) -> Iterator[str]:
     """Yield the lines of an open file by the rules of `iter_lines`; errors call the file `path`."""
     number = 0
     for number, data in enumerate(file, 1):
+        marks = (kind for mark, kind in MARKS.items() if data.startswith(mark))
+        if number == 1 and (kind := next(marks, NUL if b"\0" in data else None)):
+            hint = ", or --encoding utf-16" * (is_table and kind in (NUL, UTF_16))
+            raise InputError(f"{path}: holds {kind}; allowed: UTF-8 text{hint}")
         try:
             line = data.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x})") from None
+            hint = ", as Latin-1 is not: --encoding latin-1 reads that" * is_table
+            place = f"{path}, line {number}"
+            raise InputError(f"{place}: not UTF-8 (byte 0x{error.object[error.start]:02x}){hint}") from None
         # A file that holds only a byte order mark has no line.
         if not line:
             number = 0
             continue
         if not (blank or line.strip()):
-            raise InputError(f"{path}, line {number}: blank line; every line must hold an example")
+            rest = [(later, not data.strip()) for later, data in enumerate(file, number + 1)]
+            count = named([number, *(later for later, is_blank in rest if is_blank)], number + len(rest))
+            raise InputError(f"{path}, line {number}: blank line; every line must hold an example ({count})")
         yield line if ends else line.removesuffix("\n").removesuffix("\r")
     if not number:
         raise InputError(f"{path}: the file is empty; one example a line is expected")
 
 
-def iter_lines(path: PathName, blank: bool = False, ends: bool = False) -> Iterator[str]:
+def iter_lines(path: PathName, blank: bool = False, ends: bool = False, encoding: str | None = None) -> Iterator[str]:
     """Yield a file's lines as they are read, unpacked where its name ends in .gz.
 
     A line ends at "\\n" only: an article may hold U+2028, a form feed or any other mark that `str.splitlines` cuts at.
@@ -46,17 +84,24 @@ def iter_lines(path: PathName, blank: bool = False, ends: bool = False) -> Itera
     Args:
         blank: allow blank lines, since a model may generate nothing.
         ends: keep what ends the lines, which may be a part of a cell.
+        encoding: that of a table, which --encoding names; None for UTF-8.
 
     Raises:
-        InputError: the file is missing, damaged or empty, a line is blank that must not be, or bytes are not UTF-8; the
-            message names file and line.
+        InputError: the file is missing, damaged, empty or no text, a line is blank that must not be, or bytes are not
+            UTF-8; the message names file and line.
     """
+    check_is_text(path)
     unpacked = gzip.open if Path(path).suffix.lower() == ".gz" else open
     try:
         with unpacked(path, "rb") as file:
-            yield from decoded_lines(file, path, blank, ends)
+            lines: Iterable[bytes] = file
+            if encoding not in (None, "utf-8"):
+                lines = map(str.encode, io.TextIOWrapper(file, encoding, newline="\n"))
+            yield from decoded_lines(lines, path, blank, ends, is_table=encoding is not None)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file") from None
+    except UnicodeError as error:
+        raise InputError(f"{path}: not in the --encoding {encoding} ({error})") from None
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
 
@@ -75,8 +120,7 @@ def check_counts(paths: tuple[PathName, PathName], first: int, second: int) -> N
 def references_of(line: str, where: str = "") -> list[str]:
     """The reference texts that a line of targets stands for: those of a list of texts, otherwise the line itself.
 
-    A list is in JSON, or as Python or numpy prints it, which is what pandas writes to CSV files. One of numbers is a
-    text.
+    A list is in JSON. One of numbers is a text.
 
     Args:
         where: begins an error.
@@ -84,7 +128,7 @@ def references_of(line: str, where: str = "") -> list[str]:
     Raises:
         InputError: the list has no text, or something that is none.
     """
-    values = list_in(line)
+    values = list_in(line, where=where)
     if values is None:
         return [line]
     texts = [" ".join(value.split()) for value in values if isinstance(value, str)]
@@ -111,13 +155,25 @@ def iter_references(path: PathName) -> Iterator[str]:
         yield line
 
 
-def list_in(text: str, of_numbers: bool = False) -> list[object] | None:
-    """The list that a text is, in JSON or as Python or numpy prints it; None of other texts.
+def list_in(text: str, of_numbers: bool = False, where: str = "") -> list[object] | None:
+    """The list that a text is in JSON; None of other texts.
 
     Args:
         of_numbers: take a list of numbers for a list too, and not for a text.
+        where: begins an error.
+
+    Raises:
+        InputError: it is a list as Python, numpy or pandas prints it, in which no rule tells one text from two.
     """
-    values = _parsed(text.strip())
+    text, values = text.strip(), None
+    if text.startswith("[") and text.endswith("]"):
+        with suppress(ValueError, RecursionError):
+            values = json.loads(text)
+    if values is None and (_PRINTED.fullmatch(text) or (of_numbers and re.fullmatch(r"\[[-+.\d\s]+\]", text))):
+        raise InputError(
+            f"{where}{text[:60]!r} is a list as Python or numpy prints it; allowed: a list in JSON, such as "
+            '["a", "b"], which .jsonl and .parquet files hold'
+        )
     are_numbers = bool(values) and all(isinstance(value, (int, float)) for value in values)
     return None if are_numbers and not of_numbers else values
 
@@ -128,21 +184,3 @@ def joined(parts: Iterable[object], separator: str) -> str:
     if any(separator in text for text in texts):
         return json.dumps(texts, ensure_ascii=False)
     return separator.join(texts)
-
-
-def _parsed(line: str) -> list[object] | None:
-    if line.startswith("[") and line.endswith("]"):
-        with suppress(ValueError, RecursionError):
-            return json.loads(line)
-        with suppress(ValueError, SyntaxError, RecursionError, MemoryError, tokenize.TokenError):
-            if re.fullmatch(r"\[[-0-9\s]+\]", line):  # numpy prints no commas
-                return [int(number) for number in line[1:-1].split()]
-            tokens = list(tokenize.generate_tokens(io.StringIO(line).readline))[1:]  # behind the bracket
-            texts = [token.string for token in tokens if token.type == tokenize.STRING]
-            rest = "".join(token.string for token in tokens if token.type != tokenize.STRING)
-            if texts and not rest.strip(",] \n") and rest.count("]") == 1:
-                return [ast.literal_eval(text) for text in texts]
-            values = ast.literal_eval(line)
-            if repr(values) == line:
-                return values
-    return None

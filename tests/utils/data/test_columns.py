@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from bart.errors import InputError
-from utils.data.columns import read_records, records_of
+from utils.data.columns import Record, column_of, names_in, read_records, records_of, text_in, without_blank
 from utils.data.places import split_tables
 from utils.data.splits import SPLITS, Choice
 from utils.data.squad import read_questions
+from utils.data.tables import open_rows
 
 
 def test_classes_of_parquet_files_have_their_names_wherever_the_file_is_named(tmp_path: Path) -> None:
@@ -134,3 +135,73 @@ def test_a_malformed_file_of_squad_is_one_line(content: bytes, tmp_path: Path) -
     (tmp_path / "val.json").write_bytes(content)
     with pytest.raises(InputError, match="val.json: not SQuAD's JSON"):
         read_questions(str(tmp_path), "val")
+
+
+def test_what_is_no_table_is_named(tmp_path: Path) -> None:
+    datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": ["a"]})}).save_to_disk(str(tmp_path / "saved"))
+    (tmp_path / "train.txt").write_text("__label__pos good day\n")
+    (tmp_path / "train.xlsx").write_bytes(b"PK")
+    for place, message in (
+        ("saved", "a folder of save_to_disk; allowed: Parquet, as to_parquet of each split writes it"),
+        ("saved/train", "a folder of save_to_disk; allowed: Parquet"),
+        ("train.txt", r"train.txt is no table; allowed: .jsonl, .*; lines such as fastText's __label__pos become rows"),
+        ("train.xlsx", "files that end in .xlsx hold no text; allowed: UTF-8 text; save the workbook as CSV"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_records(str(tmp_path / place), "train", min)
+
+
+@pytest.mark.parametrize(
+    ("given", "columns", "message"),
+    [
+        (
+            "toxic,obscene",
+            ["text", "toxic", "obscene"],
+            "a column of 0 and 1 each become one column of lists in .jsonl",
+        ),
+        (None, ["good day", "pos"], "no label column; .*; --columns NAME,NAME names those of a table without a header"),
+    ],
+)
+def test_a_column_that_cannot_be_chosen_says_what_to_do(given: str | None, columns: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        column_of("label_field", given, ["label"], columns, "a.csv")
+
+
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_values_in_objects_have_names_with_dots(form: str, tmp_path: Path) -> None:
+    """As all WMT and OPUS sets on the Hub have them; a column that is itself called so goes before."""
+    rows = [{"translation": {"en": f"day {i}", "de": f"Tag {i}"}, "a.b": "c", "a": {"b": "d"}} for i in range(3)]
+    pairs, path = datasets.Dataset.from_list(rows), tmp_path / f"train.{form}"
+    if form == "parquet":
+        pairs.cast_column("translation", datasets.Translation(["de", "en"])).to_parquet(path)
+    else:
+        pairs.to_json(path)
+    fields = ("translation.en", "translation.de")
+    assert [(row.source, row.target) for row in open_rows(path, fields)] == [(f"day {i}", f"Tag {i}") for i in range(3)]
+    assert next(iter(open_rows(path, ("a.b", "translation.de")))).source == "c"
+    with pytest.raises(
+        InputError, match="--source_field is 'translaton.en'; .* has the fields .*did you mean 'translat"
+    ):
+        list(open_rows(path, ("translaton.en", "translation.de")))
+    records = read_records(str(tmp_path), "train", lambda _: "translation.en")
+    chosen = column_of("text_field", "translation.en", [], names_in(records), "here")
+    assert [text_in(record, chosen) for record in records] == [f"day {i}" for i in range(3)]
+
+
+def test_blank_texts_are_counted_and_may_be_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    texts = ["a", " ", None, "", "b", *[""] * 4]
+    records = [Record(str(number), {"text": text}) for number, text in enumerate(texts)]
+    message = (
+        r"1: text is ' '; allowed: a text that is not blank \(7 of 9 are blank: 1, 2, 3, 5, 6 \.\.\.; --skip_blank"
+    )
+    with pytest.raises(InputError, match=message):
+        without_blank(records, lambda record: text_in(record, "text"), skip=False)
+    assert [record.name for record in without_blank(records, lambda each: text_in(each, "text"), skip=True)] == [
+        "0",
+        "4",
+    ]
+    assert "7 of 9 are blank: 1, 2, 3, 5, 6 ...; they are left out" in caplog.text
+    with pytest.raises(InputError, match="text is 3; allowed: a text"):
+        without_blank([Record("0", {"text": 3})], lambda record: text_in(record, "text"), skip=True)
+    with pytest.raises(InputError, match="1 of 1 are blank"):
+        without_blank(records[1:2], lambda record: text_in(record, "text"), skip=True)

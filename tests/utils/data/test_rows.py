@@ -11,12 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow.csv
 import pytest
 
 from bart.errors import InputError
 from utils.data.columns import read_records
 from utils.data.rows import READERS
 from utils.data.splits import WHOLE
+from utils.data.table_options import TableOptions
 from utils.data.tables import read_sources
 
 HEADER = ["sentence", "label"]
@@ -173,3 +175,72 @@ def test_half_a_surrogate_pair_is_named_by_file_and_line(name: str, tmp_path: Pa
     (tmp_path / name).write_text(whole + '{"text": "\\ud83d"}\n')
     with pytest.raises(InputError, match=rf"{name}:2: unpaired surrogate; a document is expected"):
         read_sources(str(tmp_path / name), "")
+
+
+@pytest.mark.parametrize(
+    ("ending", "content", "options", "delimiter", "of_arrow"),
+    [
+        (".csv", "text;label\na, b;x\n", TableOptions(";"), ";", {}),
+        (".csv", 'text\tlabel\n"a ""b""\tc"\tx\n', TableOptions(r"\t"), "\t", {}),
+        (".tsv", 'text|label\n"a|b"|x\n', TableOptions("|"), "|", {}),
+        (".csv", "text,label\r\ncaf\xe9,x\r\n".encode("latin-1"), TableOptions(None, "latin-1"), ",", {}),
+        (".tsv", "text\tlabel\r\n\u0a0a \u6771,x\ty\r\n".encode("utf-16"), TableOptions(None, "utf-16"), "\t", {}),
+        (".csv", "good, day\nbad, night\n", TableOptions(columns="text,label"), ",", {"column_names": ["a", "b"]}),
+        (
+            *(".csv", 'v1,v2,,\nham,"a, b",,\nspam,c,d,e\n', TableOptions(columns="v1,v2,x,y"), ","),
+            {"column_names": [*"abcd"], "skip_rows": 1},
+        ),
+        (".csv", 'sep=;\r\n"text";"a, b"\r\n"c, d";"x"\r\n', TableOptions(), ";", {"skip_rows": 1}),
+        (".csv", '"text";"note, if any"\nc, d;x\n', TableOptions(), ";", {}),
+    ],
+)
+def test_tables_of_other_forms(
+    ending: str,
+    content: str | bytes,
+    options: TableOptions,
+    delimiter: str,
+    of_arrow: dict[str, Any],
+    tmp_path: Path,
+) -> None:
+    """Separators, encodings and columns that options name, against pyarrow."""
+    path = tmp_path / f"table{ending}"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    rows = [[*values.values()] for _, values in READERS[ending](path, options)]
+    reading = pyarrow.csv.ReadOptions(encoding=options.encoding, **of_arrow)
+    table = pyarrow.csv.read_csv(path, reading, pyarrow.csv.ParseOptions(delimiter=delimiter))
+    assert rows == [[*row.values()] for row in table.to_pylist()] and rows
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.csv", "text\tlabel\na\tx\n", r"a\.csv: line 1 has 1 tabs and no commas: --delimiter '\\t' reads it"),
+        ("a.csv", "a;b;c, if any\n1;2;3\n", r"line 1 has 2 semicolons and 1 commas: --delimiter ';' reads it"),
+        ("a.tsv", "text,label\na,x\n", r"a\.tsv: line 1 has 1 commas and no tabs: --delimiter ',' reads it"),
+        (
+            "a.csv",
+            "text,label\ncaf\xe9,x\n".encode("latin-1"),
+            r"line 2: not UTF-8 \(byte 0xe9\), .*: --encoding latin-1",
+        ),
+        ("a.jsonl", '{"a": 1}\n'.encode("utf-16"), r"holds UTF-16; allowed: UTF-8 text, or --encoding utf-16"),
+        ("a.csv", "a,b\n".encode("utf-16-le"), r"a NUL byte in its first line; .* or --encoding utf-16"),
+        ("a.csv", "x,OTHER,OTHER\n", r"the header has OTHER more than once; .* without a header --columns NAME,NAME"),
+        ("a.csv", 'text,label\n"a \\"b\\"",x\n', r"not CSV .* quotes in a value doubled, not behind a backslash"),
+        (
+            "a.csv",
+            "v1,v2,,\na,b,c,\n",
+            r"line 2: more values .*; 2 columns at the end have no name: --columns v1,v2,NAME",
+        ),
+    ],
+)
+def test_what_a_table_seems_to_be(name: str, content: str | bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(InputError, match=message):
+        list(READERS[path.suffix](path, TableOptions()))
+
+
+@pytest.mark.parametrize("options", [{"delimiter": ";;"}, {"delimiter": ""}, {"encoding": "rot13"}, {"encoding": "x"}])
+def test_options_of_tables_are_checked(options: dict[str, str]) -> None:
+    with pytest.raises(InputError, match=f"^--{next(iter(options))} is .*; allowed: "):
+        TableOptions(**options)

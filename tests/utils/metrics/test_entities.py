@@ -205,7 +205,7 @@ def test_the_command_reads_conll_tables_and_lines_of_tags(
     Path("short.txt").write_text("O\n" * len(right))
     Path("less.txt").write_text("O\n")
     Path("other.conll").write_text(Path("r.conll").read_text().replace("w1\t", "x\t"))
-    rows = "".join(f"\"['w1']\",{tags[0]}\n" for tags in right)
+    rows = "".join(f'"[""w1""]",{tags[0]}\n' for tags in right)
     Path("one.jsonl").write_text("".join(json.dumps({"words": ["w0"], "tags": tags[:1]}) + "\n" for tags in right))
     Path("other.csv").write_text(f"words,tags\n{rows}")
     for words, message in (

@@ -508,7 +508,7 @@ def test_the_commands_score_tables(
             del row["references"]
     for name, rows in (("predicted", predicted), ("scored", scored)):
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    Dataset.from_list(predicted).to_csv("predicted.csv")  # by pandas
+    Dataset.from_list([{**row, "target": json.dumps(row["target"])} for row in predicted]).to_csv("predicted.csv")
     Dataset.from_list(predicted).to_parquet("predicted.parquet")
     names = [f"predicted{suffix}" for suffix in (".jsonl", ".csv", ".parquet")] + ["scored.jsonl"]
     for command in (main, bleu.main):
@@ -537,3 +537,54 @@ def test_the_commands_score_tables(
     ):
         with pytest.raises(InputError, match=message):
             main(words)
+
+
+@pytest.mark.parametrize("mode", ["rouge-score", "rouge-1.5.5"])
+@pytest.mark.parametrize(
+    ("begin", "between", "end", "marks"),
+    [
+        ("", "<q>", "", "<q>"),
+        ("", " <n> ", "", "<n>"),
+        ("<t> ", " </t> <t> ", " </t>", "</t> <t>"),
+        ("<s>", "</s><s>", "</s>", "</s> <s>"),
+        ("", " <S_SEP> ", "", "<S_SEP>"),
+        ("", "[SEP]", " [SEP]", "[SEP]"),
+        ("", " ##SENT## ", "", "##SENT##"),
+        ("", r"\n", "", r"\n"),
+        ("", "\n", "", ""),
+    ],
+)
+def test_marks_of_the_ends_of_sentences(
+    mode: str,
+    begin: str,
+    between: str,
+    end: str,
+    marks: str,
+    lists: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """They end sentences and are no words, as line breaks are for rouge-score; a warning names them and the option."""
+    predicted, right = (
+        ["the mayor resigned on monday", "a new vote e.g. for Mr. Orr is planned"],
+        ["a new vote is planned. for may", "the mayor resigned", "he said so"],
+    )
+    for name, column, parts in (("p.jsonl", "prediction", predicted), ("r.jsonl", "target", right)):
+        (tmp_path / name).write_text(json.dumps({column: between.join(parts).join((begin, end))}) + "\n")
+    words = [str(tmp_path / "p.jsonl"), str(tmp_path / "r.jsonl"), "--json", "--rouge_mode", mode]
+    if mode == "rouge-1.5.5":
+        words += ["--wordnet_exceptions", str(lists)]
+    main(words)
+    assert (f"--sentence_end '{marks}'" in caplog.text) == bool(marks)
+    caplog.clear()
+    capsys.readouterr()
+    main([*words, "--sentence_end", marks])
+    assert "--sentence_end" not in caplog.text
+    score = rouge_scorer.RougeScorer(["rouge1", "rougeLsum"], use_stemmer=True).score(
+        "\n".join(right), "\n".join(predicted)
+    )
+    report = json.loads(capsys.readouterr().out)
+    kind = "rougeLsum" if mode == "rouge-score" else "rougeL"
+    assert report["rouge1"] == pytest.approx(100 * score["rouge1"].fmeasure)
+    assert report[kind] == pytest.approx(100 * score["rougeLsum"].fmeasure)

@@ -109,7 +109,7 @@ def test_whole_numbers_are_the_same_labels_however_they_are_written(tmp_path: Pa
         ([0.0, 0.5, 1.0], REGRESSION, ["score"]),
         ([1, 2.5, 3], REGRESSION, ["score"]),
         ([[0.0], [1.0, 2.0]], MULTI_LABEL, ["0", "1", "2"]),
-        (["['x', 'y']", "[]", "[ 3 10]"], MULTI_LABEL, ["10", "3", "x", "y"]),  # as pandas writes them to CSV
+        (['["x", "y"]', "[]", "[3, 10]"], MULTI_LABEL, ["10", "3", "x", "y"]),
     ],
 )
 def test_the_kind_of_problem_follows_the_labels(
