@@ -21,18 +21,20 @@ _NOT_BUILT = {
         "assistant_lookbehind target_lookbehind compile_config max_cache_len continuous_batching_config "
         "prefill_chunk_size low_memory prompt_lookup_num_tokens max_matching_ngram_size assistant_model "
         "assistant_ensemble_weight assistant_early_exit speculation_type use_mtp synced_gpus custom_generate "
-        "decoder_attention_mask head_mask decoder_head_mask cross_attn_head_mask".split(),
+        "decoder_attention_mask head_mask decoder_head_mask cross_attn_head_mask remove_invalid_values".split(),
         _ANY,
     ),
     **{"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0},
     **{"guidance_scale": 1.0, "penalty_alpha": 0.0},
     **dict.fromkeys(
         "min_p top_h dola_layers sequence_bias suppress_tokens begin_suppress_tokens forced_decoder_ids constraints "
-        "exponential_decay_length_penalty force_words_ids renormalize_logits remove_invalid_values stop_strings "
+        "exponential_decay_length_penalty force_words_ids renormalize_logits stop_strings "
         "max_time token_healing watermarking_config negative_prompt_ids negative_prompt_attention_mask".split(),
         False,
     ),
 }
+_OF_SAMPLING = ("typical_p", "epsilon_cutoff", "eta_cutoff", "min_p", "top_h")  # nothing without do_sample
+_INSTEAD = "leave it off, or give logits_processor=[transformers' processor for it]"
 # What is to be done in place of other arguments of transformers' generate; none changes the ids in a file.
 _ELSEWHERE = {
     "use_cache": "keys and values are always kept: leave it off",
@@ -178,16 +180,28 @@ class GenerationConfig:
         return cls(**cls.known(options))
 
     @classmethod
-    def known(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the options that have a value and that ``from_dict`` does not leave out."""
+    def known(cls, options: Mapping[str, Any], samples: bool | None = None) -> dict[str, Any]:
+        """Those of the options that have a value and that ``from_dict`` does not leave out.
+
+        Args:
+            samples: whether tokens are drawn, of options for one call: they raise InputError in place of the warning.
+        """
         known = {option.name for option in dataclasses.fields(cls)}
         given = {name: value for name, value in options.items() if value is not None}
         # Of transformers 2 and 3, which had it in the model's config alone.
         if given.get("_from_model_config") and given.pop("force_bos_token_to_be_generated", False):
             given["forced_bos_token_id"] = given.get("bos_token_id")
         others = {name: value for name, value in given.items() if name not in known | _ELSEWHERE.keys()}
-        # False, 0 and empty lists switch an option off.
-        if unknown := [name for name in others if others[name] and _NOT_BUILT.get(name) not in (_ANY, others[name])]:
+        # False, 0 and empty lists switch an option off, unless another number does.
+        others = {name: value for name, value in others.items() if value or _NOT_BUILT.get(name) == 1}
+        unknown = [name for name in others if _NOT_BUILT.get(name) not in (_ANY, others[name])]
+        if samples is not None:
+            for name in unknown:
+                if samples or name not in _OF_SAMPLING:
+                    raise InputError(
+                        f"generation_config has {name} {others[name]!r}, which is not built here: {_INSTEAD}"
+                    )
+        elif unknown:
             warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=3)
         return {name: value for name, value in given.items() if name in known}
 
@@ -226,7 +240,8 @@ class GenerationConfig:
             if name in _ELSEWHERE:
                 raise InputError(f"{name} is no generation option here: {_ELSEWHERE[name]}")
             if name in _NOT_BUILT:
-                raise InputError(f"{name} is an option of transformers' generate that is not built here: leave it off")
+                instead = "leave it off" if _NOT_BUILT[name] is _ANY else _INSTEAD
+                raise InputError(f"{name} is an option of transformers' generate that is not built here: {instead}")
             near = difflib.get_close_matches(name, known, n=1)
             raise InputError(f"unknown generation option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return dataclasses.replace(self, **options)

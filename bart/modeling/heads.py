@@ -22,7 +22,7 @@ from bart.errors import InputError
 from bart.inputs import check_ids
 from bart.modeling.loss import loss_of_tokens
 from bart.modeling.modeling_bart import PretrainedBart
-from bart.modeling.outputs import ClassifierOutput, QuestionAnsweringOutput
+from bart.modeling.outputs import ClassifierOutput, QuestionAnsweringOutput, forward_pass
 from bart.modeling.pretrained import PretrainedModel
 
 STACKS = ("decoder", "encoder")
@@ -109,7 +109,7 @@ class _HeadedBart(PretrainedBart):
         attention_mask: Tensor | None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Tensor | None = None,
+        encoder_outputs: Any = None,
     ) -> tuple[Tensor, Tensor]:
         """Decoder states and encoder states, (B, S, D) each."""
         beside = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
@@ -136,14 +136,16 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
         self.classification_head = BartClassificationHead(config)
         self.init_weights(self)
 
+    @forward_pass
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        *,
         labels: Tensor | None = None,
-        encoder_outputs: Tensor | None = None,
     ) -> ClassifierOutput:
         """Classify.
 
@@ -153,8 +155,8 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
             attention_mask: (B, S), 1 for tokens and 0 for padding; None means no padding.
             decoder_input_ids: (B, S); by default input_ids moved one place right behind the start token.
             decoder_attention_mask: (B, S); None means causal only.
+            encoder_outputs: (B, S, D), in place of the encoder's, or an output or tuple with it.
             labels: (B,) classes, (B,) or (B, N) numbers of a regression, or (B, N) of 0.0 and 1.0.
-            encoder_outputs: (B, S, D), in place of the encoder's.
 
         Raises:
             InputError: on the CPU, a row without `</s>`; or see `bart.modeling.modeling_bart.BartNetwork.forward`.
@@ -197,8 +199,9 @@ class BartForTokenClassification(_HeadedBart):
             self.model.decoder.requires_grad_(False)
             self.model.shared.requires_grad_(True)
 
+    @forward_pass
     def forward(
-        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, labels: Tensor | None = None
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, *, labels: Tensor | None = None
     ) -> ClassifierOutput:
         """Logits (B, S, N); labels (B, S) are -100 where a token has none. The others are those of whole texts."""
         if self.stack == "encoder":
@@ -213,15 +216,16 @@ class BartForTokenClassification(_HeadedBart):
 class BartForQuestionAnswering(SpanHead, _HeadedBart):
     """BART that finds the answer to a question as a span of a text, by the decoder's states."""
 
+    @forward_pass
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
-        encoder_outputs: Tensor | None = None,
     ) -> QuestionAnsweringOutput:
         """Find answers.
 

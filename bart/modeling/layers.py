@@ -283,12 +283,13 @@ class BartDecoder(_Stack):
     def forward(
         self,
         input_ids: Tensor,
-        encoder_states: Tensor,
+        attention_mask: Tensor | None,
+        encoder_hidden_states: Tensor,
         encoder_attention_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        *,
         wanted: Tensor | None = None,
     ) -> Tensor:
-        """Teacher forcing: input_ids (B, T) over encoder states (B, S, D) -> states (B, T, D).
+        """Teacher forcing: input_ids (B, T) over the encoder's states (B, S, D) -> states (B, T, D).
 
         attention_mask (B, T) hides target positions in addition to causality; targets padded on the right need none.
         wanted (B, T) is true, or 1, where a state is read, or None: everywhere. A backend may leave out what lies
@@ -296,9 +297,9 @@ class BartDecoder(_Stack):
         """
         hidden = self._embed(self.embed_tokens(input_ids))
         target, source, cross_mask = self._packing.decoder_rows(
-            hidden, attention_mask, wanted, encoder_states, encoder_attention_mask
+            hidden, attention_mask, wanted, encoder_hidden_states, encoder_attention_mask
         )
-        hidden, encoder_states = target.pack(hidden), source.pack(encoder_states)
+        hidden, encoder_states = target.pack(hidden), source.pack(encoder_hidden_states)
         for layer, sources in zip(self.layers, self._sources(encoder_states), strict=False):
             hidden = self._run(layer, hidden, target.mask, cross_mask, sources)
         return target.unpack(self.layer_norm(hidden))

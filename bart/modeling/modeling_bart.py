@@ -21,11 +21,11 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.generation import GeneratedArticle, GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache
-from bart.inputs import check_ids, check_shape, check_tensors
+from bart.inputs import check_ids, check_shape, check_tensors, states_of
 from bart.modeling import names
 from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, loss_of_tokens
-from bart.modeling.outputs import Seq2SeqOutput, Seq2SeqStates
+from bart.modeling.outputs import Seq2SeqOutput, Seq2SeqStates, forward_pass
 from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
 from bart.modeling.recording import Recording
@@ -87,6 +87,7 @@ class BartNetwork(nn.Module):
         Raises:
             InputError: inputs are missing, of other shapes, outside the vocabulary, or longer than there are positions.
         """
+        encoder_outputs = states_of(encoder_outputs)
         check_tensors(attention_mask=attention_mask, encoder_outputs=encoder_outputs)
         if input_ids is not None or encoder_outputs is None:
             check_ids("input_ids", input_ids, self.config.source_vocab_size)
@@ -103,7 +104,7 @@ class BartNetwork(nn.Module):
             attention_mask = carrying(attention_mask.detach(), known_rows(attention_mask))
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask)
-        hidden = self.decoder(decoder_input_ids, encoder_outputs, attention_mask, decoder_attention_mask, wanted)
+        hidden = self.decoder(decoder_input_ids, decoder_attention_mask, encoder_outputs, attention_mask, wanted=wanted)
         return hidden, encoder_outputs
 
 
@@ -173,17 +174,18 @@ class BartModel(PretrainedBart):
     def stored_name(self, name: str) -> str:
         return name.removeprefix("model.")
 
+    @forward_pass
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Tensor | None = None,
+        encoder_outputs: Any = None,
+        *,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> Seq2SeqStates | tuple[Any, ...]:
+    ) -> Seq2SeqStates:
         """Encode, and decode under teacher forcing.
 
         Args:
@@ -192,7 +194,6 @@ class BartModel(PretrainedBart):
             decoder_input_ids: (B, T); by default input_ids moved one place right behind the start token.
             output_attentions, output_hidden_states: true to return attention weights, or all layers' states; by default
                 as fields of these names in the config say.
-            return_dict: false for a tuple of the output's values.
 
         Raises:
             InputError: inputs are missing, or see `BartNetwork.forward` and `Recording`.
@@ -209,7 +210,7 @@ class BartModel(PretrainedBart):
                 input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
             )
         encodes = encoder_outputs is None
-        output = Seq2SeqStates(
+        return Seq2SeqStates(
             states,
             recording.states(decoder, states),
             recording.weights(decoder),
@@ -218,7 +219,6 @@ class BartModel(PretrainedBart):
             recording.states(encoder, encoded) if encodes else None,
             recording.weights(encoder) if encodes else None,
         )
-        return output.to_tuple() if return_dict is False else output
 
 
 class BartForConditionalGeneration(PretrainedBart):
@@ -245,14 +245,16 @@ class BartForConditionalGeneration(PretrainedBart):
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
 
+    @forward_pass
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        *,
         labels: Tensor | None = None,
-        encoder_outputs: Tensor | None = None,
         summed_loss: bool = False,
         label_smoothing: float = 0.0,
     ) -> Seq2SeqOutput:
@@ -261,18 +263,21 @@ class BartForConditionalGeneration(PretrainedBart):
         Args:
             input_ids: (B, S) source ids; not needed with encoder_outputs.
             attention_mask: (B, S), 1 for tokens and 0 for padding; None means no padding.
-            decoder_input_ids: (B, T); when absent, the labels moved one place right behind the start token.
+            decoder_input_ids: (B, T); when absent, the labels, or without them input_ids, moved one place right behind
+                the start token.
             decoder_attention_mask: (B, T); None means causal only.
+            encoder_outputs: (B, S, D), what `encode` returned for the same source, or an output or tuple with it.
             labels: (B, T) target ids, -100 where no loss is wanted; the loss is their mean cross entropy.
-            encoder_outputs: (B, S, D), what `encode` returned for the same source.
             summed_loss: give the sum of the cross entropy over the labels in place of their mean, and no logits, which
                 then never exist for all tokens (see `bart.modeling.loss`).
             label_smoothing: of a summed loss: probability spread over the vocabulary.
 
         Raises:
-            InputError: neither decoder_input_ids nor labels are given, or neither input_ids nor encoder_outputs; labels
-                are not as many as sources, or with a summed loss as decoder_input_ids; or see `BartNetwork.forward`.
+            InputError: neither decoder_input_ids nor labels nor input_ids are given, or neither input_ids nor
+                encoder_outputs; labels are not as many as sources, or with a summed loss as decoder_input_ids; or see
+                `BartNetwork.forward`.
         """
+        encoder_outputs = states_of(encoder_outputs)
         check_tensors(
             input_ids=input_ids, encoder_outputs=encoder_outputs, decoder_input_ids=decoder_input_ids, labels=labels
         )
@@ -284,10 +289,11 @@ class BartForConditionalGeneration(PretrainedBart):
                 shape = tuple(ids.shape)
                 raise InputError(f"{name} are {shape}; allowed: ({sources}, target length), one row for each source")
         if decoder_input_ids is None:
-            if labels is None:
-                raise InputError("forward() needs decoder_input_ids or labels, and got neither")
-            decoder_input_ids = self.shifted(labels)
-            check_ids("labels", decoder_input_ids, self.config.vocab_size)
+            name, ids = ("input_ids", input_ids) if labels is None else ("labels", labels)
+            if ids is None:
+                raise InputError("forward() needs decoder_input_ids, labels or input_ids, and got none of them")
+            decoder_input_ids = self.shifted(ids)
+            check_ids(name, decoder_input_ids, self.config.vocab_size)
         if summed_loss:
             self._check_whole()
         if summed_loss and (labels is None or labels.shape != decoder_input_ids.shape):
@@ -354,10 +360,15 @@ class BartForConditionalGeneration(PretrainedBart):
         return self._logits(self.model.decoder.step(ids, cache))
 
     def generate(
-        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **options: Any
+        self,
+        input_ids: Tensor | None = None,
+        generation_config: Any = None,
+        logits_processor: Any = None,
+        **options: Any,
     ) -> Tensor | GenerationOutput:
         """Generate from input_ids (B, S); see `bart.generation.generate`."""
-        return generate(self, input_ids, attention_mask, **options)
+        options |= {"generation_config": generation_config, "logits_processor": logits_processor}
+        return generate(self, input_ids, **options)
 
     def generate_many(
         self, sources: Sequence[Sequence[int]], batch_size: int = 8, **options: Any
@@ -365,8 +376,8 @@ class BartForConditionalGeneration(PretrainedBart):
         """Generate for any number of sources, which join and leave a batch; see `bart.generation.generate_many`."""
         return generate_many(self, sources, batch_size, **options)
 
-    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> nn.Embedding:
-        table, old = super().resize_token_embeddings(vocab_size, keep), self.final_logits_bias
+    def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
+        table, old = super().resize_token_embeddings(vocab_size, keep=keep), self.final_logits_bias
         kept = min(vocab_size, old.shape[1]) if keep else 0
         self.final_logits_bias = old.new_zeros(1, vocab_size)
         self.final_logits_bias[:, :kept] = old[:, :kept]

@@ -108,7 +108,7 @@ class PretrainedModel(BackendModule):
     def tie_weights(self) -> None:
         """Let all parts that read or predict tokens use the table of the token embeddings."""
 
-    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> nn.Embedding:
+    def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
         """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std) without bias.
 
         Returns:
