@@ -15,18 +15,14 @@ from torch import Tensor
 from bart.errors import InputError
 
 # Arguments of transformers that have no counterpart here, with the values at which they change nothing.
-_NEUTRAL: dict[str, tuple[object, ...]] = {
-    **dict.fromkeys(
-        "inputs_embeds decoder_inputs_embeds position_ids past_key_values encoder_hidden_states encoder_attention_mask "
-        "head_mask decoder_head_mask cross_attn_head_mask text_target text_pair_target return_token_type_ids".split(),
-        (None,),
-    ),
-    **dict.fromkeys(
-        "output_attentions output_hidden_states return_overflowing_tokens return_length".split(), (None, False)
-    ),
-    **dict.fromkeys(("use_cache", "verbose"), (None, False, True)),
-    **{"return_attention_mask": (None, True), "stride": (None, 0), "padding_side": (None, "right")},
-}
+_NEUTRAL: dict[str, tuple[object, ...]] = dict.fromkeys(
+    "inputs_embeds decoder_inputs_embeds position_ids past_key_values encoder_hidden_states encoder_attention_mask "
+    "head_mask decoder_head_mask cross_attn_head_mask output_attentions output_hidden_states text_target "
+    "text_pair_target stride return_overflowing_tokens return_length".split(),
+    (None, False),
+)
+_NEUTRAL |= dict.fromkeys(("use_cache", "verbose"), (None, False, True))
+_NEUTRAL |= {"padding_side": (None, "right"), "return_attention_mask": (None, True), "return_token_type_ids": (None,)}
 
 
 def check_tensors(**inputs: object) -> None:

@@ -33,8 +33,6 @@ _NOT_BUILT = {
         False,
     ),
 }
-_OF_SAMPLING = ("typical_p", "epsilon_cutoff", "eta_cutoff", "min_p", "top_h")  # nothing without do_sample
-_INSTEAD = "leave it off, or give logits_processor=[transformers' processor for it]"
 # What is to be done in place of other arguments of transformers' generate; none changes the ids in a file.
 _ELSEWHERE = {
     "use_cache": "keys and values are always kept: leave it off",
@@ -177,33 +175,24 @@ class GenerationConfig:
 
         Unknown names are left out, with a warning if they could have changed the result.
         """
-        return cls(**cls.known(options))
+        given = cls.effective(options)
+        known = {option.name for option in dataclasses.fields(cls)}
+        if unknown := [name for name in given if name not in known]:
+            warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=2)
+        return cls(**{name: value for name, value in given.items() if name in known})
 
     @classmethod
-    def known(cls, options: Mapping[str, Any], samples: bool | None = None) -> dict[str, Any]:
-        """Those of the options that have a value and that ``from_dict`` does not leave out.
-
-        Args:
-            samples: whether tokens are drawn, of options for one call: they raise InputError in place of the warning.
-        """
-        known = {option.name for option in dataclasses.fields(cls)}
-        given = {name: value for name, value in options.items() if value is not None}
+    def effective(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the options that have a value and, where they are not supported here, could change the result."""
+        given = {name: value for name, value in options.items() if value is not None and name not in _ELSEWHERE}
         # Of transformers 2 and 3, which had it in the model's config alone.
         if given.get("_from_model_config") and given.pop("force_bos_token_to_be_generated", False):
             given["forced_bos_token_id"] = given.get("bos_token_id")
-        others = {name: value for name, value in given.items() if name not in known | _ELSEWHERE.keys()}
+        known = {option.name for option in dataclasses.fields(cls)}
+        neutral = {name: _NOT_BUILT.get(name, False) for name in given.keys() - known}
         # False, 0 and empty lists switch an option off, unless another number does.
-        others = {name: value for name, value in others.items() if value or _NOT_BUILT.get(name) == 1}
-        unknown = [name for name in others if _NOT_BUILT.get(name) not in (_ANY, others[name])]
-        if samples is not None:
-            for name in unknown:
-                if samples or name not in _OF_SAMPLING:
-                    raise InputError(
-                        f"generation_config has {name} {others[name]!r}, which is not built here: {_INSTEAD}"
-                    )
-        elif unknown:
-            warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=3)
-        return {name: value for name, value in given.items() if name in known}
+        off = [name for name, value in neutral.items() if value in (_ANY, given[name]) or not (value or given[name])]
+        return {name: value for name, value in given.items() if name not in off}
 
     @classmethod
     def from_model_config(cls, fields: Mapping[str, Any]) -> GenerationConfig:
@@ -234,14 +223,16 @@ class GenerationConfig:
             InputError: an unknown option (the message names a similar one, or what to do in its place), or a bad value.
         """
         known = [option.name for option in dataclasses.fields(self)]
-        for name in options:
+        for name, value in options.items():
             if name in known:
                 continue
             if name in _ELSEWHERE:
                 raise InputError(f"{name} is no generation option here: {_ELSEWHERE[name]}")
             if name in _NOT_BUILT:
-                instead = "leave it off" if _NOT_BUILT[name] is _ANY else _INSTEAD
-                raise InputError(f"{name} is an option of transformers' generate that is not built here: {instead}")
+                raise InputError(
+                    f"{name} is {value!r}, an option of transformers' generate that is not built here: leave it off, "
+                    "or give logits_processor=[transformers' processor for it]"
+                )
             near = difflib.get_close_matches(name, known, n=1)
             raise InputError(f"unknown generation option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return dataclasses.replace(self, **options)

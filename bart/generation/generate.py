@@ -298,13 +298,10 @@ def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, in
     if given is None:
         given = {}
     elif hasattr(given, "to_dict"):
-        given = {name: value for name, value in given.to_dict().items() if value is not None}
-        samples = {"do_sample": model.generation_config.do_sample, **given, **options}["do_sample"]
-        given = GenerationConfig.known(given, samples=bool(samples))
+        given = GenerationConfig.effective(given.to_dict())
     elif not isinstance(given, Mapping):
-        hint = "; attention_mask goes by its name" if isinstance(given, Tensor) else ""
         raise InputError(
-            f"generation_config is {in_short(given)}; allowed: a GenerationConfig, or a dict of its fields{hint}"
+            f"generation_config is {in_short(given)}; allowed: a GenerationConfig, or a dict of its fields"
         )
     given = {name: value for name, value in given.items() if value is not None}
     config = model.generation_config.merged(**{**given, **options})

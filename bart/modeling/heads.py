@@ -22,7 +22,7 @@ from bart.errors import InputError
 from bart.inputs import check_ids
 from bart.modeling.loss import loss_of_tokens
 from bart.modeling.modeling_bart import PretrainedBart
-from bart.modeling.outputs import ClassifierOutput, QuestionAnsweringOutput, forward_pass
+from bart.modeling.outputs import ClassifierOutput, QuestionAnsweringOutput
 from bart.modeling.pretrained import PretrainedModel
 
 STACKS = ("decoder", "encoder")
@@ -136,7 +136,6 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
         self.classification_head = BartClassificationHead(config)
         self.init_weights(self)
 
-    @forward_pass
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -199,7 +198,6 @@ class BartForTokenClassification(_HeadedBart):
             self.model.decoder.requires_grad_(False)
             self.model.shared.requires_grad_(True)
 
-    @forward_pass
     def forward(
         self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, *, labels: Tensor | None = None
     ) -> ClassifierOutput:
@@ -216,7 +214,6 @@ class BartForTokenClassification(_HeadedBart):
 class BartForQuestionAnswering(SpanHead, _HeadedBart):
     """BART that finds the answer to a question as a span of a text, by the decoder's states."""
 
-    @forward_pass
     def forward(
         self,
         input_ids: Tensor | None = None,

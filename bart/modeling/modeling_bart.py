@@ -25,7 +25,7 @@ from bart.inputs import check_ids, check_shape, check_tensors, states_of
 from bart.modeling import names
 from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, loss_of_tokens
-from bart.modeling.outputs import Seq2SeqOutput, Seq2SeqStates, forward_pass
+from bart.modeling.outputs import Seq2SeqOutput, Seq2SeqStates
 from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
 from bart.modeling.recording import Recording
@@ -174,7 +174,6 @@ class BartModel(PretrainedBart):
     def stored_name(self, name: str) -> str:
         return name.removeprefix("model.")
 
-    @forward_pass
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -245,7 +244,6 @@ class BartForConditionalGeneration(PretrainedBart):
     def get_output_embeddings(self) -> nn.Linear:
         return self.lm_head
 
-    @forward_pass
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -263,8 +261,7 @@ class BartForConditionalGeneration(PretrainedBart):
         Args:
             input_ids: (B, S) source ids; not needed with encoder_outputs.
             attention_mask: (B, S), 1 for tokens and 0 for padding; None means no padding.
-            decoder_input_ids: (B, T); when absent, the labels, or without them input_ids, moved one place right behind
-                the start token.
+            decoder_input_ids: (B, T); by default labels, else input_ids, moved one place right behind the start token.
             decoder_attention_mask: (B, T); None means causal only.
             encoder_outputs: (B, S, D), what `encode` returned for the same source, or an output or tuple with it.
             labels: (B, T) target ids, -100 where no loss is wanted; the loss is their mean cross entropy.
@@ -273,9 +270,8 @@ class BartForConditionalGeneration(PretrainedBart):
             label_smoothing: of a summed loss: probability spread over the vocabulary.
 
         Raises:
-            InputError: neither decoder_input_ids nor labels nor input_ids are given, or neither input_ids nor
-                encoder_outputs; labels are not as many as sources, or with a summed loss as decoder_input_ids; or see
-                `BartNetwork.forward`.
+            InputError: the encoder or the decoder gets nothing to read; labels are not as many as sources, or with a
+                summed loss as decoder_input_ids; or see `BartNetwork.forward`.
         """
         encoder_outputs = states_of(encoder_outputs)
         check_tensors(
@@ -360,15 +356,10 @@ class BartForConditionalGeneration(PretrainedBart):
         return self._logits(self.model.decoder.step(ids, cache))
 
     def generate(
-        self,
-        input_ids: Tensor | None = None,
-        generation_config: Any = None,
-        logits_processor: Any = None,
-        **options: Any,
+        self, input_ids: Tensor | None = None, generation_config: Any = None, **options: Any
     ) -> Tensor | GenerationOutput:
         """Generate from input_ids (B, S); see `bart.generation.generate`."""
-        options |= {"generation_config": generation_config, "logits_processor": logits_processor}
-        return generate(self, input_ids, **options)
+        return generate(self, input_ids, generation_config=generation_config, **options)
 
     def generate_many(
         self, sources: Sequence[Sequence[int]], batch_size: int = 8, **options: Any

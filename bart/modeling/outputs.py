@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 from torch import Tensor
 from torch.export import register_dataclass
-
-from bart.errors import InputError
-from bart.inputs import check_others
 
 
 class Output(Mapping[str, Any]):
@@ -35,29 +30,6 @@ class Output(Mapping[str, Any]):
     def to_tuple(self) -> tuple[Any, ...]:
         """All values, in order."""
         return self[:]
-
-
-def forward_pass(forward: Callable[..., Output]) -> Callable[..., Any]:
-    """Decorate a model's forward: it gives a tuple with return_dict=False, and refuses unknown arguments by name.
-
-    Arguments of transformers are taken where they change nothing, see `check_others`.
-    """
-    parameters = list(inspect.signature(forward).parameters.values())[1:]
-    known = [parameter.name for parameter in parameters]
-    places = sum(parameter.kind is parameter.POSITIONAL_OR_KEYWORD for parameter in parameters)
-
-    @wraps(forward)
-    def checked(self: Any, *inputs: Any, return_dict: bool | None = None, **named: Any) -> Any:
-        if len(inputs) > places:
-            raise InputError(
-                f"{type(self).__name__} got {len(inputs)} values by place; allowed: {places}, others by name"
-            )
-        others = {name: named.pop(name) for name in list(named) if name not in known}
-        check_others(type(self).__name__, known, others)
-        output = forward(self, *inputs, **named)
-        return output.to_tuple() if return_dict is False else output
-
-    return checked
 
 
 @dataclass

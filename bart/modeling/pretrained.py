@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import os
 import re
@@ -20,6 +21,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.files import PathName, replacing, write_json
 from bart.hub import push
+from bart.inputs import check_others
 from bart.modeling.checkpoint import (
     CONFIG_FILE,
     GENERATION_FILE,
@@ -78,6 +80,14 @@ class PretrainedModel(BackendModule):
         super().__init__()
         config.validate()
         self.config = config
+
+    def __call__(self, *inputs: Any, return_dict: bool | None = None, **named: Any) -> Any:
+        """`forward`, with return_dict=False as a tuple; other arguments than its own are refused by `check_others`."""
+        known = inspect.signature(self.forward).parameters
+        others = {name: named.pop(name) for name in [*named] if name not in known}
+        check_others(type(self).__name__, known, others)
+        output = super().__call__(*inputs, **named)
+        return output.to_tuple() if return_dict is False else output
 
     # ---- Weights
 

@@ -28,7 +28,6 @@ from bart.modeling.outputs import (
     EncoderOutput,
     ModelOutput,
     QuestionAnsweringOutput,
-    forward_pass,
     register_outputs,
 )
 from bart.modeling.pretrained import PretrainedModel
@@ -286,7 +285,6 @@ class BertModel(PretrainedBert):
     def published_as(self) -> tuple[str, str]:
         return self.config.model_types[0], BertModel.__name__
 
-    @forward_pass
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -375,7 +373,6 @@ class BertForPreTraining(_ForMaskedLM):
 
     pools = True
 
-    @forward_pass
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -414,7 +411,6 @@ class BertForMaskedLM(_ForMaskedLM):
 
     pools = False
 
-    @forward_pass
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -454,7 +450,6 @@ class BertForSequenceClassification(TextLoss, _Classifier):
     lookalikes = ("BertForTokenClassification",)
     pools = True
 
-    @forward_pass
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -476,7 +471,6 @@ class BertForTokenClassification(_Classifier):
     lookalikes = ("BertForSequenceClassification",)
     pools = False
 
-    @forward_pass
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -497,7 +491,6 @@ class BertForQuestionAnswering(SpanHead, PretrainedBert):
 
     pools = False
 
-    @forward_pass
     def forward(
         self,
         input_ids: Tensor | None = None,
