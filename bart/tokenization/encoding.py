@@ -324,7 +324,7 @@ class TextEncoder(Vocabulary):
 
     def _backend_for(self, add_prefix_space: bool | None) -> Tokenizer:
         """The pipeline of a call, in place of the tokenizer's own setting with that of the call."""
-        if add_prefix_space is not None:
+        if add_prefix_space:
             raise InputError(f"add_prefix_space={add_prefix_space!r} is an option of byte-level BPE alone")
         return self._backend
 
