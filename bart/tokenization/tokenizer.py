@@ -86,9 +86,6 @@ class PretrainedTokenizer(TextEncoder):
                 if token not in declared
             ]
         )
-        # A tokenizer.json may hold settings for other uses; each call decides about truncation and padding.
-        backend.no_truncation()
-        backend.no_padding()
         self.bos_token_id, self.pad_token_id, self.eos_token_id, self.unk_token_id, self.mask_token_id = (
             vocabulary[token] for token in self.special_tokens
         )
@@ -149,8 +146,6 @@ class PretrainedTokenizer(TextEncoder):
         backend, source = cls._pipeline_in(path, path_or_name, unk_token)
         own = None  # ids by the post-processor in the file, where that class takes it
         if kind in _ANY_PIPELINE:
-            backend.no_truncation()
-            backend.no_padding()
             own = [backend.encode("a").ids, backend.encode("a", "b").ids]
         elif cls.is_pipeline(backend):
             try:
@@ -270,9 +265,13 @@ def texts_to_learn(texts: Iterable[str]) -> Iterator[str]:
 
 def _parsed(parse: Callable[[str], Tokenizer], given: str, source: str) -> Tokenizer:
     try:
-        return parse(given)
+        backend = parse(given)
     except Exception as error:  # the library raises bare Exception for every fault of file and text
         raise InputError(f"{source}: not a tokenizer.json: {one_line(error)}") from error
+    # The file may hold settings for other uses; each call decides about truncation and padding.
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
 
 
 def one_line(error: Exception) -> str:

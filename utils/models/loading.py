@@ -27,6 +27,7 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=PretrainedModel)
+ReadTokenizer = Callable[[PathName], PretrainedTokenizer]
 SOURCE_TOKENIZER, SOURCE_TOKENIZER_JSON = "source_tokenizer", "source_tokenizer_json"  # in exports, and in checkpoints
 
 
@@ -126,11 +127,7 @@ def load_for_evaluation(
 
 
 def vocabulary_at(model_class: type[PretrainedModel], path_or_name: PathName) -> PretrainedTokenizer:
-    """The vocabulary at a place for a model, which is of its usual kind, or of BERT's as that of Chinese BART is.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The vocabulary at a place for a model: of its usual kind, or BERT's, which Chinese BART has; else InputError."""
     try:
         return model_class.tokenizer_class.from_pretrained(path_or_name)
     except OtherTokenizer as error:
@@ -141,10 +138,7 @@ def vocabulary_at(model_class: type[PretrainedModel], path_or_name: PathName) ->
 
 
 def own_vocabulary(
-    model_name_or_path: PathName,
-    tokenizer_path: str | None,
-    read: Callable[[PathName], PretrainedTokenizer],
-    remedy: str = "",
+    model_name_or_path: PathName, tokenizer_path: str | None, read: ReadTokenizer, remedy: str = ""
 ) -> PretrainedTokenizer:
     """The vocabulary that lies with the weights, or the one at another place.
 
