@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import logging
 import math
@@ -325,8 +326,8 @@ class HeadTask(Task[PretrainedModel]):
 
     def output_of(self, model: PretrainedModel, batch: Inputs) -> Any:
         """The output of the network for a batch of `inputs_of`."""
-        types = ("token_type_ids",) if hasattr(model.config, "type_vocab_size") else ()  # BART reads none
-        names = ("input_ids", "attention_mask", *types)
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        names = [name for name in names if name in inspect.signature(model.forward).parameters]  # BART has no types
         return model(**{name: batch[name] for name in names if name in batch})
 
     # ---- Training
