@@ -5,12 +5,24 @@ Shapes: B batch, S length.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from textwrap import shorten
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bart.errors import InputError
+
+# Arguments of transformers that have no counterpart here, with the values at which they change nothing.
+_NEUTRAL: dict[str, tuple[object, ...]] = dict.fromkeys(
+    "inputs_embeds decoder_inputs_embeds position_ids past_key_values encoder_hidden_states encoder_attention_mask "
+    "head_mask decoder_head_mask cross_attn_head_mask output_attentions output_hidden_states text_target "
+    "text_pair_target stride return_overflowing_tokens return_length".split(),
+    (None, False),
+)
+_NEUTRAL |= dict.fromkeys(("use_cache", "verbose"), (None, False, True))
+_NEUTRAL |= {"padding_side": (None, "right"), "return_attention_mask": (None, True), "return_token_type_ids": (None,)}
 
 
 def check_tensors(**inputs: object) -> None:
@@ -44,6 +56,20 @@ def check_ids(name: str, ids: Tensor | None, vocab_size: int, **same_shape: Tens
         return
     if least < 0 or most >= vocab_size:
         raise InputError(f"{name} hold {least} to {most}; allowed: ids from 0 to {vocab_size - 1}")
+
+
+def check_others(owner: str, known: Iterable[str], others: Mapping[str, Any]) -> None:
+    """Raise InputError for arguments that are not known, but for transformers' at values that change nothing."""
+    for name, value in others.items():
+        if not isinstance(value, (bool, int, str, type(None))) or value not in _NEUTRAL.get(name, ()):
+            raise InputError(f"{owner} got {name}, which is {in_short(value)}; allowed: {', '.join(known)}")
+
+
+def states_of(encoder_outputs: Any) -> Any:
+    """The states (B, S, D) of what an encoder of transformers returns; anything else as it is."""
+    if isinstance(encoder_outputs, (tuple, list)) and encoder_outputs:
+        return encoder_outputs[0]
+    return getattr(encoder_outputs, "last_hidden_state", encoder_outputs)
 
 
 def check_shape(name: str, value: Tensor | None, shape: torch.Size, beside: str) -> None:

@@ -21,14 +21,14 @@ _NOT_BUILT = {
         "assistant_lookbehind target_lookbehind compile_config max_cache_len continuous_batching_config "
         "prefill_chunk_size low_memory prompt_lookup_num_tokens max_matching_ngram_size assistant_model "
         "assistant_ensemble_weight assistant_early_exit speculation_type use_mtp synced_gpus custom_generate "
-        "decoder_attention_mask head_mask decoder_head_mask cross_attn_head_mask".split(),
+        "decoder_attention_mask head_mask decoder_head_mask cross_attn_head_mask remove_invalid_values".split(),
         _ANY,
     ),
     **{"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0},
     **{"guidance_scale": 1.0, "penalty_alpha": 0.0},
     **dict.fromkeys(
         "min_p top_h dola_layers sequence_bias suppress_tokens begin_suppress_tokens forced_decoder_ids constraints "
-        "exponential_decay_length_penalty force_words_ids renormalize_logits remove_invalid_values stop_strings "
+        "exponential_decay_length_penalty force_words_ids renormalize_logits stop_strings "
         "max_time token_healing watermarking_config negative_prompt_ids negative_prompt_attention_mask".split(),
         False,
     ),
@@ -175,21 +175,24 @@ class GenerationConfig:
 
         Unknown names are left out, with a warning if they could have changed the result.
         """
-        return cls(**cls.known(options))
+        given = cls.effective(options)
+        known = {option.name for option in dataclasses.fields(cls)}
+        if unknown := [name for name in given if name not in known]:
+            warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=2)
+        return cls(**{name: value for name, value in given.items() if name in known})
 
     @classmethod
-    def known(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the options that have a value and that ``from_dict`` does not leave out."""
-        known = {option.name for option in dataclasses.fields(cls)}
-        given = {name: value for name, value in options.items() if value is not None}
+    def effective(cls, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the options that have a value and, where they are not supported here, could change the result."""
+        given = {name: value for name, value in options.items() if value is not None and name not in _ELSEWHERE}
         # Of transformers 2 and 3, which had it in the model's config alone.
         if given.get("_from_model_config") and given.pop("force_bos_token_to_be_generated", False):
             given["forced_bos_token_id"] = given.get("bos_token_id")
-        others = {name: value for name, value in given.items() if name not in known | _ELSEWHERE.keys()}
-        # False, 0 and empty lists switch an option off.
-        if unknown := [name for name in others if others[name] and _NOT_BUILT.get(name) not in (_ANY, others[name])]:
-            warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=3)
-        return {name: value for name, value in given.items() if name in known}
+        known = {option.name for option in dataclasses.fields(cls)}
+        neutral = {name: _NOT_BUILT.get(name, False) for name in given.keys() - known}
+        # False, 0 and empty lists switch an option off, unless another number does.
+        off = [name for name, value in neutral.items() if value in (_ANY, given[name]) or not (value or given[name])]
+        return {name: value for name, value in given.items() if name not in off}
 
     @classmethod
     def from_model_config(cls, fields: Mapping[str, Any]) -> GenerationConfig:
@@ -220,13 +223,16 @@ class GenerationConfig:
             InputError: an unknown option (the message names a similar one, or what to do in its place), or a bad value.
         """
         known = [option.name for option in dataclasses.fields(self)]
-        for name in options:
+        for name, value in options.items():
             if name in known:
                 continue
             if name in _ELSEWHERE:
                 raise InputError(f"{name} is no generation option here: {_ELSEWHERE[name]}")
             if name in _NOT_BUILT:
-                raise InputError(f"{name} is an option of transformers' generate that is not built here: leave it off")
+                raise InputError(
+                    f"{name} is {value!r}, an option of transformers' generate that is not built here: leave it off, "
+                    "or give logits_processor=[transformers' processor for it]"
+                )
             near = difflib.get_close_matches(name, known, n=1)
             raise InputError(f"unknown generation option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return dataclasses.replace(self, **options)

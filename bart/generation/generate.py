@@ -24,7 +24,7 @@ from bart.generation.hooks import Allowed, Processor, hooks_for
 from bart.generation.model import Model
 from bart.generation.rules import NO_ID, rules_for
 from bart.generation.schedule import Sources, decode
-from bart.inputs import check_shape, check_tensors, in_short
+from bart.inputs import check_shape, check_tensors, in_short, states_of
 
 # Gives at most so many sources, or none: a number of the caller's and ids without padding of each.
 Arrivals = Callable[[int], Sequence[tuple[int, Sequence[int]]]]
@@ -56,7 +56,7 @@ def generate(
     input_ids: Tensor | None = None,
     attention_mask: Tensor | None = None,
     *,
-    encoder_outputs: Tensor | None = None,
+    encoder_outputs: Any = None,
     prefix_allowed_tokens_fn: Allowed | None = None,
     logits_processor: Sequence[Processor] | None = None,
     streamer: Any = None,
@@ -72,7 +72,8 @@ def generate(
         input_ids: (B, S) int64; may be left out with encoder_outputs.
         attention_mask: (B, S), 1 for ids and 0 for padding. None: the padding ids of input_ids are masked, unless the
             padding id is also an EOS id.
-        encoder_outputs: (B, S, D), what ``model.encode`` returned for the same articles; saves encoding them again.
+        encoder_outputs: (B, S, D), what ``model.encode`` returned for the same articles, or an output or tuple with it;
+            saves encoding them again.
         prefix_allowed_tokens_fn: called in each step for each row with the article's number and the row's ids (t,), a
             tensor; returns the ids that may follow.
         logits_processor: a list of callables, such as transformers' LogitsProcessorList: (R, t) ids and (R, V) scores
@@ -93,7 +94,7 @@ def generate(
             outside the vocabulary, an article without a single unmasked id, or more ids than the model has positions.
     """
     config, max_length = _config(model, options)
-    device = model.device
+    device, encoder_outputs = model.device, states_of(encoder_outputs)
     check_tensors(input_ids=input_ids, attention_mask=attention_mask, encoder_outputs=encoder_outputs)
     input_ids, attention_mask, encoder_outputs = (
         None if tensor is None else tensor.to(device) for tensor in (input_ids, attention_mask, encoder_outputs)
@@ -293,11 +294,15 @@ class _Times:
 
 def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, int]:
     """The options for this call, checked against the model, and the greatest length of a sequence."""
-    given = options.pop("generation_config", None) or {}
-    if hasattr(given, "to_dict"):
-        given = GenerationConfig.known(given.to_dict())
+    given = options.pop("generation_config", None)
+    if given is None:
+        given = {}
+    elif hasattr(given, "to_dict"):
+        given = GenerationConfig.effective(given.to_dict())
     elif not isinstance(given, Mapping):
-        raise InputError(f"generation_config is {given!r}; allowed: a GenerationConfig, or a dict of its fields")
+        raise InputError(
+            f"generation_config is {in_short(given)}; allowed: a GenerationConfig, or a dict of its fields"
+        )
     given = {name: value for name, value in given.items() if value is not None}
     config = model.generation_config.merged(**{**given, **options})
     config.check_vocabulary(model.config.vocab_size)

@@ -108,17 +108,31 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def state_dict(checkpoint: dict[str, Any], path: Path) -> dict[str, Tensor]:
-    """The tensors by name: below 'state_dict' (Lightning), below 'model' (fairseq) or at the top level."""
-    content = next(
-        (checkpoint[key] for key in ("state_dict", "model") if isinstance(checkpoint.get(key), dict)), checkpoint
+    """The tensors by name: below 'state_dict' (Lightning) or 'model' (fairseq), at the top level, or below another key.
+
+    Raises:
+        InputError: there are none, or below several other keys.
+    """
+    below = {key: value for key, value in checkpoint.items() if isinstance(value, dict) and _has_matrices(value)}
+    keys = [key for key in ("state_dict", "model") if key in below][:1] or (
+        [] if _has_matrices(checkpoint) else [*below]
     )
+    if len(keys) > 1:
+        raise InputError(f"{path}: weights below {', '.join(map(str, keys))}; allowed: one of them, or 'state_dict'")
+    content = below[keys[0]] if keys else checkpoint
     state = {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
-    if content is not checkpoint and "state_dict" in checkpoint:
+    if "state_dict" in keys:
         state = _without_losses(state, path)
     if not state:
         raise InputError(f"{path}: no weights in it; its keys are {shorten(map(str, content))}")
     scale = checkpoint.get("lora_scale")
     return state if scale is None else _with_adapters(state, scale)
+
+
+def _has_matrices(content: Mapping[Any, Any]) -> bool:
+    return any(
+        isinstance(value, Tensor) and value.dim() > 1 and value.is_floating_point() for value in content.values()
+    )
 
 
 def _without_losses(state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:

@@ -109,7 +109,7 @@ class _HeadedBart(PretrainedBart):
         attention_mask: Tensor | None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Tensor | None = None,
+        encoder_outputs: Any = None,
     ) -> tuple[Tensor, Tensor]:
         """Decoder states and encoder states, (B, S, D) each."""
         beside = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
@@ -142,8 +142,9 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        *,
         labels: Tensor | None = None,
-        encoder_outputs: Tensor | None = None,
     ) -> ClassifierOutput:
         """Classify.
 
@@ -153,8 +154,8 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
             attention_mask: (B, S), 1 for tokens and 0 for padding; None means no padding.
             decoder_input_ids: (B, S); by default input_ids moved one place right behind the start token.
             decoder_attention_mask: (B, S); None means causal only.
+            encoder_outputs: (B, S, D), in place of the encoder's, or an output or tuple with it.
             labels: (B,) classes, (B,) or (B, N) numbers of a regression, or (B, N) of 0.0 and 1.0.
-            encoder_outputs: (B, S, D), in place of the encoder's.
 
         Raises:
             InputError: on the CPU, a row without `</s>`; or see `bart.modeling.modeling_bart.BartNetwork.forward`.
@@ -198,7 +199,7 @@ class BartForTokenClassification(_HeadedBart):
             self.model.shared.requires_grad_(True)
 
     def forward(
-        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, labels: Tensor | None = None
+        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, *, labels: Tensor | None = None
     ) -> ClassifierOutput:
         """Logits (B, S, N); labels (B, S) are -100 where a token has none. The others are those of whole texts."""
         if self.stack == "encoder":
@@ -219,9 +220,9 @@ class BartForQuestionAnswering(SpanHead, _HeadedBart):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
-        encoder_outputs: Tensor | None = None,
     ) -> QuestionAnsweringOutput:
         """Find answers.
 

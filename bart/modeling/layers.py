@@ -294,24 +294,25 @@ class BartDecoder(_Stack):
     def forward(
         self,
         input_ids: Tensor,
-        encoder_states: Tensor,
+        attention_mask: Tensor | None,
+        encoder_hidden_states: Tensor,
         encoder_attention_mask: Tensor | None = None,
-        attention_mask: Tensor | None = None,
+        *,
         wanted: Tensor | None = None,
         packed: PackedRows | None = None,
     ) -> Tensor:
-        """Teacher forcing: input_ids (B, T) over encoder states (B, S, D) -> states (B, T, D).
+        """Teacher forcing: input_ids (B, T) over the encoder's states (B, S, D) -> states (B, T, D).
 
         attention_mask (B, T) hides target positions in addition to causality; targets padded on the right need none.
         wanted (B, T) is true, or 1, where a state is read, or None: everywhere. A backend may leave out what lies
         behind the last of them. packed, as the encoder gave it, spares packing the same rows again; gradients then pass
-        by encoder_states.
+        by encoder_hidden_states.
         """
         hidden = self._embed(self.embed_tokens(input_ids))
         target, source, cross_mask = self._packing.decoder_rows(
-            hidden, attention_mask, wanted, encoder_states, encoder_attention_mask
+            hidden, attention_mask, wanted, encoder_hidden_states, encoder_attention_mask
         )
-        encoder_states = packed[1] if packed and packed[0] is source else source.pack(encoder_states)
+        encoder_states = packed[1] if packed and packed[0] is source else source.pack(encoder_hidden_states)
         states = (target.pack(hidden),) * 2
         for layer, sources in zip(self.layers, self._sources(encoder_states), strict=False):
             states = self._run(layer, *states, target.mask, cross_mask, sources)

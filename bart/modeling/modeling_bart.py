@@ -21,7 +21,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.generation import GeneratedArticle, GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache
-from bart.inputs import check_ids, check_shape, check_tensors
+from bart.inputs import check_ids, check_shape, check_tensors, states_of
 from bart.modeling import names
 from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, loss_of_tokens
@@ -87,6 +87,7 @@ class BartNetwork(nn.Module):
         Raises:
             InputError: inputs are missing, of other shapes, outside the vocabulary, or longer than there are positions.
         """
+        encoder_outputs = states_of(encoder_outputs)
         check_tensors(attention_mask=attention_mask, encoder_outputs=encoder_outputs)
         if input_ids is not None or encoder_outputs is None:
             check_ids("input_ids", input_ids, self.config.source_vocab_size)
@@ -105,7 +106,12 @@ class BartNetwork(nn.Module):
         if encoder_outputs is None:
             encoder_outputs, packed = self.encoder(input_ids, attention_mask, with_rows=True)
         hidden = self.decoder(
-            decoder_input_ids, encoder_outputs, attention_mask, decoder_attention_mask, wanted, packed
+            decoder_input_ids,
+            decoder_attention_mask,
+            encoder_outputs,
+            attention_mask,
+            wanted=wanted,
+            packed=packed,
         )
         return hidden, encoder_outputs
 
@@ -182,11 +188,11 @@ class BartModel(PretrainedBart):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Tensor | None = None,
+        encoder_outputs: Any = None,
+        *,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> Seq2SeqStates | tuple[Any, ...]:
+    ) -> Seq2SeqStates:
         """Encode, and decode under teacher forcing.
 
         Args:
@@ -195,7 +201,6 @@ class BartModel(PretrainedBart):
             decoder_input_ids: (B, T); by default input_ids moved one place right behind the start token.
             output_attentions, output_hidden_states: true to return attention weights, or all layers' states; by default
                 as fields of these names in the config say.
-            return_dict: false for a tuple of the output's values.
 
         Raises:
             InputError: inputs are missing, or see `BartNetwork.forward` and `Recording`.
@@ -212,7 +217,7 @@ class BartModel(PretrainedBart):
                 input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
             )
         encodes = encoder_outputs is None
-        output = Seq2SeqStates(
+        return Seq2SeqStates(
             states,
             recording.states(decoder, states),
             recording.weights(decoder),
@@ -221,7 +226,6 @@ class BartModel(PretrainedBart):
             recording.states(encoder, encoded) if encodes else None,
             recording.weights(encoder) if encodes else None,
         )
-        return output.to_tuple() if return_dict is False else output
 
 
 class BartForConditionalGeneration(PretrainedBart):
@@ -254,8 +258,9 @@ class BartForConditionalGeneration(PretrainedBart):
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        *,
         labels: Tensor | None = None,
-        encoder_outputs: Tensor | None = None,
         summed_loss: bool = False,
         label_smoothing: float = 0.0,
     ) -> Seq2SeqOutput:
@@ -264,18 +269,19 @@ class BartForConditionalGeneration(PretrainedBart):
         Args:
             input_ids: (B, S) source ids; not needed with encoder_outputs.
             attention_mask: (B, S), 1 for tokens and 0 for padding; None means no padding.
-            decoder_input_ids: (B, T); when absent, the labels moved one place right behind the start token.
+            decoder_input_ids: (B, T); by default labels, else input_ids, moved one place right behind the start token.
             decoder_attention_mask: (B, T); None means causal only.
+            encoder_outputs: (B, S, D), what `encode` returned for the same source, or an output or tuple with it.
             labels: (B, T) target ids, -100 where no loss is wanted; the loss is their mean cross entropy.
-            encoder_outputs: (B, S, D), what `encode` returned for the same source.
             summed_loss: give the sum of the cross entropy over the labels in place of their mean, and no logits, which
                 then never exist for all tokens (see `bart.modeling.loss`).
             label_smoothing: of a summed loss: probability spread over the vocabulary.
 
         Raises:
-            InputError: neither decoder_input_ids nor labels are given, or neither input_ids nor encoder_outputs; labels
-                are not as many as sources, or with a summed loss as decoder_input_ids; or see `BartNetwork.forward`.
+            InputError: the encoder or the decoder gets nothing to read; labels are not as many as sources, or with a
+                summed loss as decoder_input_ids; or see `BartNetwork.forward`.
         """
+        encoder_outputs = states_of(encoder_outputs)
         check_tensors(
             input_ids=input_ids, encoder_outputs=encoder_outputs, decoder_input_ids=decoder_input_ids, labels=labels
         )
@@ -287,10 +293,11 @@ class BartForConditionalGeneration(PretrainedBart):
                 shape = tuple(ids.shape)
                 raise InputError(f"{name} are {shape}; allowed: ({sources}, target length), one row for each source")
         if decoder_input_ids is None:
-            if labels is None:
-                raise InputError("forward() needs decoder_input_ids or labels, and got neither")
-            decoder_input_ids = self.shifted(labels)
-            check_ids("labels", decoder_input_ids, self.config.vocab_size)
+            name, ids = ("input_ids", input_ids) if labels is None else ("labels", labels)
+            if ids is None:
+                raise InputError("forward() needs decoder_input_ids, labels or input_ids, and got none of them")
+            decoder_input_ids = self.shifted(ids)
+            check_ids(name, decoder_input_ids, self.config.vocab_size)
         if summed_loss:
             self._check_whole()
         if summed_loss and (labels is None or labels.shape != decoder_input_ids.shape):
@@ -357,10 +364,10 @@ class BartForConditionalGeneration(PretrainedBart):
         return self._logits(self.model.decoder.step(ids, cache))
 
     def generate(
-        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, **options: Any
+        self, input_ids: Tensor | None = None, generation_config: Any = None, **options: Any
     ) -> Tensor | GenerationOutput:
         """Generate from input_ids (B, S); see `bart.generation.generate`."""
-        return generate(self, input_ids, attention_mask, **options)
+        return generate(self, input_ids, generation_config=generation_config, **options)
 
     def generate_many(
         self, sources: Sequence[Sequence[int]], batch_size: int = 8, **options: Any
@@ -368,8 +375,8 @@ class BartForConditionalGeneration(PretrainedBart):
         """Generate for any number of sources, which join and leave a batch; see `bart.generation.generate_many`."""
         return generate_many(self, sources, batch_size, **options)
 
-    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> nn.Embedding:
-        table, old = super().resize_token_embeddings(vocab_size, keep), self.final_logits_bias
+    def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
+        table, old = super().resize_token_embeddings(vocab_size, keep=keep), self.final_logits_bias
         kept = min(vocab_size, old.shape[1]) if keep else 0
         self.final_logits_bias = old.new_zeros(1, vocab_size)
         self.final_logits_bias[:, :kept] = old[:, :kept]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import logging
 import os
 import re
@@ -20,6 +21,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.files import PathName, replacing, write_json
 from bart.hub import push
+from bart.inputs import check_others
 from bart.modeling.checkpoint import (
     CONFIG_FILE,
     GENERATION_FILE,
@@ -79,6 +81,14 @@ class PretrainedModel(BackendModule):
         config.validate()
         self.config = config
 
+    def __call__(self, *inputs: Any, return_dict: bool | None = None, **named: Any) -> Any:
+        """`forward`, with return_dict=False as a tuple; other arguments than its own are refused by `check_others`."""
+        known = inspect.signature(self.forward).parameters
+        others = {name: named.pop(name) for name in [*named] if name not in known}
+        check_others(type(self).__name__, known, others)
+        output = super().__call__(*inputs, **named)
+        return output.to_tuple() if return_dict is False else output
+
     # ---- Weights
 
     def init_weights(self, module: nn.Module) -> None:
@@ -108,7 +118,7 @@ class PretrainedModel(BackendModule):
     def tie_weights(self) -> None:
         """Let all parts that read or predict tokens use the table of the token embeddings."""
 
-    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> nn.Embedding:
+    def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
         """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std) without bias.
 
         Returns:

@@ -5,6 +5,7 @@ Shapes: B batch, S sequence length in tokens, special tokens included.
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ import torch
 from tokenizers import Encoding, Tokenizer
 
 from bart.errors import InputError
+from bart.inputs import check_others
 from bart.tokenization.vocabulary import Vocabulary
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -65,8 +67,9 @@ class TextEncoder(Vocabulary):
 
     def __call__(
         self,
-        texts: str | Sequence[str] | Sequence[Sequence[str]],
+        text: str | Sequence[str] | Sequence[Sequence[str]],
         text_pair: str | Sequence[str] | None = None,
+        *,
         max_length: int | None = None,
         truncation: bool | str | None = None,
         padding: bool | str = False,
@@ -77,15 +80,17 @@ class TextEncoder(Vocabulary):
         return_special_tokens_mask: bool = False,
         pad_to_multiple_of: int | None = None,
         is_split_into_words: bool = False,
+        **others: Any,
     ) -> Encoded:
         """Encode one text, or several, or pairs of texts: BART's as `<s> A </s></s> B </s>`, BERT's as `[CLS] A [SEP] B
         [SEP]`. The string of a special token in a text becomes the token.
 
         Args:
-            texts: a text, a list of B texts, or a list of B pairs.
+            text: a text, a list of B texts, or a list of B pairs.
             text_pair: the second text of each; an empty one of a single text counts as none, as in transformers.
             max_length: tokens to keep of a text or pair, special tokens included; at least 3, and the number of a
-                pair's special tokens. Default: with truncation or `padding="max_length"`, `model_max_length`.
+                pair's special tokens, or without these 1. Default: with truncation or `padding="max_length"`,
+                `model_max_length`.
             truncation: True or "longest_first" to cut at `max_length`, of a pair the longer text first; "only_first" or
                 "only_second" to cut that text of a pair; False or "do_not_truncate" for none. Default, as in
                 transformers: True if `max_length` is given and there is no padding.
@@ -101,6 +106,7 @@ class TextEncoder(Vocabulary):
             pad_to_multiple_of: with padding, its length becomes a multiple of it.
             is_split_into_words: true if each text is a list of words; offsets then count within a word. Byte-level BPE
                 puts a space between words where add_prefix_space is true, and else joins them, as in transformers.
+            others: of transformers, at values that change nothing.
 
         Returns:
             `input_ids`, `attention_mask`, and where networks read them `token_type_ids`, 1 for a second text and what
@@ -111,9 +117,10 @@ class TextEncoder(Vocabulary):
                 texts that are not as many; options out of range or without effect; a text of which nothing would be
                 left; tensors asked for texts of different lengths without padding.
         """
-        limit = self._limit(
-            max_length, pad_to_multiple_of, padding=padding, return_tensors=return_tensors, truncation=truncation
-        )
+        if others:
+            check_others(type(self).__name__, inspect.signature(self).parameters, others)
+        choices = {"padding": padding, "return_tensors": return_tensors, "truncation": truncation}
+        limit = self._limit(max_length, pad_to_multiple_of, 3 if add_special_tokens else 1, **choices)
         if truncation is None:
             truncation = max_length is not None and not padding
         strategy = {True: "longest_first", False: None, "do_not_truncate": None}.get(truncation, truncation)
@@ -124,7 +131,7 @@ class TextEncoder(Vocabulary):
             raise InputError(f"pad_to_multiple_of={pad_to_multiple_of!r}: max_length is {limit}, no multiple of it")
 
         how = (add_prefix_space, return_offsets_mapping, is_split_into_words)
-        pairs, is_single = self._encode_pairs(texts, text_pair, *how)
+        pairs, is_single = self._encode_pairs(text, text_pair, *how)
         columns: dict[str, list[list[Any]]] = {"input_ids": []}
         for pair in pairs:
             parts = self._cut_parts([encoding.ids for encoding in pair], limit, strategy, add_special_tokens)
@@ -202,6 +209,7 @@ class TextEncoder(Vocabulary):
         padding: bool | str = True,
         max_length: int | None = None,
         pad_to_multiple_of: int | None = None,
+        *,
         return_tensors: str | None = None,
     ) -> Encoded:
         """Pad what calls gave, such as a batch that a DataLoader collates.
@@ -268,7 +276,7 @@ class TextEncoder(Vocabulary):
         ids = self._joined([first, second], self.bos_token_id, self.eos_token_id, True)
         return ids, 1 + len(first) + self.separators
 
-    def _limit(self, max_length: int | None, multiple: int | None, **choices: object) -> int:
+    def _limit(self, max_length: int | None, multiple: int | None, least: int = 3, **choices: object) -> int:
         """Check a call's options; return the number of tokens to keep."""
         for name, value in choices.items():
             if value not in _CHOICES[name]:
@@ -277,7 +285,7 @@ class TextEncoder(Vocabulary):
             check_integer("pad_to_multiple_of", multiple, 1)
         if max_length is None:
             return self.model_max_length
-        check_integer("max_length", max_length, 3)
+        check_integer("max_length", max_length, least)
         return max_length
 
     def _batch(
@@ -316,7 +324,7 @@ class TextEncoder(Vocabulary):
 
     def _backend_for(self, add_prefix_space: bool | None) -> Tokenizer:
         """The pipeline of a call, in place of the tokenizer's own setting with that of the call."""
-        if add_prefix_space is not None:
+        if add_prefix_space:
             raise InputError(f"add_prefix_space={add_prefix_space!r} is an option of byte-level BPE alone")
         return self._backend
 

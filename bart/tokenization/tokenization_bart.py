@@ -23,13 +23,10 @@ _CHARACTERS_PER_TOKEN = 4.6  # in English; results do not depend on it
 
 
 class BartTokenizer(PretrainedTokenizer):
-    """Text to ids and back, with the results of `transformers.BartTokenizer` over the published files.
-
-    Attributes:
-        add_prefix_space: true if a text is read as if its first word followed a space. BART: False.
-    """
+    """Text to ids and back, with the results of `transformers.BartTokenizer` over the published files."""
 
     kind = "a byte-level BPE tokenizer such as BART's"
+    names = ("BartTokenizer", "RobertaTokenizer", "LEDTokenizer", "MvpTokenizer")
     special_tokens = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
     vocabulary_files = ("vocab.json", "merges.txt")
     separators = 2
@@ -39,7 +36,7 @@ class BartTokenizer(PretrainedTokenizer):
         super().__init__(backend, model_max_length, source=source)
         self.bos_token, self.eos_token = self.cls_token, self.sep_token
         backend.model.dropout = None  # random merges would make the ids differ between calls
-        self.add_prefix_space: bool = backend.pre_tokenizer.add_prefix_space
+        self.add_prefix_space = backend.pre_tokenizer.add_prefix_space
         backend.post_processor = processors.RobertaProcessing(
             ("</s>", self.eos_token_id), ("<s>", self.bos_token_id), add_prefix_space=self.add_prefix_space
         )
@@ -61,9 +58,10 @@ class BartTokenizer(PretrainedTokenizer):
 
     @classmethod
     def configure(cls, backend: Tokenizer, settings: dict[str, Any]) -> None:
-        prefix = settings.get("add_prefix_space")
-        if isinstance(prefix, bool) and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel):
-            backend.pre_tokenizer.add_prefix_space = prefix
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(settings.get("add_prefix_space") or False)
+        backend.model.ignore_merges = False
+        if not backend.get_vocab().keys() >= {*pre_tokenizers.ByteLevel.alphabet()}:  # what it lacks gives no token
+            backend.model.unk_token = None
 
     def settings(self) -> dict[str, Any]:
         return {

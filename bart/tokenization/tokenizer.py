@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -20,8 +21,14 @@ from bart.tokenization.encoding import TextEncoder
 if TYPE_CHECKING:
     from typing import Self
 
+logger = logging.getLogger(__name__)
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
 SIDES = ("padding_side", "truncation_side")
+_ANY_PIPELINE = ("PreTrainedTokenizer", "TokenizersBackend")  # classes that take all from tokenizer.json
+
+
+class OtherTokenizer(InputError):
+    """A vocabulary is of another kind than the class that shall read it."""
 
 
 def _always_right(name: str) -> property:
@@ -39,6 +46,7 @@ class PretrainedTokenizer(TextEncoder):
 
     Attributes:
         kind: the kind of its pipeline, for errors.
+        names: of the classes of transformers with this pipeline; each may end in Fast.
         vocabulary_files: the files that a folder may hold in place of tokenizer.json.
         mask_takes_space: true if the spaces before a mask in a text belong to it.
         cls_token, pad_token, sep_token, unk_token, mask_token: `special_tokens` by transformers' names.
@@ -48,6 +56,7 @@ class PretrainedTokenizer(TextEncoder):
     """
 
     kind: ClassVar[str]
+    names: ClassVar[tuple[str, ...]]
     vocabulary_files: ClassVar[tuple[str, ...]]
     mask_takes_space: ClassVar[bool] = False
     bos_token: str | None = None
@@ -61,7 +70,7 @@ class PretrainedTokenizer(TextEncoder):
             InputError: the pipeline is of another kind, lacks a special token, or its ids are not 0 ... V-1.
         """
         if not self.is_pipeline(backend):
-            raise InputError(f"{source}: not {self.kind}, but {type(backend.model).__name__}")
+            raise OtherTokenizer(f"{source}: not {self.kind}, but {type(backend.model).__name__}")
         vocabulary = backend.get_vocab(with_added_tokens=True)
         self.special_tokens = self._special_tokens(backend)
         if missing := [token for token in self.special_tokens if token not in vocabulary]:
@@ -77,9 +86,6 @@ class PretrainedTokenizer(TextEncoder):
                 if token not in declared
             ]
         )
-        # A tokenizer.json may hold settings for other uses; each call decides about truncation and padding.
-        backend.no_truncation()
-        backend.no_padding()
         self.bos_token_id, self.pad_token_id, self.eos_token_id, self.unk_token_id, self.mask_token_id = (
             vocabulary[token] for token in self.special_tokens
         )
@@ -115,7 +121,7 @@ class PretrainedTokenizer(TextEncoder):
         Raises:
             InputError: nothing there, no tokenizer in it, or files that cannot be read as one.
         """
-        others = (SETTINGS_FILE, SPECIAL_FILE, ADDED_FILE)
+        others = (SETTINGS_FILE, SPECIAL_FILE, ADDED_FILE, "config.json")
         path = resolve(path_or_name, [TOKENIZER_FILE, *cls.vocabulary_files, *others])
         names = (TOKENIZER_FILE, cls.vocabulary_files[0])
         if path.is_file() and path.suffix != ".ckpt" and any((path.parent / name).exists() for name in names):
@@ -125,19 +131,37 @@ class PretrainedTokenizer(TextEncoder):
             if not isinstance(text, str):
                 raise InputError(f"{path}: the checkpoint has no tokenizer: name a folder or a Hub name that has one")
             return cls.from_json(text, source=str(path))
-        settings, special, added = (read_json(path / name) if (path / name).exists() else {} for name in others)
+        settings, special, added, model = (read_json(path / name) if (path / name).exists() else {} for name in others)
+        named = settings.get("tokenizer_class") or model.get("tokenizer_class") or cls.names[0]
+        kind = str(named).removesuffix("Fast")
+        if kind not in cls.names + _ANY_PIPELINE:
+            raise OtherTokenizer(
+                f"{path}: its tokenizer_class is {named!r}; allowed: {', '.join(cls.names)}; BERT's is read by "
+                "bert.tokenization.tokenization_bert"
+            )
         unknown = (settings | special).get("unk_token")
         unk_token = unknown.get("content") if isinstance(unknown, dict) else unknown
         if not isinstance(unk_token, str | None) or (unknown and not unk_token):
             raise InputError(f"{path}: its unk_token is {unknown!r}; allowed: a token, or an object with its content")
         backend, source = cls._pipeline_in(path, path_or_name, unk_token)
-        try:
-            cls.configure(backend, settings)
-        except TypeError as error:
-            raise InputError(f"{path / SETTINGS_FILE}: {one_line(error)}") from error
+        own = None  # ids by the post-processor in the file, where that class takes it
+        if kind in _ANY_PIPELINE:
+            own = [backend.encode("a").ids, backend.encode("a", "b").ids]
+        elif cls.is_pipeline(backend):
+            try:
+                cls.configure(backend, settings)
+            except TypeError as error:
+                raise InputError(f"{path / SETTINGS_FILE}: {one_line(error)}") from error
         with naming(path):
             add_tokens(backend, settings, special, added, cls._special_tokens(backend))
         tokenizer = cls(backend, source=str(source))
+        if own not in (None, [tokenizer.encode("a"), tokenizer.encode("a", "b")]):
+            raise InputError(
+                f"{source}: its post-processor makes {own[1]} of a pair; allowed: {tokenizer.encode('a', 'b')}"
+            )
+        if settings.get("padding_side") == "left":
+            logger.warning("%s: its padding_side, left, is not followed: padding comes on the right", path)
+            del settings["padding_side"]
         with naming(path):
             for name in SIDES:
                 setattr(tokenizer, name, settings.get(name, "right"))
@@ -166,7 +190,7 @@ class PretrainedTokenizer(TextEncoder):
                 raise InputError(f"{named}: {one_line(error)}") from error
         pieces = next(folder.glob("*.model"), None)
         hint = "" if pieces is None else f"; {pieces.name} is of SentencePiece (mBART's, T5's), which is not read"
-        raise InputError(f"{name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}{hint}")
+        raise OtherTokenizer(f"{name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}{hint}")
 
     @classmethod
     def pipeline_of(cls, files: Sequence[Path], unk_token: str | None) -> Tokenizer:
@@ -175,7 +199,7 @@ class PretrainedTokenizer(TextEncoder):
 
     @classmethod
     def configure(cls, backend: Tokenizer, settings: dict[str, Any]) -> None:
-        """Set what the content of tokenizer_config.json names, which goes before tokenizer.json in transformers."""
+        """Set all that transformers' class sets by tokenizer_config.json alone, whatever tokenizer.json says."""
         raise NotImplementedError
 
     @classmethod
@@ -241,9 +265,13 @@ def texts_to_learn(texts: Iterable[str]) -> Iterator[str]:
 
 def _parsed(parse: Callable[[str], Tokenizer], given: str, source: str) -> Tokenizer:
     try:
-        return parse(given)
+        backend = parse(given)
     except Exception as error:  # the library raises bare Exception for every fault of file and text
         raise InputError(f"{source}: not a tokenizer.json: {one_line(error)}") from error
+    # The file may hold settings for other uses; each call decides about truncation and padding.
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
 
 
 def one_line(error: Exception) -> str:

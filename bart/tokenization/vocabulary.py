@@ -25,11 +25,13 @@ class Vocabulary:
         vocab_size: number of ids, added tokens included (`len(tokenizer)` is the same), so the ids are below it.
         unk_token_id: of the token that stands for what is unknown.
         clean_up_tokenization_spaces: the default of that option of `decode`.
+        add_prefix_space: true, of byte-level BPE, if a text is read as if its first word followed a space.
     """
 
     vocab_size: int
     unk_token_id: int
     clean_up_tokenization_spaces: bool = False
+    add_prefix_space: bool = False
     _backend: Tokenizer
 
     def __len__(self) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -151,8 +151,11 @@ class BertNetwork(nn.Module):
         """States (B, S, D), and the pooled one (B, D); arguments are those of `BertModel`.
 
         Raises:
-            InputError: inputs are missing, of other shapes, outside the vocabulary, or longer than there are positions.
+            InputError: both inputs or none are given; they are of other shapes, outside the vocabulary, or longer than
+                there are positions.
         """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise InputError("forward() needs input_ids or inputs_embeds, one of both")
         table, types = self.encoder.embed_tokens, self.encoder.embed_types
         check_tensors(inputs_embeds=inputs_embeds, position_ids=position_ids)
         name, read = "input_ids", input_ids
@@ -289,10 +292,10 @@ class BertModel(PretrainedBert):
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
+        *,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        return_dict: bool | None = None,
-    ) -> EncoderOutput | tuple[Any, ...]:
+    ) -> EncoderOutput:
         """Encode.
 
         Args:
@@ -301,18 +304,14 @@ class BertModel(PretrainedBert):
             inputs_embeds: (B, S, D), token embeddings in place of input_ids.
             output_attentions, output_hidden_states: true to return attention weights, or all layers' states; by default
                 as fields of these names in the config say.
-            return_dict: false for a tuple of the output's values.
 
         Raises:
-            InputError: both inputs or none are given, or see `BertNetwork.forward` and `Recording`.
+            InputError: see `BertNetwork.forward` and `Recording`.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise InputError("forward() needs input_ids or inputs_embeds, one of both")
         encoder, recording = self.bert.encoder, Recording(self, output_hidden_states, output_attentions)
         with recording.of(encoder):
             states, pooled = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        output = EncoderOutput(states, pooled, recording.states(encoder, states), recording.weights(encoder))
-        return output.to_tuple() if return_dict is False else output
+        return EncoderOutput(states, pooled, recording.states(encoder, states), recording.weights(encoder))
 
 
 class UnpooledBert(BertModel):
@@ -335,8 +334,8 @@ class _ForMaskedLM(PretrainedBert):
     def optional(self) -> tuple[str, ...]:
         return (*super().optional, "cls.predictions", *(("cls.seq_relationship",) if self.pools else ()))
 
-    def resize_token_embeddings(self, vocab_size: int, keep: bool = True) -> nn.Embedding:
-        table, head = super().resize_token_embeddings(vocab_size, keep), self.cls.predictions
+    def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
+        table, head = super().resize_token_embeddings(vocab_size, keep=keep), self.cls.predictions
         old, head.bias = head.bias, nn.Parameter(head.bias.new_zeros(vocab_size), head.bias.requires_grad)
         kept = min(vocab_size, len(old)) if keep else 0
         with torch.no_grad():
@@ -379,8 +378,11 @@ class BertForPreTraining(_ForMaskedLM):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
+        *,
         masked_positions: Tensor | None = None,
     ) -> BertForPreTrainingOutput:
         """Predict.
@@ -389,12 +391,13 @@ class BertForPreTraining(_ForMaskedLM):
             input_ids: (B, S).
             attention_mask: (B, S), 1 for tokens and 0 for padding; None means no padding.
             token_type_ids: (B, S), 1 for tokens of the second segment.
+            position_ids, inputs_embeds: as for `BertModel`.
             labels: (B, S) ids of the masked tokens, -100 elsewhere.
             next_sentence_label: (B,), 0 where the second segment follows the first one, 1 where it is a random one. The
                 loss is the sum of both means, if both kinds of labels are given.
             masked_positions: (B, M), as of `predict`, whose summed loss is then that of the masked tokens alone.
         """
-        states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
+        states, pooled = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         related = self.cls.seq_relationship(pooled)
         loss, logits, correct = self.predict(states, labels, masked_positions)
         if masked_positions is None:
@@ -413,11 +416,14 @@ class BertForMaskedLM(_ForMaskedLM):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        *,
         labels: Tensor | None = None,
         masked_positions: Tensor | None = None,
     ) -> BertForMaskedLMOutput:
         """Logits (B, S, V); arguments as for `BertForPreTraining`."""
-        states, _ = self.bert(input_ids, attention_mask, token_type_ids)
+        states, _ = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         return BertForMaskedLMOutput(*self.predict(states, labels, masked_positions))
 
 
@@ -449,10 +455,12 @@ class BertForSequenceClassification(TextLoss, _Classifier):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> ClassifierOutput:
         """Logits (B, N); labels are (B,) classes, (B,) or (B, N) numbers of a regression, or (B, N) of 0.0 and 1.0."""
-        _, pooled = self.bert(input_ids, attention_mask, token_type_ids)
+        _, pooled = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         logits = self.classifier(self.dropout(pooled))
         return ClassifierOutput(None if labels is None else self.loss(logits, labels), logits)
 
@@ -468,10 +476,12 @@ class BertForTokenClassification(_Classifier):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
     ) -> ClassifierOutput:
         """Logits (B, S, N); labels (B, S) are -100 where a token has none."""
-        states, _ = self.bert(input_ids, attention_mask, token_type_ids)
+        states, _ = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         logits = self.classifier(self.dropout(states))
         return ClassifierOutput(loss_of_tokens(logits, labels), logits)
 
@@ -486,9 +496,11 @@ class BertForQuestionAnswering(SpanHead, PretrainedBert):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
     ) -> QuestionAnsweringOutput:
         """Logits (B, S) of the answer's first and last token, whose right places are the positions (B,)."""
-        states, _ = self.bert(input_ids, attention_mask, token_type_ids)
+        states, _ = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         return self.answers(states, start_positions, end_positions)

@@ -28,6 +28,7 @@ class BertTokenizer(PretrainedTokenizer):
     """Text to ids and back, with the results of `transformers.BertTokenizer` over the published files."""
 
     kind = "a WordPiece tokenizer such as BERT's"
+    names = ("BertTokenizer", "DistilBertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer")
     special_tokens = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
     vocabulary_files = ("vocab.txt",)
     separators = 1
@@ -62,10 +63,9 @@ class BertTokenizer(PretrainedTokenizer):
 
     @classmethod
     def configure(cls, backend: Tokenizer, settings: dict[str, Any]) -> None:
-        if isinstance(backend.normalizer, normalizers.BertNormalizer):
-            for name, ours in _SETTINGS.items():
-                if name in settings:
-                    setattr(backend.normalizer, ours, settings[name])
+        given = {ours: settings[name] for name, ours in _SETTINGS.items() if name in settings}
+        backend.normalizer = normalizers.BertNormalizer(**given)
+        backend.model.continuing_subword_prefix, backend.model.max_input_chars_per_word = _PREFIX, 100
 
     def settings(self) -> dict[str, Any]:
         return {

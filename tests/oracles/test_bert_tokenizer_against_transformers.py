@@ -264,7 +264,7 @@ def test_settings_go_before_tokenizer_json(settings: dict[str, object], tmp_path
     [
         ({CONFIG_FILE: {"truncation_side": "left"}}, "truncation_side is 'left'; allowed: 'right'"),
         ({CONFIG_FILE: {"do_lower_case": "no"}}, "tokenizer_config.json: .*bool"),
-        ({CONFIG_FILE: {"padding_side": "left"}}, "padding_side is 'left'; allowed: 'right'"),
+        ({CONFIG_FILE: {"padding_side": "both"}}, "padding_side is 'both'; allowed: 'right'"),
         (
             {CONFIG_FILE: {"model_max_length": "128"}},
             "its model_max_length is '128'; allowed: a number of",

@@ -224,7 +224,7 @@ def ours(network: str, folder: Path) -> Result:
             return model(IDS).logits, [], model.config.labels
         target = torch.tensor([[2, 0, 11, 12], [2, 0, 3, 2]])
         logits = model(IDS, (IDS != 1).long(), decoder_input_ids=target).logits
-    return logits, model.generate(IDS, (IDS != 1).long()).tolist(), model.config.labels
+    return logits, model.generate(IDS, attention_mask=(IDS != 1).long()).tolist(), model.config.labels
 
 
 def is_same(left: Result, right: Result) -> bool:
@@ -332,6 +332,8 @@ def test_an_mbart_whose_config_has_no_start_token_begins_with_the_bos_id(tmp_pat
     assert json.loads((tmp_path / "config.json").read_text()).get("decoder_start_token_id") is None
     mask = (IDS != 1).long()
     expected = model.double().generate(IDS, attention_mask=mask, max_length=9)
-    actual = BartForConditionalGeneration.from_pretrained(tmp_path).double().generate(IDS, mask, max_length=9)
+    actual = (
+        BartForConditionalGeneration.from_pretrained(tmp_path).double().generate(IDS, attention_mask=mask, max_length=9)
+    )
     assert expected[0, 0] == 0
     assert torch.equal(actual, expected)

@@ -78,7 +78,7 @@ def assert_same(pair: Pair, ids: Tensor, mask: Tensor, options: dict[str, Any], 
     torch.manual_seed(seed)
     expected = pair[0].generate(ids, attention_mask=mask, **both, **options)
     torch.manual_seed(seed)
-    got = pair[1].generate(ids, mask, **both, **options)
+    got = pair[1].generate(ids, attention_mask=mask, **both, **options)
     assert got.sequences.tolist() == expected.sequences.tolist()
     assert len(got.scores) == len(expected.scores)
     if options.get("num_beams", 1) > 1:
@@ -104,7 +104,9 @@ def lengths(sequences: Tensor) -> set[int]:
 
 def test_the_models_do_stop_at_different_steps(pairs: list[Pair]):
     for pair in pairs:
-        found = lengths(pair[1].generate(*batch(0, articles=12), max_length=25, num_beams=3, no_repeat_ngram_size=3))
+        ids, mask = batch(0, articles=12)
+        options = {"max_length": 25, "num_beams": 3, "no_repeat_ngram_size": 3}
+        found = lengths(pair[1].generate(ids, attention_mask=mask, **options))
         assert len(found) >= 4
         assert min(found) < 10
 
@@ -181,7 +183,7 @@ def test_the_scores_of_every_step(pairs: list[Pair], options: dict[str, Any]):
         torch.manual_seed(0)
         expected = theirs.generate(ids, attention_mask=mask, **both).scores
         torch.manual_seed(0)
-        got = ours.generate(ids, mask, **both).scores
+        got = ours.generate(ids, attention_mask=mask, **both).scores
         assert_close_in_fp32(torch.stack(got), torch.stack(expected), 1)
 
 
@@ -191,7 +193,7 @@ def test_defaults_of_a_model_and_of_its_generation_config(pairs: list[Pair]):
     ids, mask = batch(3)
     expected = theirs.generate(ids, attention_mask=mask)
     assert expected.shape[1] == 21
-    assert torch.equal(ours.generate(ids, mask), expected)
+    assert torch.equal(ours.generate(ids, attention_mask=mask), expected)
 
 
 def test_our_generation_config_is_read_by_transformers_and_theirs_by_us():
@@ -213,7 +215,7 @@ def test_limits_by_the_source_are_those_of_each_article_alone(pairs: list[Pair],
     for theirs, ours in pairs[:2]:
         ids, mask = batch(2, articles=6)
         sizes = mask.sum(dim=1).tolist()
-        got = ours.generate(ids, mask, max_length=16, max_ratio=1.6, min_ratio=0.7, **options)
+        got = ours.generate(ids, attention_mask=mask, max_length=16, max_ratio=1.6, min_ratio=0.7, **options)
         many = ours.generate_many(
             [row[:size].tolist() for row, size in zip(ids, sizes, strict=True)],
             4,
@@ -237,7 +239,8 @@ def test_a_generation_config_may_be_given_as_there(pairs: list[Pair]):
     expected = theirs.generate(ids, attention_mask=mask, generation_config=config, length_penalty=0.5)
     fields = {"num_beams": 3, "max_new_tokens": 9, "no_repeat_ngram_size": 2}
     for given in (config, GenerationConfig(**fields), {**fields, "eos_token_id": None}):
-        assert torch.equal(ours.generate(ids, mask, generation_config=given, length_penalty=0.5), expected)
+        got = ours.generate(ids, attention_mask=mask, generation_config=given, length_penalty=0.5)
+        assert torch.equal(got, expected)
     assert ours.generation_config.num_beams == 1
 
 

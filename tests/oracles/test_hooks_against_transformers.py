@@ -84,7 +84,7 @@ def test_articles_stay_to_the_end(pairs: list[Pair], options: dict[str, Any]) ->
         torch.manual_seed(1)
         expected = theirs.generate(ids, attention_mask=mask, **given)
         torch.manual_seed(1)
-        assert torch.equal(ours.generate(ids, mask, **given), expected)
+        assert torch.equal(ours.generate(ids, attention_mask=mask, **given), expected)
 
 
 class Recorder:

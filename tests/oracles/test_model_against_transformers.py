@@ -194,4 +194,4 @@ def test_bart_large_at_full_size() -> None:
     options = {"num_beams": 4, "max_length": 30, "min_length": 10, "no_repeat_ngram_size": 3, "length_penalty": 2.0}
     options |= {"early_stopping": True, "forced_bos_token_id": 0}
     expected_ids = theirs.generate(input_ids, attention_mask=mask, **options)
-    assert ours.generate(input_ids, mask, **options).tolist() == expected_ids.tolist()
+    assert ours.generate(input_ids, attention_mask=mask, **options).tolist() == expected_ids.tolist()

@@ -257,5 +257,5 @@ def test_wrong_calls(pair: tuple[Any, Any]) -> None:
     ):
         with pytest.raises(InputError, match=message):
             call()
-    with pytest.raises(TypeError, match="return_length"):
+    with pytest.raises(InputError, match="return_length"):
         ours("a", return_length=True)

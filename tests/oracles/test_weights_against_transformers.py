@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from bart.configuration.configuration_bart import BartConfig
+from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 
 SIZES = {
@@ -209,6 +210,28 @@ def test_a_resized_model_loads_there(tmp_path: Path, size: int) -> None:
     assert_same_weights(theirs, ours)
     kept = min(size, len(before))
     assert torch.equal(theirs.model.shared.weight[:kept], before[:kept])
+
+
+@pytest.mark.parametrize("key", ["model_state_dict", "module", "net", "anything"])
+def test_weights_below_the_key_of_a_training_loop(tmp_path: Path, key: str) -> None:
+    """Torch's own recipe, DeepSpeed's, and DistributedDataParallel's names within; beside them, other tensors."""
+    theirs = make_theirs(False)
+    theirs.config.save_pretrained(tmp_path)
+    state, table = theirs.state_dict(), {"step": torch.tensor(3), "weight": torch.ones(3, 3)}
+    beside = {
+        "epoch": 3,
+        "scale": torch.tensor(2.0),
+        "scaler": {"scale": torch.ones(1)},
+        "rng": {"cpu": torch.ones(9).byte()},
+    }
+    beside |= {"optimizer_state_dict": {"state": {0: table}, "param_groups": [{"lr": 0.1}]}, "model": {"layers": 2}}
+    for prefix in ("", "module."):
+        torch.save({key: {prefix + name: tensor for name, tensor in state.items()}, **beside}, tmp_path / "a.pt")
+        ours = BartForConditionalGeneration.from_pretrained(tmp_path / "a.pt")
+        assert_same_weights(ours, theirs)
+    torch.save({key: state, "ema": state}, tmp_path / "a.pt")
+    with pytest.raises(InputError, match=f"weights below {key}, ema; allowed: one of them"):
+        BartForConditionalGeneration.from_pretrained(tmp_path / "a.pt")
 
 
 def test_a_half_model_keeps_its_precision_there(tmp_path: Path) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -21,11 +22,12 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.modeling.pretrained import PretrainedModel
 from bart.tensor_files import read_file
 from bart.tokenization.tokenization_bart import BartTokenizer
-from bart.tokenization.tokenizer import PretrainedTokenizer
+from bart.tokenization.tokenizer import OtherTokenizer, PretrainedTokenizer
+from bert.tokenization.tokenization_bert import BertTokenizer
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=PretrainedModel)
-Tokenizer = TypeVar("Tokenizer", bound=PretrainedTokenizer)
+ReadTokenizer = Callable[[PathName], PretrainedTokenizer]
 SOURCE_TOKENIZER, SOURCE_TOKENIZER_JSON = "source_tokenizer", "source_tokenizer_json"  # in exports, and in checkpoints
 
 
@@ -112,7 +114,7 @@ def load_for_evaluation(
     stored = stored_configs(model_name_or_path, kinds)[0]
     known = config if stored is None else stored
     model_class = model_classes[0] if known is None else class_for(known, model_classes)
-    tokenizer = own_vocabulary(model_name_or_path, tokenizer_path, model_class.tokenizer_class)
+    tokenizer = own_vocabulary(model_name_or_path, tokenizer_path, partial(vocabulary_at, model_class))
     model = model_class.from_pretrained(model_name_or_path, config if stored is None else None, new_head=False)
     if config is not None and model.generation_config is not None:
         given = GenerationConfig.from_model_config(config.to_dict())
@@ -124,19 +126,30 @@ def load_for_evaluation(
     return model, tokenizer
 
 
+def vocabulary_at(model_class: type[PretrainedModel], path_or_name: PathName) -> PretrainedTokenizer:
+    """The vocabulary at a place for a model: of its usual kind, or BERT's, which Chinese BART has; else InputError."""
+    try:
+        return model_class.tokenizer_class.from_pretrained(path_or_name)
+    except OtherTokenizer as error:
+        try:
+            return BertTokenizer.from_pretrained(path_or_name)
+        except OtherTokenizer:
+            raise error from None
+
+
 def own_vocabulary(
-    model_name_or_path: PathName, tokenizer_path: str | None, tokenizer_class: type[Tokenizer], remedy: str = ""
-) -> Tokenizer:
+    model_name_or_path: PathName, tokenizer_path: str | None, read: ReadTokenizer, remedy: str = ""
+) -> PretrainedTokenizer:
     """The vocabulary that lies with the weights, or the one at another place.
 
     Raises:
         InputError: there is none, or it is another one than that of the weights; the error ends with the remedy.
     """
     if tokenizer_path is None:
-        return tokenizer_class.from_pretrained(model_name_or_path)
-    tokenizer = tokenizer_class.from_pretrained(tokenizer_path)
+        return read(model_name_or_path)
+    tokenizer = read(tokenizer_path)
     try:
-        stored = tokenizer_class.from_pretrained(model_name_or_path)
+        stored = read(model_name_or_path)
     except InputError:  # none lies with the weights
         return tokenizer
     if not tokenizer.same_vocabulary(stored):

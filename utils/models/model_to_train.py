@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -15,7 +16,7 @@ from bart.modeling.checkpoint import stored_configs
 from bart.modeling.pretrained import PretrainedModel
 from bart.tensor_files import read_file
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.models.loading import LoadedModel, Model, class_for, fit_vocabulary, own_vocabulary
+from utils.models.loading import LoadedModel, Model, class_for, fit_vocabulary, own_vocabulary, vocabulary_at
 from utils.models.options import (
     DROPOUTS,
     LORA_DEFAULT,
@@ -73,7 +74,7 @@ def initial_model(
             raise InputError(
                 "--model_name_or_path scratch needs --tokenizer; `python -m utils.corpora.train_tokenizer` makes one"
             )
-        tokenizer = model_class.tokenizer_class.from_pretrained(weights.tokenizer)
+        tokenizer = vocabulary_at(model_class, weights.tokenizer)
         config.vocab_size = len(tokenizer)
         if labels is not None:
             config.labels = labels
@@ -100,7 +101,7 @@ def _model_of_weights(
     new_head: bool | None,
 ) -> tuple[Model, PretrainedTokenizer]:
     """The model with stored weights that `initial_model` begins with, and its vocabulary; arguments are its own."""
-    name, tokenizer_class = options.model_name_or_path, model_class.tokenizer_class
+    name = options.model_name_or_path
     stored, generation = stored_configs(name, [type(config)])
     if stored is not None:
         config.vocab_size = stored.vocab_size
@@ -110,9 +111,10 @@ def _model_of_weights(
     if labels is not None:
         config.labels = labels
     if options.new_vocabulary:
-        tokenizer = tokenizer_class.from_pretrained(options.tokenizer)
+        tokenizer = vocabulary_at(model_class, options.tokenizer)
     else:
-        tokenizer = own_vocabulary(name, options.tokenizer, tokenizer_class, ", or give --new_vocabulary")
+        read = partial(vocabulary_at, model_class)
+        tokenizer = own_vocabulary(name, options.tokenizer, read, ", or give --new_vocabulary")
     try:
         model = model_class.from_pretrained(name, config, new_head=new_head)
     except InputError as error:
@@ -190,7 +192,7 @@ def resumed_model(
     config.vocab_size = stored.vocab_size  # weights or tokenizer gave it
     check_same_config(stored, config, f"--resume_from_checkpoint {checkpoint}")
     model_class = class_for(config, model_classes)
-    tokenizer = model_class.tokenizer_class.from_pretrained(checkpoint)
+    tokenizer = vocabulary_at(model_class, checkpoint)
     model = model_class.from_pretrained(checkpoint, new_head=False)
     if not keeps_generation and model.generation_config is not None:
         model.generation_config = GenerationConfig.from_model_config(config.to_dict())
@@ -229,7 +231,7 @@ def pretraining_model(
     else:
         given = "--resume_from_checkpoint" if options.model_name_or_path is None else "--model_name_or_path"
         try:
-            vocabulary = model_class.tokenizer_class.from_pretrained(weights)
+            vocabulary = vocabulary_at(model_class, weights)
         except InputError:  # none lies with the weights
             vocabulary = tokenizer
         if not tokenizer.same_vocabulary(vocabulary):

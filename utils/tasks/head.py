@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import logging
 import math
@@ -232,7 +233,7 @@ class HeadTask(Task[PretrainedModel]):
         """A model that was loaded, if it fits the options; InputError where it does not."""
         config = loaded.model.config
         check_lengths(config, max_source_length=self.options.max_source_length)
-        if loaded.tokenizer.has_types and config.type_vocab_size < 2:
+        if loaded.tokenizer.has_types and getattr(config, "type_vocab_size", 2) < 2:
             raise InputError(f"config field 'type_vocab_size' is {config.type_vocab_size}; allowed here: at least 2")
         return loaded
 
@@ -367,6 +368,7 @@ class HeadTask(Task[PretrainedModel]):
     def output_of(self, model: PretrainedModel, batch: Inputs) -> Any:
         """The output of the network for a batch of `inputs_of`."""
         names = ("input_ids", "attention_mask", "token_type_ids")
+        names = [name for name in names if name in inspect.signature(model.forward).parameters]  # BART has no types
         return model(**{name: batch[name] for name in names if name in batch})
 
     # ---- Training

@@ -325,7 +325,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         options = {**self._generation(self.training.eval_beams), "num_return_sequences": 1}
         with context:
             return model.generate(
-                batch["input_ids"], batch["attention_mask"], encoder_outputs=encoder_states, **options
+                batch["input_ids"], attention_mask=batch["attention_mask"], encoder_outputs=encoder_states, **options
             )
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedBart) -> dict[str, float]:

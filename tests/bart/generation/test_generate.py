@@ -283,14 +283,16 @@ def test_what_generate_many_yields_may_be_changed_and_trained_on(model, source: 
 
 
 def test_the_mask_is_inferred_from_padding(model, source: Tensor):
-    explicit = model.generate(source, (source != PAD).long(), max_length=20, num_beams=2)
+    explicit = model.generate(source, attention_mask=(source != PAD).long(), max_length=20, num_beams=2)
     assert torch.equal(model.generate(source, max_length=20, num_beams=2), explicit)
-    unmasked = model.generate(source, torch.ones_like(source), max_length=20, num_beams=2)
+    unmasked = model.generate(source, attention_mask=torch.ones_like(source), max_length=20, num_beams=2)
     assert without_padding(unmasked) != without_padding(explicit)
     # Padding that might as well be EOS says nothing.
     assert torch.equal(
         model.generate(source, max_length=20, pad_token_id=PAD, eos_token_id=[EOS, PAD]),
-        model.generate(source, torch.ones_like(source), max_length=20, pad_token_id=PAD, eos_token_id=[EOS, PAD]),
+        model.generate(
+            source, attention_mask=torch.ones_like(source), max_length=20, pad_token_id=PAD, eos_token_id=[EOS, PAD]
+        ),
     )
 
 
@@ -338,7 +340,7 @@ def test_dict_output(model, source: Tensor):
 
 def test_encoder_outputs_save_encoding_again(model, source: Tensor, monkeypatch: pytest.MonkeyPatch):
     mask = (source != PAD).long()
-    expected = model.generate(source, mask, max_length=12, num_beams=2)
+    expected = model.generate(source, attention_mask=mask, max_length=12, num_beams=2)
     states = model.encode(source, mask)
     monkeypatch.setattr(model, "encode", lambda *_: pytest.fail("encoded again"))
     assert torch.equal(
@@ -423,7 +425,10 @@ def test_min_length_above_max_length_warns(model, source: Tensor):
         ({"input_ids": torch.full((2, 4), 5), "attention_mask": [[1]]}, "attention_mask is list"),
         ({"input_ids": torch.full((2, 4), 5), "max_ratio": 0}, "max_ratio is 0; allowed: a finite number above 0"),
         ({"input_ids": torch.full((2, 4), 5), "max_ratio": 1, "min_ratio": 2}, "min_ratio is 2; allowed: at most max"),
-        ({"input_ids": torch.full((2, 4), 5), "generation_config": "a.json"}, "generation_config is 'a.json'; allowed"),
+        (
+            {"input_ids": torch.full((2, 4), 5), "generation_config": "a.json"},
+            "generation_config is str 'a.json'; allowed",
+        ),
         ({"input_ids": torch.full((2, 4), 5), "generation_config": {"num_beam": 4}}, "num_beams"),
         ({"input_ids": torch.full((2, 4), 5), "bad_words_ids": [[VOCAB]]}, "bad_words_ids"),
         ({"input_ids": torch.full((2, 4), 5), "forced_bos_token_id": VOCAB}, "forced_bos_token_id"),

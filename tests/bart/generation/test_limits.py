@@ -123,7 +123,7 @@ def test_a_vocabulary_of_one_id_and_one_position(vocab_size: int, positions: int
         for max_length in (None, positions + 1):
             sequences = each.generate(
                 torch.zeros(2, 1, dtype=torch.long),
-                torch.ones(2, 1),  # for 0 is also the padding
+                attention_mask=torch.ones(2, 1),  # for 0 is also the padding
                 eos_token_id=None,
                 forced_eos_token_id=None,
                 max_length=max_length,
@@ -183,7 +183,10 @@ def test_an_article_without_any_id_left_does_not_change_the_others(models: dict[
     sources = [[5, 9], list(range(VOCAB)), [6, 7, 8]]
     options = {"encoder_no_repeat_ngram_size": 1, "max_length": 6, **METHODS[name]}
     model = copy.deepcopy(models["plain"]).double()
-    alone = [model.generate(torch.tensor([ids]), torch.ones(1, len(ids)), **options).tolist() for ids in sources]
+    alone = [
+        model.generate(torch.tensor([ids]), attention_mask=torch.ones(1, len(ids)), **options).tolist()
+        for ids in sources
+    ]
     for call in by_both_ways(model, sources, **options):
         assert [row[:, : len(own[0])].tolist() for row, own in zip(call(), alone, strict=True)] == alone
 
@@ -243,7 +246,7 @@ def states_after_batches(*counts: int) -> list[tuple[float, int]]:
             else:
                 ids = torch.randint(3, VOCAB, (len(lengths), max(lengths)))
                 mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-                model.generate(ids, mask, **options)
+                model.generate(ids, attention_mask=mask, **options)
         states.append((resident_megabytes(), sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())))
     return states
 

@@ -211,8 +211,8 @@ def test_inputs_that_do_not_fit_are_named(inputs: dict[str, object], message: st
 
 def test_a_forward_pass_without_targets_or_sources_is_an_error() -> None:
     model = tiny()
-    with pytest.raises(InputError, match="decoder_input_ids or labels"):
-        model(torch.full((1, 3), 5))
+    with pytest.raises(InputError, match="decoder_input_ids, labels or input_ids"):
+        model(encoder_outputs=torch.zeros(1, 3, model.config.d_model))
     with pytest.raises(InputError, match="input_ids or encoder_outputs"):
         model(labels=torch.full((1, 3), 5))
 

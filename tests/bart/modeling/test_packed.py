@@ -99,7 +99,10 @@ def test_fp32_generates_the_same_ids(model: BartForConditionalGeneration, source
     """Here and below, no choice of the model changes under 30 times the errors that `rounding` simulates."""
     fast = model.for_inference("fp32")
     for options in ({}, {"num_beams": 3, "no_repeat_ngram_size": 2}):
-        both = [each.generate(*source, max_length=15, **options).tolist() for each in (fast, model)]
+        both = [
+            each.generate(source[0], attention_mask=source[1], max_length=15, **options).tolist()
+            for each in (fast, model)
+        ]
         assert both[0] == both[1]
 
 
@@ -116,7 +119,7 @@ def test_int8_errs_as_quantisation_does(source: Source, changes: dict[str, Any],
     fast = model.for_inference("int8")
     greatest = path.greatest_code if path is not None and path.multiplies else greatest_weight_code()
     assert (run(fast) - exact(model, run)).abs().mean() <= 2 * quantisation(model, run, greatest)
-    assert len(fast.generate(*source, max_length=15, num_beams=3)) == 3
+    assert len(fast.generate(source[0], attention_mask=source[1], max_length=15, num_beams=3)) == 3
 
 
 def test_a_copy_that_is_not_packed_is_moved_and_converted_as_a_whole(

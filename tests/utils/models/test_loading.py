@@ -7,17 +7,23 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 
 import finetune
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
+from bart.modeling.heads import BartForSequenceClassification
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bert.modeling.modeling_bert import BertForMaskedLM
+from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.tiny_run import CONFIG, checkpoint_of, write_tiny_run
-from utils.models.loading import LoadedModel, load_for_evaluation
+from utils.models.loading import LoadedModel, load_for_evaluation, vocabulary_at
 from utils.models.model_to_train import initial_model
 from utils.models.options import ComputingOptions, ModelOptions, WeightsOptions
+from utils.tasks.head import HeadTask
+from utils.text.windows import split_text
 
 TEXTS = ["the dog sat on the mat", "a cat ran", "old men flew over the hill then"]
 OWN = {"num_beams": 3, "max_length": 9, "length_penalty": 0.5}
@@ -126,3 +132,32 @@ def test_a_run_needs_neither_config_nor_lengths_nor_gpus(
     assert (stored["global_step"], stored["generation_config"]["max_length"]) == (2, 64)
     assert stored["identity"]["max_source_length"] == 64
     assert stored["generation_config"]["num_beams"] == 2
+
+
+def test_a_bart_may_have_berts_vocabulary(tmp_path: Path) -> None:
+    """As Chinese BART has, whose files are BERT's; BERT's network has no byte-level BPE."""
+    vocabulary = BertTokenizer.train(TEXTS * 9, 80)
+    special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 3}
+    config = BartConfig(**{**CONFIG, **special, "vocab_size": len(vocabulary), "num_labels": 3})
+    for model_class in (BartForConditionalGeneration, BartForSequenceClassification):
+        model_class(config).save_pretrained(tmp_path, vocabulary)
+        model, tokenizer = load_for_evaluation(tmp_path, None, model_classes=[model_class])
+        theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+        assert dict(tokenizer(TEXTS[0], TEXTS[1])) == dict(theirs(TEXTS[0], TEXTS[1]))
+    batch = {name: torch.tensor([ids]) for name, ids in tokenizer(TEXTS[0], TEXTS[1]).items()}
+    assert HeadTask.output_of(None, model, batch).logits.shape == (1, 3)  # BART reads no types
+    windows = split_text(" ".join(TEXTS * 2), tokenizer, 12)
+    assert [part for ids in windows for part in ids[1:-1]] == tokenizer(" ".join(TEXTS * 2))["input_ids"][1:-1]
+    torch.save({"tokenizer_json": tokenizer.to_json()}, tmp_path / "last.ckpt")
+    read = vocabulary_at(BartForConditionalGeneration, tmp_path / "last.ckpt")
+    assert (type(read), read.same_vocabulary(tokenizer)) == (BertTokenizer, True)
+    (tmp_path / "vocab.txt").unlink()
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match="its tokenizer_class is 'BertTokenizer'.*bert.tokenization.tokenization_bert"):
+        BartTokenizer.from_pretrained(tmp_path)
+    BartTokenizer.train(TEXTS, 265).save_pretrained(tmp_path / "bart")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="its tokenizer_class is 'BartTokenizer'; allowed: BertTokenizer"):
+        vocabulary_at(BertForMaskedLM, tmp_path / "bart")
+    with pytest.raises(InputError, match="holds neither tokenizer.json nor vocab.json with merges.txt"):
+        vocabulary_at(BartForConditionalGeneration, tmp_path / "empty")
