@@ -10,7 +10,7 @@ if __name__ == "__main__":
 import logging
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -25,12 +25,12 @@ from utils.app.progress import progress, start_log
 from utils.data.columns import Record
 from utils.data.places import NO_TEXT, TABLES, is_table, suffix_of
 from utils.data.tokenized import warnings_added_up
-from utils.evaluation.journal import model_identity
 from utils.prediction.inputs import Source, batches
 from utils.prediction.options import MODEL, InferenceOptions
-from utils.prediction.outputs import DELIMITERS, Format, Partial, write_file
+from utils.prediction.outputs import DELIMITERS, Format, write_file
 from utils.prediction.predictor import Predictor
 from utils.runs.outputs import check_output, held
+from utils.runs.unfinished import Unfinished, model_identity
 from utils.tasks import TASKS, find_task, task_of
 from utils.tasks.task import Prediction
 from utils.text.lines import list_in
@@ -125,16 +125,19 @@ def main(argv: Sequence[str] | None = None) -> None:
             for text in form.texts(rows, source.columns):
                 print(text, end="", file=file, flush=True)
         return
-    partial = output.with_name(f"{output.name}.partial")
-    with held(Path(f"{partial}.lock"), f"{partial}: another process is at work on it"):
-        noted = Partial(partial, run.identity())
-        if noted.rows:
-            logger.warning("%s of %s rows were predicted before", f"{noted.rows:,}", f"{source.rows:,}")
-        for part in run.predicted(noted.rows):
-            noted.add([cells for _, cells in part])
-        if source.digest != noted.identity["input"]:
+    partial, identity = output.with_name(f"{output.name}.partial"), run.identity()
+    with (
+        held(Path(f"{partial}.lock"), f"{partial}: another process is at work on it"),
+        closing(Unfinished(partial, identity, "name another --output, or remove the file")) as work,
+    ):
+        if done := sum(map(len, work.values())):
+            logger.warning("%s of %s rows were predicted before", f"{done:,}", f"{source.rows:,}")
+        for part in run.predicted(done):
+            work.add([cells for _, cells in part])
+        if source.digest != identity["input"]:
             raise InputError(f"{source.name}: it changed while it was predicted; remove {partial} and begin anew")
-        write_file(output, form, source, noted)
+        write_file(output, form, source, work)
+        work.finish()
 
 
 @dataclass(frozen=True)
