@@ -107,12 +107,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     if not model_is_first:
         raise InputError(f"the first argument is {first}; allowed: the model, and then FILE and options in any order")
-    check_output("output", args.output)
+    check_output("output", args.output, args.file)
     output = None if args.output is None or is_device(Path(args.output)) else Path(args.output)
     if output is not None:
         start_log()
-        if args.file is not None and output.resolve() == Path(args.file).expanduser().resolve():
-            raise InputError(f"--output is {args.output}, the file that is read; allowed: another one")
     has_rows = args.file is not None and (is_table(args.file) or suffix_of(Path(args.file)) in task.suffixes)
     table = args.file if has_rows else ""
     predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, table)

@@ -72,7 +72,9 @@ def make_shards(options: MakeShardsOptions) -> None:
 
     held_out = find_files("val_input", options.val_input) if options.val_input else []
     places = {path.resolve() for path in held_out}
-    training = [path for path in find_files("input", options.input) if path.resolve() not in places]
+    output = options.output.resolve()  # perhaps in a folder of texts
+    found = (path for path in find_files("input", options.input) if output not in path.resolve().parents)
+    training = [path for path in found if path.resolve() not in places]
     files = [*((path, True) for path in held_out), *((path, False) for path in training)]
     tokenizer = (BartTokenizer if options.task == DENOISING else BertTokenizer).from_pretrained(options.tokenizer)
     plan: dict[str, Any] = {
