@@ -64,6 +64,7 @@ class Unfinished:
         if not replaces:
             raise InputError(f"{problem}: go on with that one, {otherwise}")
         logger.warning("%s: all is done anew", problem)
+        path.unlink()
 
     def _lines(self) -> Iterator[tuple[int, Any]]:
         """The identity and the values, each with the byte where its line ends."""
@@ -82,12 +83,7 @@ class Unfinished:
         return b'[%d, "%b", %b]\n' % (number, digest.encode(), text)
 
     def add(self, value: Any) -> None:
-        """Note a further value, on the disk at once.
-
-        Raises:
-            InputError: the file cannot be written.
-            RunError: the disk is full.
-        """
+        """Note a further value, on the disk at once; RunError where that is full."""
         try:
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -102,11 +98,7 @@ class Unfinished:
         self.done += 1
 
     def values(self) -> Iterator[Any]:
-        """Read the values, in the order in which they were added.
-
-        Raises:
-            RunError: the file has changed.
-        """
+        """Read the values, in the order in which they were added; RunError where the file has changed since."""
         number = 0
         for number, (_, value) in enumerate(self._lines() if self.done else ()):
             if number:
