@@ -89,7 +89,7 @@ def get_set(name: str, options: GetPretrainingDataOptions) -> None:
     done = Unfinished(folder / BEGUN, facts, "name another folder")
     if not done.done and folder.is_dir() and any(path.name not in (".lock", BEGUN) for path in folder.iterdir()):
         raise InputError(f"{folder} holds other files, and is not overwritten: name another folder")
-    place, *files = [*done.values()] or [SETS.get(name, name)]
+    place = next(done.values(), SETS.get(name, name))
     with opening(f"{place} on the Hub"):
         splits, place = load_from_hub(place, streaming=True)
         rows = splits.get("train", next(iter(splits.values())))
@@ -101,7 +101,7 @@ def get_set(name: str, options: GetPretrainingDataOptions) -> None:
                 leftover.unlink()
             if not done.done:
                 done.add(place)
-            count = _fetch(rows, folder, name, options.max_documents, done, dict(files))
+            count = _fetch(rows, folder, name, options.max_documents, done)
             write_json(folder / PROVENANCE, {**facts, "from": place, "documents": count})
             done.finish()
     except OSError as error:
@@ -118,16 +118,10 @@ def _texts(rows: datasets.IterableDataset, field: str | None, where: str) -> dat
     return rows if column == TEXT else rows.rename_column(column, TEXT)
 
 
-def _fetch(
-    rows: datasets.IterableDataset,
-    folder: Path,
-    name: str,
-    limit: int | None,
-    done: Unfinished,
-    digests: Mapping[str, str],
-) -> int:
-    """Write the files of a set that are not there with these digests; return the number of documents in all files."""
+def _fetch(rows: datasets.IterableDataset, folder: Path, name: str, limit: int | None, done: Unfinished) -> int:
+    """Write the files of a set that are not there as `done` knows them; return the number of documents in all files."""
     count, files = 0, rows.num_shards
+    digests = dict(islice(done.values(), 1, None))
     with progress(name, limit, "documents") as shown:
         for number in range(files):
             path = folder / f"{number:05d}-of-{files:05d}.parquet"

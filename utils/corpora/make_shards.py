@@ -18,13 +18,13 @@ import logging
 import math
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -35,7 +35,7 @@ from utils.app.cli import parse_dataclass
 from utils.app.errors import unwritable
 from utils.app.progress import progress, start_log
 from utils.corpora.documents import find_files, pieces_of
-from utils.corpora.shard_cluster import cluster_of, run_stage
+from utils.corpora.shard_cluster import Numbers, cluster_of, run_stage
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, MakeShardsOptions, Work
 from utils.corpora.shard_stages import (
     HASHES_AT_ONCE,
@@ -51,9 +51,6 @@ from utils.corpora.shard_stages import (
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
 from utils.runs.outputs import difference, file_digest, held, writable_folder
 from utils.runs.unfinished import Unfinished
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 logger = logging.getLogger("utils.corpora.make_shards")
 DONE = "done.jsonl"  # in WORK: what is done of a run that could go on
@@ -103,7 +100,7 @@ def make_shards(options: MakeShardsOptions) -> None:
         shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
         tokenizer.save_pretrained(folder / TOKENIZER)
         try:
-            manifest = plan | _make(client, done, work, files, sources)
+            manifest = plan | _make(partial(run_stage, client, done, work), work, files, sources)
             write_json(folder / MANIFEST, manifest)
         except InputError:  # this run cannot go on, but one with other input may follow
             done.finish()
@@ -167,14 +164,13 @@ def _alone(folder: Path, record: Mapping[str, Any]) -> Iterator[Unfinished]:
 
 
 def _make(
-    client: Client | None,
-    done: Unfinished,
+    run: Callable[..., list[Numbers]],
     work: Work,
     files: Sequence[tuple[Path, bool]],
-    sources: Sequence[dict[str, Any]],
+    sources: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Run all stages; return the part of the manifest that depends on the texts."""
-    options, run = work.options, partial(run_stage, client, done, work)
+    """Run all stages by `run`; return the part of the manifest that depends on the texts."""
+    options = work.options
     pieces = chain.from_iterable(pieces_of(path, options.text_field, is_val) for path, is_val in files)
     numbered = {f"{number:06d}": (number, piece) for number, piece in enumerate(pieces)}
     read = run("reading", hash_documents, numbered)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("utils.corpora.make_shards")
 CONNECT_SECONDS = 5
 Tasks = Mapping[str, tuple[object, ...]]  # name -> arguments
-Result = tuple[dict[str, Any], dict[str, str]]  # numbers of a task, and the digest of each file that it wrote
+Numbers = dict[str, Any]  # what a task found
+Result = tuple[Numbers, dict[str, str]]  # with the digest of each file that it wrote
 
 
 @contextmanager
@@ -100,11 +101,7 @@ def _without_program(who: str) -> RunError:
 
 
 def finish(earlier: Result | None, function: Callable[..., StageResult], work: Work, *arguments: object) -> Result:
-    """Call a function of a stage, unless an earlier run has done so and its files are as they were.
-
-    Returns:
-        Its numbers, and the digest of each file that it wrote.
-    """
+    """Return the result of a function of a stage: an earlier one, if its files are as they were, else a new one."""
     with suppress(OSError):  # a file is missing, or cannot be read
         if earlier and all(file_digest(work.folder / name) == digest for name, digest in earlier[1].items()):
             return earlier
@@ -114,7 +111,7 @@ def finish(earlier: Result | None, function: Callable[..., StageResult], work: W
 
 def run_stage(
     client: Client | None, done: Unfinished, work: Work, what: str, function: Callable[..., StageResult], tasks: Tasks
-) -> list[dict[str, Any]]:
+) -> list[Numbers]:
     """Run the tasks of a stage, and return the numbers of all, in order; no other files stay where theirs lie.
 
     Args:

@@ -48,6 +48,8 @@ def test_values_are_read_by_the_runs_that_follow(file: Path) -> None:
     with closing(Unfinished(file, RUN, "")) as work:
         work.finish()
     assert not file.exists() and noted(file) == []
+    add(file, *VALUES, identity={})
+    assert noted(file, {}) == VALUES
 
 
 def test_every_flipped_bit_is_seen(file: Path) -> None:
