@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from shutil import rmtree
-from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,6 +36,7 @@ from bart.modeling.pretrained import PretrainedModel
 from bert.configuration.configuration_bert import BertConfig
 from utils.app.cli import option, parse_dataclass
 from utils.app.errors import RunError
+from utils.corpora.data_directory import building
 from utils.data.options import Place
 from utils.models.loading import SOURCE_TOKENIZER, LoadedModel
 from utils.prediction.options import TrainedModelOptions
@@ -46,7 +45,6 @@ from utils.tasks import TASKS, find_task, task_of
 
 SUFFIXES = {"onnx": ".onnx", "torch_export": ".pt2"}  # of each format's files
 PACKAGES = ("onnx", "onnxscript", "onnxruntime")  # which the first format needs, and nothing else here
-LEFTOVER = ".export-"  # begins the name of the folder in which files are made
 OPSET = 18  # which torch's exporter writes without a conversion
 MOST_IN_ONE_FILE = 1 << 30  # bytes of weights; protobuf ends at 2 GiB, and above this they get a file of their own
 # The largest difference from torch's results, as a share of the largest of these. fp32 rounds by 2^-24, and a result is
@@ -303,8 +301,7 @@ def export(loaded: LoadedModel[Any], folder: PathName, format: str = "onnx") -> 
         RunError: a difference is larger than rounding makes it; then nothing is written.
     """
     folder, model = checked_folder(folder, format), loaded.model.eval()
-    with TemporaryDirectory(prefix=LEFTOVER, dir=folder) as name:
-        temporary = Path(name)
+    with building(folder) as temporary:
         model.save_config(temporary)
         loaded.tokenizer.save_pretrained(temporary)
         if loaded.source_tokenizer is not None:
@@ -324,8 +321,6 @@ def export(loaded: LoadedModel[Any], folder: PathName, format: str = "onnx") -> 
             worst[name] = max(worst[name], (difference, allowed))
         for name, (difference, allowed) in worst.items():
             print(f"{name}{SUFFIXES[format]}: differs from torch by {difference:.1e}; rounding allows {allowed:.1e}")
-        for file in temporary.iterdir():
-            file.rename(folder / file.name)
 
 
 def checked_folder(path: PathName, format: str) -> Path:
@@ -340,9 +335,7 @@ def checked_folder(path: PathName, format: str) -> Path:
     if missing:
         raise InputError(f"--format onnx needs {', '.join(missing)}; run: pip install {' '.join(missing)}")
     folder = writable_folder("--output", path)
-    for leftover in folder.glob(f"{LEFTOVER}*"):  # of an export that was killed
-        rmtree(leftover)
-    if any(folder.iterdir()):
+    if any(folder.iterdir()) and not any(folder.glob(".*.building")):  # of an export that was killed
         raise InputError(f"--output {folder} is not empty; allowed: a folder that is new or empty")
     return folder
 

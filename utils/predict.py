@@ -10,7 +10,7 @@ if __name__ == "__main__":
 import logging
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
@@ -27,12 +27,12 @@ from utils.data.options import Place
 from utils.data.places import TABLES, is_table, suffix_of
 from utils.data.table_options import InputOptions
 from utils.data.tokenized import warnings_added_up
-from utils.evaluation.journal import model_identity
 from utils.prediction.inputs import Source, batches
 from utils.prediction.options import MODEL, InferenceOptions
-from utils.prediction.outputs import DELIMITERS, Format, Partial, write_file
+from utils.prediction.outputs import DELIMITERS, Format, write_file
 from utils.prediction.predictor import Predictor
 from utils.runs.outputs import check_output, held
+from utils.runs.unfinished import Unfinished, model_identity
 from utils.tasks import TASKS, find_task, task_of
 from utils.tasks.task import Prediction
 from utils.text.lines import NO_TEXT, list_in
@@ -110,12 +110,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     if not model_is_first:
         raise InputError(f"the first argument is {first}; allowed: the model, and then FILE and options in any order")
-    check_output("output", args.output)
+    check_output("output", args.output, args.file)
     output = None if args.output is None or is_device(Path(args.output)) else Path(args.output)
     if output is not None:
         start_log()
-        if args.file is not None and output.resolve() == Path(args.file).expanduser().resolve():
-            raise InputError(f"--output is {args.output}, the file that is read; allowed: another one")
     has_rows = args.file is not None and (is_table(args.file) or suffix_of(Path(args.file)) in task.suffixes)
     place = Place(args.file if has_rows else "", tables=args.tables)
     predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, place)
@@ -128,16 +126,19 @@ def main(argv: Sequence[str] | None = None) -> None:
             for text in form.texts(rows, source.columns):
                 print(text, end="", file=file, flush=True)
         return
-    partial = output.with_name(f"{output.name}.partial")
-    with held(Path(f"{partial}.lock"), f"{partial}: another process is at work on it"):
-        noted = Partial(partial, run.identity())
-        if noted.rows:
-            logger.warning("%s of %s rows were predicted before", f"{noted.rows:,}", f"{source.rows:,}")
-        for part in run.predicted(noted.rows):
-            noted.add([cells for _, cells in part])
-        if source.digest != noted.identity["input"]:
+    partial, identity = output.with_name(f"{output.name}.partial"), run.identity()
+    with (
+        held(Path(f"{partial}.lock"), f"{partial}: another process is at work on it"),
+        closing(Unfinished(partial, identity, "name another --output, or remove the file")) as work,
+    ):
+        if done := sum(map(len, work.values())):
+            logger.warning("%s of %s rows were predicted before", f"{done:,}", f"{source.rows:,}")
+        for part in run.predicted(done):
+            work.add([cells for _, cells in part])
+        if source.digest != identity["input"]:
             raise InputError(f"{source.name}: it changed while it was predicted; remove {partial} and begin anew")
-        write_file(output, form, source, noted)
+        write_file(output, form, source, work)
+        work.finish()
 
 
 @dataclass(frozen=True)

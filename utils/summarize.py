@@ -60,7 +60,7 @@ class SummarizeArguments:
 def main(argv: Sequence[str] | None = None) -> None:
     text = "Summarise a file or standard input, however long, and print one summary a line."
     args = parse_dataclass(SummarizeArguments, argv, text)
-    check_output("output", args.output)
+    check_output("output", args.output, args.file)
     has_rows = args.file is not None and is_table(args.file)
     check_fields(args.file, source_field=args.source_field)
     texts = [] if has_rows else read_documents(args.lines, args.file)

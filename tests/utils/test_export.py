@@ -17,6 +17,7 @@ from bart.modeling.heads import BartForTokenClassification
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.tiny_run import SIZES, tiny_bart
+from tests.utils.corpora.test_data_directory import fill_and_be_killed
 from utils import export
 from utils.app.errors import RunError
 from utils.models.loading import LoadedModel
@@ -133,10 +134,12 @@ def tagger() -> LoadedModel[Any]:
 
 
 def test_torch_runs_its_own_format(tmp_path: Path) -> None:
-    loaded, killed = tagger(), tmp_path / "out/.export-x"
-    killed.mkdir(parents=True)
+    loaded = tagger()
+    (tmp_path / "out").mkdir()
+    fill_and_be_killed(tmp_path / "out", ["config.json", "other"], 1)
     export.export(loaded, tmp_path / "out", "torch_export")
-    assert not killed.exists()
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"config.json", "model.pt2", "tokenizer.json"}
+    assert not {path.name for path in (tmp_path / "out").iterdir()} & {"other", ".out.building"}
     run = torch.export.load(tmp_path / "out/model.pt2").module()
     inputs = loaded.tokenizer(TEXTS, padding=True, return_tensors="pt")
     with torch.no_grad():

@@ -294,8 +294,19 @@ def test_a_killed_run_goes_on(models: dict[str, str], tmp_path: Path, monkeypatc
         predict(*words, output)
     assert not output.exists()
     noted = partial.read_bytes()
-    for torn in (noted, noted[:-20], noted + b'[{"predic'):
-        partial.write_bytes(torn)
+    first, *lines = noted.splitlines(keepends=True)
+    flipped = lines[1].replace(b"0.3", b"0.7").replace(b"0.4", b"0.6")  # of probabilities
+    assert len(lines) == 3 and flipped != lines[1]
+    for left, damaged in (
+        (33, lines),
+        (17, [*lines[:2], lines[2][:-20]]),
+        (33, [*lines, b'[{"predic']),
+        (1, [lines[0], lines[2]]),
+        (17, [*lines[:2], *lines[1:]]),
+        (1, [lines[0], flipped, lines[2]]),
+        (1, [lines[0], b"\xff\n", *lines[1:]]),
+    ):
+        partial.write_bytes(first + b"".join(damaged))
         output.unlink(missing_ok=True)
         predicted[:] = []
         monkeypatch.setattr(Predictor, "__call__", call)
@@ -304,16 +315,16 @@ def test_a_killed_run_goes_on(models: dict[str, str], tmp_path: Path, monkeypatc
             (["--max_source_length", "9"], "its settings max_source_length is 64"),
             (["--text_field", "note"], r"its columns is \['text'\], this run's is \['note'\]"),
         ):
-            with pytest.raises(InputError, match=f"out.csv.partial holds predictions of another run \\({change}"):
+            with pytest.raises(InputError, match=f"out.csv.partial holds the progress of another run \\({change}"):
                 predict(*words, output, *options)
         monkeypatch.setattr(Predictor, "__call__", lambda *args: predicted.append(len(args[1])) or call(*args))
         predict(*words, output)
         assert output.read_bytes() == whole.read_bytes()
-        assert 0 < sum(predicted) < len(ROWS) * 3
+        assert sum(predicted) == len(ROWS) * 3 - left
         assert not partial.exists()
     partial.write_bytes(noted)
     write(file, ROWS)
-    with pytest.raises(InputError, match="holds predictions of another run \\(its input is"):
+    with pytest.raises(InputError, match="holds the progress of another run \\(its input is"):
         predict(*words, output)
     partial.write_text("mine")
     with pytest.raises(InputError, match="another run \\(its first line cannot be read\\)"):

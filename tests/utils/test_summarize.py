@@ -368,3 +368,12 @@ def test_from_a_shell_the_warning_goes_to_standard_error(export: Path) -> None:
     assert done.stdout == one_by_one(export, DOCUMENTS[1:2])[0] + "\n"
     [line] = done.stderr.splitlines()
     assert line.startswith(f"longer than 64 tokens: 1 of 1 documents, the longest with {tokens(DOCUMENTS[1])}; split")
+
+
+def test_an_input_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_text("a text\n")
+    (tmp_path / "link.txt").symlink_to("in.txt")
+    for name in ("in.txt", "link.txt"):
+        with pytest.raises(InputError, match=f"--output is {tmp_path}/{name}, the file that is read; allowed: another"):
+            main(["model", str(tmp_path / "in.txt"), "--lines", "--output", str(tmp_path / name)])
+    assert (tmp_path / "in.txt").read_text() == "a text\n"

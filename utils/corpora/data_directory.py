@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from glob import escape
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +18,7 @@ from utils.data.parallel_text import SIDES
 from utils.data.splits import SPLITS
 from utils.data.tables import Row
 from utils.runs.outputs import difference, held, write_whole
+from utils.runs.run_directory import remove
 
 PAIR_FILES = tuple(f"{split}.{side}" for split in SPLITS for side in SIDES)
 PROVENANCE, DROPPED = "provenance.json", "dropped.jsonl"
@@ -64,11 +66,11 @@ def making(folder: Path, facts: Mapping[str, Any], splits: Sequence[str] = SPLIT
         RunError: the disk is full.
     """
     try:
-        with _building(folder) as building:
+        with building(folder) as place:
             with ExitStack() as stack:
                 names = [f"{split}.{side}" for split in splits for side in SIDES]
-                files = {name: stack.enter_context((building / name).open("wb")) for name in names}
-                data = DataWriter(building, files, facts)
+                files = {name: stack.enter_context((place / name).open("wb")) for name in names}
+                data = DataWriter(place, files, facts)
                 yield data
             reasons = dict(Counter(row["reason"] for row in data.dropped).most_common())
             if empty := [split for split, count in data.written.items() if not count]:
@@ -77,9 +79,9 @@ def making(folder: Path, facts: Mapping[str, Any], splits: Sequence[str] = SPLIT
                     f"{folder}: no examples for {' and '.join(empty)}{dropped}; "
                     "allowed: more examples, or files that are split already"
                 )
-            write_json(building / PROVENANCE, {**data.facts, "examples": data.written, "dropped": reasons})
+            write_json(place / PROVENANCE, {**data.facts, "examples": data.written, "dropped": reasons})
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in data.dropped)
-            write_whole(building / DROPPED, "".join(lines))
+            write_whole(place / DROPPED, "".join(lines))
     except OSError as error:
         raise unwritable(str(folder), error) from None
     print(f"{folder}: {', '.join(f'{count:,} {split}' for split, count in data.written.items())} examples")
@@ -90,39 +92,52 @@ def making(folder: Path, facts: Mapping[str, Any], splits: Sequence[str] = SPLIT
 
 
 @contextmanager
-def _building(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder for the files of a data directory; they take their place once all went well.
+def building(folder: Path, is_shared: bool = False) -> Iterator[Path]:
+    """Yield an empty folder, whose files take their place in another one once all went well.
 
-    It lies in the data directory, or beside it where there is none yet, and so on the same disk. Its name is fixed, so
-    that the next run deletes what a run that was killed has left.
+    It lies in that folder, or beside it where there is none yet, and so on the same disk. Its name is fixed, so that
+    the next run removes what a run that was killed has left, the files among them that had taken their place.
+
+    Args:
+        is_shared: files of others may lie there.
 
     Raises:
-        InputError: something is in the data directory already, or another run is at work there.
+        InputError: something is there already, or another run is at work there.
     """
     place = folder.resolve()
     exists = place.is_dir()
     workplace = (place if exists else place.parent) / f".{place.name}.building"
-    workplace.mkdir(parents=True, exist_ok=True)
+    made, moved = workplace / "data", workplace / "moved"
+    moved.mkdir(parents=True, exist_ok=True)
     with held(workplace / ".lock", f"{folder}: another run is making it"):
         try:
+            _take_back(place, made, moved)
             # Under the lock, since another run may have made it until then.
             taken = any(path != workplace for path in place.iterdir()) if place.is_dir() else place.exists()
-            if taken:
+            if taken and not is_shared:
                 raise InputError(
                     f"{folder} is there already and is not overwritten: move it away, or name another folder"
                 )
-            building = workplace / "data"
-            if building.exists():
-                shutil.rmtree(building)
-            building.mkdir()
-            yield building
+            shutil.rmtree(made, ignore_errors=True)
+            made.mkdir()
+            yield made
             if exists:  # it may be a mount point, or lie where this user may not rename, so it stays
-                for made in sorted(building.iterdir(), key=lambda made: made.name == PROVENANCE):
-                    made.rename(place / made.name)  # a set without the last one is not whole
+                for path in sorted(made.iterdir(), key=lambda path: path.name == PROVENANCE):
+                    (moved / path.name).touch()
+                    path.rename(place / path.name)  # a set without the last one is not whole
             else:
-                building.rename(place)
+                made.rename(place)
         finally:
+            _take_back(place, made, moved)
             shutil.rmtree(workplace, ignore_errors=True)
+
+
+def _take_back(place: Path, made: Path, moved: Path) -> None:
+    """Remove files that have taken their place, unless all of them have."""
+    if made.is_dir() and any(made.iterdir()):
+        for path in moved.iterdir():
+            remove(place, escape(path.name))
+            path.unlink()
 
 
 def is_made(folder: Path, facts: Mapping[str, Any]) -> bool:

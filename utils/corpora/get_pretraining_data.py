@@ -13,6 +13,7 @@ if __name__ == "__main__":
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -30,7 +31,8 @@ from utils.corpora.data_directory import PROVENANCE
 from utils.corpora.documents import gathered
 from utils.data.places import HUB_NAME
 from utils.data.published import load_from_hub, opening
-from utils.runs.outputs import difference, held, writable_folder
+from utils.runs.outputs import difference, file_digest, held, writable_folder
+from utils.runs.unfinished import Unfinished
 
 if TYPE_CHECKING:
     import datasets
@@ -44,7 +46,7 @@ SETS = {
     "openwebtext": "Skylion007/openwebtext",
     "books": "sedthh/gutenberg_english",
 }
-TEXT, BEGUN = "text", ".begun.json"
+TEXT, BEGUN = "text", ".begun.jsonl"
 GROUP = 1 << 24  # characters of a row group
 
 
@@ -78,44 +80,33 @@ def get_set(name: str, options: GetPretrainingDataOptions) -> None:
     """
     folder = options.folder / name.replace("/", "-").replace(":", "-")
     facts = {"set": name, "text_field": options.text_field, "max_documents": options.max_documents}
-    begun = _facts_in(folder, facts)
     if (folder / PROVENANCE).exists():
+        stored = read_json(folder / PROVENANCE)
+        if changed := difference({key: stored.get(key) for key in facts}, facts):
+            raise InputError(f"{folder} is there already, made otherwise ({changed}): name another folder")
         print(f"{folder}: is there already")
         return
-    place = begun.get("from", SETS.get(name, name))
+    done = Unfinished(folder / BEGUN, facts, "name another folder")
+    if not done.done and folder.is_dir() and any(path.name not in (".lock", BEGUN) for path in folder.iterdir()):
+        raise InputError(f"{folder} holds other files, and is not overwritten: name another folder")
+    place = next(done.values(), SETS.get(name, name))
     with opening(f"{place} on the Hub"):
         splits, place = load_from_hub(place, streaming=True)
         rows = splits.get("train", next(iter(splits.values())))
         rows = _texts(rows, options.text_field, place)
     try:
         writable_folder("FOLDER", folder)
-        with held(folder / ".lock", f"{folder}: another run is fetching it"):
+        with held(folder / ".lock", f"{folder}: another run is fetching it"), closing(done):
             for leftover in folder.glob(".*.tmp"):  # of a process that was killed
                 leftover.unlink()
-            write_json(folder / BEGUN, {**facts, "from": place})
-            count = _fetch(rows, folder, name, options.max_documents)
+            if not done.done:
+                done.add(place)
+            count = _fetch(rows, folder, name, options.max_documents, done)
             write_json(folder / PROVENANCE, {**facts, "from": place, "documents": count})
-            (folder / BEGUN).unlink()
+            done.finish()
     except OSError as error:
         raise unwritable(str(folder), error) from None
     print(f"{folder}: {count:,} documents of {place}")
-
-
-def _facts_in(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of the run, finished or not, that has written to the folder; {} where none has.
-
-    Raises:
-        InputError: that run had other options, or other files are there.
-    """
-    for name in (PROVENANCE, BEGUN):
-        if (folder / name).exists():
-            stored = read_json(folder / name)
-            if changed := difference({key: stored.get(key) for key in facts}, facts):
-                raise InputError(f"{folder} is there already, made otherwise ({changed}): name another folder")
-            return stored
-    if folder.is_dir() and any(path.name != ".lock" for path in folder.iterdir()):
-        raise InputError(f"{folder} holds other files, and is not overwritten: name another folder")
-    return {}
 
 
 def _texts(rows: datasets.IterableDataset, field: str | None, where: str) -> datasets.IterableDataset:
@@ -127,16 +118,17 @@ def _texts(rows: datasets.IterableDataset, field: str | None, where: str) -> dat
     return rows if column == TEXT else rows.rename_column(column, TEXT)
 
 
-def _fetch(rows: datasets.IterableDataset, folder: Path, name: str, limit: int | None) -> int:
-    """Write the files of a set that are not there yet; return the number of documents in all files."""
+def _fetch(rows: datasets.IterableDataset, folder: Path, name: str, limit: int | None, done: Unfinished) -> int:
+    """Write the files of a set that are not there as `done` knows them; return the number of documents in all files."""
     count, files = 0, rows.num_shards
+    digests = dict(islice(done.values(), 1, None))
     with progress(name, limit, "documents") as shown:
         for number in range(files):
             path = folder / f"{number:05d}-of-{files:05d}.parquet"
             left = None if limit is None else limit - count
             if left == 0:
                 break
-            if path.exists():
+            if path.exists() and file_digest(path) == digests.get(path.name):
                 count += parquet.read_metadata(path).num_rows
                 shown.begin(count)
                 continue
@@ -144,6 +136,7 @@ def _fetch(rows: datasets.IterableDataset, folder: Path, name: str, limit: int |
             for group in _write(path, _read(texts, name)):
                 count += group
                 shown.update(group)
+            done.add([path.name, file_digest(path)])
     return count
 
 

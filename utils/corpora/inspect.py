@@ -30,6 +30,7 @@ from utils.app.charts import Chart, draw, histograms
 from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.app.tables import plain_table
+from utils.corpora.data_directory import PAIR_FILES
 from utils.corpora.inspect_shards import describe_shards, inspect_shards
 from utils.data.parallel_text import SIDES, pair_paths, paired
 from utils.data.shard_format import MANIFEST
@@ -74,7 +75,7 @@ class InspectOptions:
 
     def __post_init__(self) -> None:
         for name in ("json", "picture"):
-            check_output(name, getattr(self, name))
+            check_output(name, getattr(self, name), *(self.data_dir / file for file in PAIR_FILES))
 
 
 def length_facts(lengths: np.ndarray, limits: Sequence[int]) -> dict[str, Any]:

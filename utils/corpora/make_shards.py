@@ -18,12 +18,13 @@ import logging
 import math
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -34,7 +35,7 @@ from utils.app.cli import parse_dataclass
 from utils.app.errors import unwritable
 from utils.app.progress import progress, start_log
 from utils.corpora.documents import find_files, pieces_of
-from utils.corpora.shard_cluster import cluster_of, run_stage
+from utils.corpora.shard_cluster import Numbers, cluster_of, run_stage
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, MakeShardsOptions, Work
 from utils.corpora.shard_stages import (
     HASHES_AT_ONCE,
@@ -49,12 +50,10 @@ from utils.corpora.shard_stages import (
 )
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
 from utils.runs.outputs import difference, file_digest, held, writable_folder
-
-if TYPE_CHECKING:
-    from distributed import Client
+from utils.runs.unfinished import Unfinished
 
 logger = logging.getLogger("utils.corpora.make_shards")
-BEGUN = "options.json"  # in WORK: the record of a run that could go on
+DONE = "done.jsonl"  # in WORK: what is done of a run that could go on
 
 
 def make_shards(options: MakeShardsOptions) -> None:
@@ -70,7 +69,9 @@ def make_shards(options: MakeShardsOptions) -> None:
 
     held_out = find_files("val_input", options.val_input) if options.val_input else []
     places = {path.resolve() for path in held_out}
-    training = [path for path in find_files("input", options.input) if path.resolve() not in places]
+    output = options.output.resolve()  # perhaps in a folder of texts
+    found = (path for path in find_files("input", options.input) if output not in path.resolve().parents)
+    training = [path for path in found if path.resolve() not in places]
     files = [*((path, True) for path in held_out), *((path, False) for path in training)]
     tokenizer = (BartTokenizer if options.task == DENOISING else BertTokenizer).from_pretrained(options.tokenizer)
     plan: dict[str, Any] = {
@@ -95,19 +96,16 @@ def make_shards(options: MakeShardsOptions) -> None:
     folder = writable_folder("--output", options.output).resolve()
     record = plan | {"source": sources}
     work = Work(options, folder, plan["vocabulary"], plan["vocab_size"])
-    with _alone(options.output, record), cluster_of(options, folder) as client:
-        write_json(folder / WORK / BEGUN, record)
+    with _alone(options.output, record) as done, cluster_of(options, folder) as client:
+        shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
         tokenizer.save_pretrained(folder / TOKENIZER)
         try:
-            manifest = plan | _make(client, work, files, sources)
-            for leftover in folder.glob("*/.*.tmp"):  # of a process that was killed
-                leftover.unlink()
+            manifest = plan | _make(partial(run_stage, client, done, work), work, files, sources)
             write_json(folder / MANIFEST, manifest)
         except InputError:  # this run cannot go on, but one with other input may follow
-            shutil.rmtree(folder / TOKENIZER)
-            (folder / WORK / BEGUN).unlink()
+            done.finish()
             raise
-        (folder / WORK / BEGUN).unlink()
+        done.finish()
     _report(options.output, manifest)
 
 
@@ -126,7 +124,10 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
             return {f"{n}, {file['name']},": {name: file[name] for name in names} for n, file in enumerate(files, 1)}
 
         stored = {**{name: manifest.get(name) for name in plan}, "source": numbered(of_files)}
-        _refuse(folder, difference(stored, {**plan, "source": numbered(sources)}), "holds shards made otherwise")
+        if changed := difference(stored, {**plan, "source": numbered(sources)}):
+            raise InputError(
+                f"--output {folder} holds shards made otherwise ({changed}): name another folder, or delete it"
+            )
         shutil.rmtree(folder / WORK, ignore_errors=True)
         return True
     if folder.exists() and not folder.is_dir():
@@ -136,29 +137,26 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
     return False
 
 
-def _refuse(folder: Path, changed: str | None, what: str) -> None:
-    if changed:
-        raise InputError(f"--output {folder} {what} ({changed}): name another folder, or delete it")
-
-
 @contextmanager
-def _alone(folder: Path, record: dict[str, Any]) -> Iterator[None]:
-    """Keep other runs out of the folder, and refuse what a run with other texts or options has left there.
+def _alone(folder: Path, record: Mapping[str, Any]) -> Iterator[Unfinished]:
+    """Keep other runs out of the folder, and yield what is done of this one; refuse what other texts or options left.
 
-    The files of an unfinished run stay as long as its record BEGUN does.
+    The files of an unfinished run stay as long as something is noted in DONE.
     """
     work = folder / WORK
     try:
-        for name in ("documents", "repeats", "examples", "shards"):
-            (work / name).mkdir(parents=True, exist_ok=True)
+        for stage in ("documents", "repeats", "examples"):
+            (work / stage).mkdir(parents=True, exist_ok=True)
         with held(work / ".lock", f"--output {folder}: another run is making it"):
-            if (work / BEGUN).exists():
-                _refuse(folder, difference(read_json(work / BEGUN), record), "holds what another run has begun")
+            done = Unfinished(work / DONE, record, f"name another --output, or delete {folder}")
             try:
-                yield
+                yield done
             finally:
-                if not (work / BEGUN).exists():
+                done.close()
+                if not done.path.exists():
                     shutil.rmtree(work, ignore_errors=True)
+                    if not (folder / MANIFEST).exists():
+                        shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
     except OSError as error:
         if error.errno is None:
             raise
@@ -166,26 +164,29 @@ def _alone(folder: Path, record: dict[str, Any]) -> Iterator[None]:
 
 
 def _make(
-    client: Client | None, work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[dict[str, Any]]
+    run: Callable[..., list[Numbers]],
+    work: Work,
+    files: Sequence[tuple[Path, bool]],
+    sources: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Run all stages; return the part of the manifest that depends on the texts."""
+    """Run all stages by `run`; return the part of the manifest that depends on the texts."""
     options = work.options
     pieces = chain.from_iterable(pieces_of(path, options.text_field, is_val) for path, is_val in files)
     numbered = {f"{number:06d}": (number, piece) for number, piece in enumerate(pieces)}
-    read = run_stage(client, "reading", hash_documents, work, "documents", numbered)
+    read = run("reading", hash_documents, numbered)
     counts = [record["documents"] for record in read]
     dropped = sum((Counter(record["dropped"]) for record in read), Counter())
     if not sum(counts):
         raise InputError(f"--input {' '.join(options.input)}: no text in it{_reasons(dropped)}")
     parts = 1 + sum(counts) // HASHES_AT_ONCE
     by_hash = {f"{part:06d}": (part, parts) for part in range(parts)}
-    run_stage(client, "looking for repeats", find_repeats, work, "repeats", by_hash)
+    run("looking for repeats", find_repeats, by_hash)
     firsts = np.cumsum([0, *counts])[:-1].tolist()
     lowest = min((record["lowest"] for record in read if record["lowest"]), default=0.0)
     # At least one document is held out, by its hash too.
     ratio = max(options.val_ratio, math.nextafter(lowest, 1)) if options.val_ratio else 0.0
     with_firsts = {name: (*piece, first, ratio) for (name, piece), first in zip(numbered.items(), firsts, strict=True)}
-    made = run_stage(client, "tokenising", make_examples, work, "examples", with_firsts)
+    made = run("tokenising", make_examples, with_firsts)
     dropped = sum((Counter(record["dropped"]) for record in made), dropped)
     kept = sum(record["kept"] for record in made)
     undivided = sum(record["undivided"] for record in made)
@@ -206,7 +207,7 @@ def _make(
                 f"documents of all: {kept:,}, and an empty line ends one"
             )
     named = {shard.name.replace("/", "-"): (shard,) for shard in shards}
-    written = run_stage(client, "writing", write_shard, work, "shards", named)
+    written = run("writing", write_shard, named)
     splits: dict[str, list[dict[str, Any]]] = {split: [] for split in SHARD_SPLITS}
     for shard, record in zip(shards, written, strict=True):
         facts = {"file": shard.name, "bin": options.bins[shard.group % len(options.bins)]}

@@ -1,7 +1,7 @@
 """The Dask cluster that makes shards, and the stages of that work run on it.
 
-A stage is many tasks. Each leaves its files and a record of them, so that a run goes on with what one that was killed
-has finished.
+A stage is many tasks. What each has finished is noted with digests of its files, so that a run goes on with what one
+that was killed has finished.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import logging
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError
-from bart.files import read_json, write_json
 from utils.app.errors import RunError, brief
 from utils.app.progress import progress
 from utils.corpora.shard_options import WORK, MakeShardsOptions, Work
-from utils.corpora.shard_stages import StageRecord
+from utils.corpora.shard_stages import StageResult
+from utils.runs.outputs import file_digest
+from utils.runs.unfinished import Unfinished
 
 if TYPE_CHECKING:
     from distributed import Client, LocalCluster
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("utils.corpora.make_shards")
 CONNECT_SECONDS = 5
 Tasks = Mapping[str, tuple[object, ...]]  # name -> arguments
+Numbers = dict[str, Any]  # what a task found
+Result = tuple[Numbers, dict[str, str]]  # with the digest of each file that it wrote
 
 
 @contextmanager
@@ -97,47 +100,61 @@ def _without_program(who: str) -> RunError:
     return RunError(f"--scheduler: its {who} cannot load this program; start them as it is, with PYTHONPATH={root}")
 
 
-def recorded(function: Callable[..., StageRecord], record: str, *arguments: object) -> None:
-    """Call a function of a stage, and write what it returns: the sign that it has finished."""
-    write_json(Path(record), function(*arguments))
+def finish(earlier: Result | None, function: Callable[..., StageResult], work: Work, *arguments: object) -> Result:
+    """Return the result of a function of a stage: an earlier one, if its files are as they were, else a new one."""
+    with suppress(OSError):  # a file is missing, or cannot be read
+        if earlier and all(file_digest(work.folder / name) == digest for name, digest in earlier[1].items()):
+            return earlier
+    numbers, files = function(work, *arguments)
+    return numbers, {str(path.relative_to(work.folder)): file_digest(path) for path in files}
 
 
 def run_stage(
-    client: Client | None, what: str, function: Callable[..., StageRecord], work: Work, stage: str, tasks: Tasks
-) -> list[StageRecord]:
-    """Run the tasks of a stage that no run has finished yet, and return the records of all, in order.
+    client: Client | None, done: Unfinished, work: Work, what: str, function: Callable[..., StageResult], tasks: Tasks
+) -> list[Numbers]:
+    """Run the tasks of a stage, and return the numbers of all, in order; no other files stay where theirs lie.
 
     Args:
         client: of the workers; None to run them here.
+        done: what earlier runs have finished; it gets what this one finishes.
 
     Raises:
         RunError: workers died, or cannot load this program.
     """
-    records = {name: work.path(stage, f"{name}.json") for name in tasks}
-    todo = [name for name, record in records.items() if not record.exists()]
+    results = {name: (numbers, files) for stage, name, numbers, files in done.values() if stage == what}
+    with progress(what, len(tasks), "tasks") as shown:
+        calls = {name: (results.get(name), function, work, *arguments) for name, arguments in tasks.items()}
+        for name, result in _finished(client, what, calls):
+            if result != results.get(name):
+                done.add([what, name, *result])
+                results[name] = result
+            shown.update()
+    written = {work.folder / file for name in tasks for file in results[name][1]}
+    for folder in {path.parent for path in written}:
+        for path in {*folder.iterdir()} - written:
+            path.unlink(missing_ok=True)
+    return [results[name][0] for name in tasks]
+
+
+def _finished(client: Client | None, what: str, calls: Tasks) -> Iterator[tuple[str, Result]]:
+    """The name and the result of each call of `finish`, as they end."""
     if client is None:
-        for name in progress(what, len(todo), "tasks", todo):
-            recorded(function, str(records[name]), work, *tasks[name])
-        return [read_json(record) for record in records.values()]
+        yield from ((name, finish(*arguments)) for name, arguments in calls.items())
+        return
     from distributed import CancelledError, as_completed
     from distributed.comm import CommClosedError
     from distributed.scheduler import KilledWorker
 
-    futures = [client.submit(recorded, function, str(records[name]), work, *tasks[name], pure=False) for name in todo]
-    with progress(what, len(tasks), "tasks") as shown:
-        shown.begin(len(tasks) - len(todo))
-        try:
-            for future in as_completed(futures):
-                future.result()
-                future.release()
-                shown.update()
-        except (KilledWorker, CommClosedError, CancelledError) as error:
-            raise RunError(
-                f"{what}: worker processes or their scheduler have died, perhaps for want of memory "
-                f"({type(error).__name__}); the same command goes on"
-            ) from None
-        except RuntimeError as error:
-            if "deserialization of the task graph" not in str(error):
-                raise
-            raise _without_program("process") from None
-    return [read_json(record) for record in records.values()]
+    futures = {client.submit(finish, *arguments, pure=False): name for name, arguments in calls.items()}
+    try:
+        for future in as_completed(futures):
+            yield futures.pop(future), future.result()
+    except (KilledWorker, CommClosedError, CancelledError) as error:
+        raise RunError(
+            f"{what}: worker processes or their scheduler have died, perhaps for want of memory "
+            f"({type(error).__name__}); the same command goes on"
+        ) from None
+    except RuntimeError as error:
+        if "deserialization of the task graph" not in str(error):
+            raise
+        raise _without_program("process") from None

@@ -49,7 +49,7 @@ _TOKENS = 1 << 22  # of a run: examples that are sorted in memory
 LONG_SENTENCE = 500  # characters or more
 BYTES = 8  # of UTF-8, for each of --min_tokens, of a document that surely has so many; or a word for each
 REPEATED = "repeated"
-StageRecord = dict[str, Any]
+StageResult = tuple[dict[str, Any], list[Path]]  # numbers, and the files that were written
 
 
 class PlannedShard(NamedTuple):
@@ -69,7 +69,7 @@ class PlannedShard(NamedTuple):
     examples: int
 
 
-def hash_documents(work: Work, number: int, piece: Piece) -> StageRecord:
+def hash_documents(work: Work, number: int, piece: Piece) -> StageResult:
     """Write (N, 2) uint64, a hash of each document of a piece that can be read. Equal texts have equal hashes.
 
     Returns:
@@ -88,10 +88,11 @@ def hash_documents(work: Work, number: int, piece: Piece) -> StageRecord:
             hashes.append(xxhash.xxh3_128_digest(text))
             if len(text) >= BYTES * least or len(text.split()) >= least:
                 shares.append(_share_of(hashes[-1], work))
-    _save(work.path("documents", f"{number:06d}.npy"), np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2))
+    path = work.path("documents", f"{number:06d}.npy")
+    _save(path, np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2))
     first = heapq.nsmallest(count := 1 + (work.options.task == MLM_NSP), {*shares})
     lowest = first[-1] if len(first) == count else 0.0
-    return {"documents": len(hashes), "dropped": dropped, "lowest": lowest}
+    return {"documents": len(hashes), "dropped": dropped, "lowest": lowest}, [path]
 
 
 def _share_of(key: bytes, work: Work) -> float:
@@ -99,7 +100,7 @@ def _share_of(key: bytes, work: Work) -> float:
     return xxhash.xxh3_64_intdigest(key + b"val", work.options.seed) / (1 << 64)
 
 
-def find_repeats(work: Work, part: int, parts: int) -> StageRecord:
+def find_repeats(work: Work, part: int, parts: int) -> StageResult:
     """Write the sorted numbers of documents that repeat one with a lower number, among those whose hash is in a part.
 
     Documents are numbered through all pieces. Of many with the same text, in any pieces, the first one stays.
@@ -114,8 +115,9 @@ def find_repeats(work: Work, part: int, parts: int) -> StageRecord:
     all_hashes, all_numbers = np.concatenate(hashes), np.concatenate(numbers)
     order = np.lexsort((all_numbers, all_hashes[:, 1], all_hashes[:, 0]))
     repeats = (all_hashes[order[1:]] == all_hashes[order[:-1]]).all(axis=1)
-    _save(work.path("repeats", f"{part:06d}.npy"), np.sort(all_numbers[order[1:][repeats]]))
-    return {"repeated": int(repeats.sum())}
+    path = work.path("repeats", f"{part:06d}.npy")
+    _save(path, np.sort(all_numbers[order[1:][repeats]]))
+    return {"repeated": int(repeats.sum())}, [path]
 
 
 def _save(path: Path, array: np.ndarray) -> None:
@@ -147,7 +149,7 @@ def pack(lengths: Iterable[int], room: int) -> list[list[int]]:
     return [*examples, example] if example else examples
 
 
-def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: float) -> StageRecord:
+def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: float) -> StageResult:
     """Cut the documents of a piece that repeat none into examples, and write runs of them, each sorted by their keys.
 
     Args:
@@ -193,7 +195,8 @@ def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: 
         runs.write(at_least=_TOKENS)
     runs.write()
     dropped = {REPEATED: len(repeats), NEAR_EMPTY: len(hashes) - len(repeats) - counts["kept"]}
-    return {"kept": counts["kept"], "dropped": dropped, "short": counts["short"], "undivided": counts["undivided"]}
+    facts = {"kept": counts["kept"], "dropped": dropped, "short": counts["short"], "undivided": counts["undivided"]}
+    return facts, runs.written
 
 
 def _numbers_between(work: Work, first: int, end: int) -> set[int]:
@@ -226,13 +229,14 @@ class _Runs:
     Attributes:
         ids: tokens of all examples, in order.
         examples: each with its split and key.
+        written: the files of runs.
     """
 
     work: Work
     piece: int
     ids: list[np.ndarray] = field(default_factory=list)
     examples: list[tuple[int, int, ShardExample]] = field(default_factory=list)
-    written: int = 0
+    written: list[Path] = field(default_factory=list)
 
     def write(self, at_least: int = 0) -> None:
         """Write the examples, without those that are too short, as a run, unless they have fewer tokens than this."""
@@ -255,10 +259,10 @@ class _Runs:
         if options.task == MLM_NSP:
             columns["label"] = np.array([example.label for example in examples], np.uint8)[order]
         table = pa.table(columns)
-        path = self.work.path("examples", f"{self.piece:06d}-{self.written:06d}.arrow")
+        path = self.work.path("examples", f"{self.piece:06d}-{len(self.written):06d}.arrow")
         with replacing(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as file:
             file.write_table(table)
-        self.written += 1
+        self.written.append(path)
         self.ids.clear()
         self.examples.clear()
 
@@ -282,7 +286,7 @@ def count_keys(work: Work) -> np.ndarray:
     return counts
 
 
-def write_shard(work: Work, shard: PlannedShard) -> StageRecord:
+def write_shard(work: Work, shard: PlannedShard) -> StageResult:
     """Write a shard, and return its facts for the manifest."""
     parts = []
     for run in _runs(work):
@@ -300,4 +304,4 @@ def write_shard(work: Work, shard: PlannedShard) -> StageRecord:
         parquet.write_table(table, temporary, row_group_size=ROWS, compression="zstd", use_dictionary=False)
         digest = sha256_of(temporary)
     tokens = int(pc.sum(pc.list_value_length(table["ids"])).as_py())
-    return {"examples": len(table), "tokens": tokens, "sha256": digest}
+    return {"examples": len(table), "tokens": tokens, "sha256": digest}, [path]

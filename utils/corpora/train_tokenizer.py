@@ -20,6 +20,7 @@ from bart.tokenization.tokenizer import SETTINGS_FILE, TOKENIZER_FILE, texts_to_
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
+from utils.corpora.data_directory import building
 from utils.corpora.documents import KINDS, find_files, pieces_of, read_documents
 from utils.data.parallel_text import read_pairs
 from utils.runs.outputs import writable_folder
@@ -73,26 +74,27 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse_dataclass(TrainTokenizerOptions, argv, text)
     folder = writable_folder("--output_dir", options.output_dir)
     names = {TOKENIZER_FILE, SETTINGS_FILE, *BartTokenizer.vocabulary_files, *BertTokenizer.vocabulary_files}
-    if present := sorted(name for name in names if (folder / name).exists()):
-        raise InputError(
-            f"--output_dir {folder} holds a vocabulary already ({', '.join(present)}), which is not overwritten: move "
-            "it away, or name another folder"
-        )
-    if options.data_dir is not None:
-        sources, targets = read_pairs(options.data_dir, "train")
-        texts = chain(sources, reference_texts(targets))
-        unit = f"lines of {options.data_dir}"
-    else:
-        start_log()
-        files = find_files("input", options.input)
-        texts = sampled(files, options.text_field, options.max_megabytes)
-        unit = f"documents of {len(files)} files"
-    numbers = count()
-    with naming(options.data_dir or " ".join(options.input)):
-        counted = texts_to_learn(text for text, _ in zip(texts, numbers, strict=False))
-    if options.model_type == "bert":
-        tokenizer = BertTokenizer.train(counted, options.vocab_size, options.min_frequency, options.lowercase)
-    else:
-        tokenizer = BartTokenizer.train(counted, options.vocab_size, options.min_frequency)
-    tokenizer.save_pretrained(folder)
+    with building(folder, is_shared=True) as place:
+        if present := sorted(name for name in names if (folder / name).exists()):
+            raise InputError(
+                f"--output_dir {folder} holds a vocabulary already ({', '.join(present)}), which is not overwritten: "
+                "move it away, or name another folder"
+            )
+        if options.data_dir is not None:
+            sources, targets = read_pairs(options.data_dir, "train")
+            texts = chain(sources, reference_texts(targets))
+            unit = f"lines of {options.data_dir}"
+        else:
+            start_log()
+            files = find_files("input", options.input)
+            texts = sampled(files, options.text_field, options.max_megabytes)
+            unit = f"documents of {len(files)} files"
+        numbers = count()
+        with naming(options.data_dir or " ".join(options.input)):
+            counted = texts_to_learn(text for text, _ in zip(texts, numbers, strict=False))
+        if options.model_type == "bert":
+            tokenizer = BertTokenizer.train(counted, options.vocab_size, options.min_frequency, options.lowercase)
+        else:
+            tokenizer = BartTokenizer.train(counted, options.vocab_size, options.min_frequency)
+        tokenizer.save_pretrained(place)
     print(f"{options.output_dir}: a vocabulary of {len(tokenizer)} tokens from {next(numbers)} {unit}")

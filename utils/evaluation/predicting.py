@@ -1,22 +1,23 @@
-"""A process's share of a split, predicted under a clock and noted in the journal."""
+"""A process's share of a split, predicted under a clock and noted as it is done."""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TypeVar
 
 import torch
 
 from utils.app.progress import Clock, progress
 from utils.data.batches import Examples
-from utils.evaluation.journal import Journal
 from utils.evaluation.options import STATIC, ScoringOptions
 from utils.evaluation.speed import ProcessSpeed
 from utils.models.loading import LoadedModel
 from utils.runs.distributed import rank_and_world
 from utils.runs.memory import FittingSize, peak_memory_gb
+from utils.runs.unfinished import Unfinished
 from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ def predict_share(
     *,
     fitting: FittingSize,
     options: ScoringOptions,
-    journal: Journal,
+    noted: Unfinished,
 ) -> tuple[dict[int, Prediction], ProcessSpeed]:
     """Predict this process's share of some examples; each example is in the share of one process.
 
@@ -42,6 +43,7 @@ def predict_share(
         todo: numbers of the examples left, in any order.
         fitting: how many examples are in work at once.
         options: its `warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
+        noted: gets each number with its prediction.
 
     Returns:
         The share's predictions by number, and the process's speed.
@@ -59,7 +61,7 @@ def predict_share(
             start, paused = time.perf_counter(), clock.seconds["paused"]
             for number, prediction in task.predict(loaded, examples, left[begin : begin + at_once], size, clock):
                 predicted[number] = prediction
-                journal.add(number, prediction)
+                noted.add([number, asdict(prediction)])
                 bar.update()
                 logger.debug("example %d: %d tokens, %.0f ms", number, prediction.tokens, 1000 * prediction.seconds)
                 yield number

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,6 @@ from bart.files import read_json, write_json
 from utils.app.formatting import format_metric, rate
 from utils.app.tables import plain_table
 from utils.data.batches import Examples
-from utils.evaluation.journal import Journal, model_identity
 from utils.evaluation.options import ScoringOptions
 from utils.evaluation.predicting import predict_share
 from utils.evaluation.speed import speed_report
@@ -27,8 +26,9 @@ from utils.models.loading import LoadedModel
 from utils.runs.distributed import at_first, from_first, rank_and_world
 from utils.runs.machine import versions
 from utils.runs.memory import FittingSize
-from utils.runs.outputs import difference, write_whole
+from utils.runs.outputs import difference, held, write_whole
 from utils.runs.run_directory import REPORT_ORDER, remove, scored
+from utils.runs.unfinished import Unfinished, model_identity
 from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)
@@ -61,6 +61,11 @@ class ScoringRun:
     options: ScoringOptions
     seed: int
     overwrites: bool
+
+    @property
+    def progress(self) -> Path:
+        """The folder where each process notes what it has predicted, until the scores are written."""
+        return self.save_dir / f".{self.split}_progress"
 
     @cached_property
     def _model(self) -> dict[str, Any]:
@@ -101,9 +106,9 @@ def score_split(
     `<split>_scores.json`, and the files of the task.
 
     In a process group each process takes a share of the examples, and rank 0 merges, scores and writes. What an
-    interrupted run has finished, which lies in a `Journal`, is not predicted again. Apart from the speed the files are
-    the same bytes whatever the number of processes, in fp32 and without sampling: in other precisions an example may
-    depend on those in the batch with it, as batches round differently.
+    interrupted run has noted in `run.progress` is not predicted again. Apart from the speed the files are the same
+    bytes whatever the number of processes, in fp32 and without sampling: in other precisions an example may depend on
+    those in the batch with it, as batches round differently.
 
     Args:
         loaded: the model, laid out for prediction.
@@ -119,8 +124,9 @@ def score_split(
     examples, settings = task.encode(raw, run.split, loaded, for_scoring=True), task.settings(loaded)
     record = run.record(settings, len(examples))
     replaced = check_other_runs(run, record)
-    with closing(Journal(run.save_dir, run.split)) as journal:
-        predicted = predict_split(run, task, loaded, examples, settings, journal)
+    lock, is_first = Path(f"{run.progress}.lock"), rank_and_world()[0] == 0
+    with held(lock, f"save_dir {run.save_dir}: another run is at work there") if is_first else nullcontext():
+        predicted = predict_split(run, task, loaded, examples, settings)
         if predicted is None:
             return None
         predictions, speed = predicted
@@ -142,7 +148,7 @@ def score_split(
             write_whole(run.save_dir / name, text)
         write_json(run.save_dir / f"{run.split}_speed.json", speed)
         write_json(run.save_dir / f"{run.split}_scores.json", scores)  # last: so the others are of the same run
-        journal.remove()
+        remove(run.save_dir, run.progress.name)
     return scores, speed
 
 
@@ -184,7 +190,7 @@ def check_other_runs(run: ScoringRun, record: Mapping[str, Any]) -> set[str]:
 
 
 def predict_split(
-    run: ScoringRun, task: Task, loaded: LoadedModel, examples: Examples, settings: Mapping[str, Any], journal: Journal
+    run: ScoringRun, task: Task, loaded: LoadedModel, examples: Examples, settings: Mapping[str, Any]
 ) -> tuple[list[Prediction], dict[str, Any]] | None:
     """The predictions of all processes, and of an interrupted run, in the order of the examples; and the speed.
 
@@ -195,26 +201,31 @@ def predict_split(
         None on other ranks than 0.
     """
     rank, _ = rank_and_world()
+    identity: dict[str, Any] = {}
     earlier: dict[int, Prediction] = {}
     if rank == 0:
-        earlier = journal.resume(run.identity(settings, examples), run.overwrites)
+        identity = run.identity(settings, examples)
+        for path in run.progress.glob("rank*.jsonl"):
+            with closing(_noted(path, identity, run.overwrites)) as noted:
+                earlier |= {number: Prediction(**entry) for number, entry in noted.values()}
         if earlier:
             logger.warning(
                 "%d of %d examples were predicted before the run was broken off", len(earlier), len(examples)
             )
-    finished = set(from_first(list(earlier)))
+    identity, finished = from_first((identity, set(earlier)))
     if samples(settings):
         torch.manual_seed(run.seed + rank)
-    journal.open(rank)
-    share = predict_share(
-        task,
-        loaded,
-        examples,
-        [number for number in range(len(examples)) if number not in finished],
-        fitting=FittingSize(run.batch_size, run.batch_size_option),
-        options=run.options,
-        journal=journal,
-    )
+    # On another machine the folder may be another one, with what an earlier run has left.
+    with closing(_noted(run.progress / f"rank{rank}.jsonl", identity, replaces=True)) as noted:
+        share = predict_share(
+            task,
+            loaded,
+            examples,
+            [number for number in range(len(examples)) if number not in finished],
+            fitting=FittingSize(run.batch_size, run.batch_size_option),
+            options=run.options,
+            noted=noted,
+        )
     shares = at_first(share)
     if shares is None:
         return None
@@ -223,6 +234,10 @@ def predict_split(
         merged |= predicted
     speed = speed_report([speed for _, speed in shares], run.options.batching, loaded.model.device, len(earlier))
     return [merged[number] for number in range(len(examples))], speed
+
+
+def _noted(path: Path, identity: Mapping[str, Any], replaces: bool) -> Unfinished:
+    return Unfinished(path, identity, "name another directory, or give --overwrite_output_dir", replaces)
 
 
 def score_predictions(

@@ -228,7 +228,7 @@ class RougeArguments:
     )
 
     def __post_init__(self) -> None:
-        check_output("per_article", self.per_article)
+        check_output("per_article", self.per_article, self.files.references, *self.files.systems)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

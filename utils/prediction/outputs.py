@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -13,12 +12,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from bart.errors import InputError
 from bart.files import replacing
-from utils.app.errors import unwritable
 from utils.data.columns import Record
 from utils.prediction.inputs import AT_ONCE, PARQUET, Source, batches, becoming_parquet, schema_of, table_of
-from utils.runs.outputs import difference
+from utils.runs.unfinished import Unfinished
 from utils.text.lines import joined
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -91,82 +88,24 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-class Partial:
-    """The predictions so far of an output that is not whole yet, in a file `<name>.partial` beside it.
-
-    Its first line says what run it is of; each further one holds the cells that predictions add to some rows. A line
-    that was broken off is dropped.
-
-    Raises:
-        InputError: the file is of another run.
-
-    Attributes:
-        rows: that were predicted so far.
-    """
-
-    def __init__(self, path: Path, identity: Mapping[str, Any]) -> None:
-        self.path, self.identity, self.rows = path, json.loads(json.dumps(identity)), 0
-        if not path.exists():
-            return
-        lines = self._lines()
-        end, stored = next(lines, (0, None))
-        problem = difference(stored, self.identity) if isinstance(stored, dict) else "its first line cannot be read"
-        if problem:
-            raise InputError(
-                f"{path} holds predictions of another run ({problem}): go on with that one, name another --output, or "
-                "remove the file"
-            )
-        for end, cells in lines:  # noqa: B007 (the end is that of the last one)
-            self.rows += len(cells)
-        os.truncate(path, end)
-
-    def _lines(self) -> Iterator[tuple[int, Any]]:
-        """The values of the lines that are whole, each with the byte where it ends."""
-        end = 0
-        with self.path.open("rb") as file:
-            for line in file:
-                try:
-                    value = json.loads(line)
-                except ValueError:
-                    return
-                end += len(line)
-                if line.endswith(b"\n"):
-                    yield end, value
-
-    def add(self, cells: Sequence[Mapping[str, Any]]) -> None:
-        """Note what predictions add to the next rows."""
-        lines = [cells] if self.rows else [self.identity, cells]
-        try:
-            with self.path.open("a", encoding="utf-8") as file:
-                file.write("".join(json.dumps(line) + "\n" for line in lines))
-        except OSError as error:
-            raise unwritable(str(self.path), error) from None
-        self.rows += len(cells)
-
-    def cells(self) -> Iterator[dict[str, Any]]:
-        """The cells that predictions add to all rows, in their order."""
-        return chain.from_iterable(cells for _, cells in islice(self._lines(), 1, None))
-
-
-def write_file(output: Path, form: Format, source: Source, partial: Partial) -> None:
-    """Write an output, whole or not at all, from its rows and their predictions in `partial`, which is then removed."""
+def write_file(output: Path, form: Format, source: Source, work: Unfinished) -> None:
+    """Write an output, whole or not at all, from its rows and the parts of their predictions in `work`."""
     with replacing(output) as temporary:
         if form.suffix == PARQUET:
-            _write_parquet(temporary, source, partial)
+            _write_parquet(temporary, source, work)
         else:
-            rows = zip(source.records(), partial.cells(), strict=True)
+            rows = zip(source.records(), chain.from_iterable(work.values()), strict=True)
             unpacked = gzip.open if output.suffix.lower() == ".gz" else open
             with unpacked(temporary, "wt", encoding="utf-8", newline="") as file:
                 file.writelines(form.texts(rows, source.columns))
-    partial.path.unlink()
 
 
-def _write_parquet(path: Path, source: Source, partial: Partial) -> None:
+def _write_parquet(path: Path, source: Source, work: Unfinished) -> None:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    added, cells = pa.schema([]), partial.cells()
-    for part in batches(partial.cells(), AT_ONCE):
+    added, cells = pa.schema([]), chain.from_iterable(work.values())
+    for part in batches(chain.from_iterable(work.values()), AT_ONCE):
         added = schema_of([added, part], source.name)
     schema = pa.unify_schemas([source.schema, added], promote_options="permissive")
     with becoming_parquet(source.name), ParquetWriter(path, schema) as writer:

@@ -48,7 +48,7 @@ def run(args: EvalArguments) -> None:
     task = with_table_prepared(as_trained(task, places.model))
     split, raw = read_to_score(task, scoring.type_path)
     save_dir = writable_folder("save_dir", places.save_dir)
-    check_output("json_summary", scoring.json_summary)
+    check_output("json_summary", scoring.json_summary, places.model, data_dir)
     logger.info("loading %s", places.model)
     loaded = task.trained_model(places.model, places.config_path, places.tokenizer)
     scored = ScoringRun(

@@ -83,7 +83,7 @@ def run(args: TrainingArguments) -> None:
     to_score, scored = None, ""
     if isinstance(args, FinetuneArguments) and args.do_predict:
         scored, to_score = read_to_score(task, args.scoring.type_path)
-        check_output("json_summary", args.scoring.json_summary)
+        check_output("json_summary", args.scoring.json_summary, data_dir, args.model.weights.model_name_or_path)
     if args.do_train:
         to_check = examples if to_score is None else {**examples, scored: to_score}
         task.check(to_check, learned)

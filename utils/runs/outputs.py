@@ -19,8 +19,8 @@ from bart.files import PathName, is_device, replacing, temporary_beside
 from utils.app.errors import unwritable
 
 
-def check_output(option: str, path: PathName | None) -> None:
-    """Raise InputError when an option's path, if it is given, is no file that could be written later.
+def check_output(option: str, path: PathName | None, *inputs: PathName | None) -> None:
+    """Raise InputError when an option's path, if it is given, is no file that could be written later, or an input.
 
     Raises:
         RunError: the disk is full.
@@ -31,6 +31,9 @@ def check_output(option: str, path: PathName | None) -> None:
     try:
         if target.is_dir() or not target.absolute().parent.is_dir():
             raise InputError(f"--{option} is {os.fspath(path)!r}; allowed: a file in a directory that exists")
+        for source in (Path(name).expanduser() for name in inputs if name is not None):
+            if source.exists() and target.exists() and target.samefile(source) and not is_device(target):
+                raise InputError(f"--{option} is {path}, the file that is read; allowed: another one")
         if not is_device(target):
             temporary = temporary_beside(target)
             temporary.touch()

@@ -58,7 +58,7 @@ class Prediction:
     """The prediction of a model for an example.
 
     Attributes:
-        values: JSON values. `ScoredTask.score` and `row` read them, and the journal of a run keeps them.
+        values: JSON values. `ScoredTask.score` and `row` read them, and a run that was broken off keeps them.
         loss, targets: sum of the loss over the example's targets, and their number; 0 where nothing is known but what
             to predict from.
         tokens: generated for it.

@@ -6,10 +6,13 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,40 +23,99 @@ from bart.errors import InputError
 from tests.utils.corpora.conftest import Make, contents, document
 from utils.app.errors import RunError
 from utils.corpora import documents, make_shards, shard_cluster
+from utils.runs.unfinished import Unfinished
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
-def test_a_run_goes_on_with_what_is_whole(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_with_what_is_whole(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk fills as each run is to note its third task; later it is full when the manifest is to be written."""
     monkeypatch.setattr(documents, "PIECE", 6000)
-    make("whole", "--bins", 16, 48)
-    done: list[str] = []
-    original = make_shards.write_json
+    make_shards.main([*command(corpus, tmp_path / "whole", 0)[3:], "--bins", "16", "48"])
+    added: list[Any] = []
+    add, write = Unfinished.add, make_shards.write_json
 
-    def failing(path: Path, value: Any) -> None:
-        """The disk fills as the third record of each run is to be written."""
-        if path.name == "manifest.json" or path.parent.parent.name == ".work":
-            if len(done) % 3 == 2:
-                done.append("")
-                raise OSError(28, "No space left on device", str(path))
-            done.append(str(path))
-        original(path, value)
+    def failing(self: Unfinished, value: Any) -> None:
+        if self.done and len(added) % 3 == 2:
+            added.append(None)
+            raise RunError("cannot be written (No space left on device)")
+        add(self, value)
+        added.append(tuple(value[:2]))
 
-    for module in (make_shards, shard_cluster):
-        monkeypatch.setattr(module, "write_json", failing)
+    def full(path: Path, value: Any) -> None:
+        if None in added:
+            added.remove(None)
+            raise OSError(28, "No space left on device", str(path))
+        write(path, value)
+
+    monkeypatch.setattr(Unfinished, "add", failing)
+    monkeypatch.setattr(make_shards, "write_json", full)
     failures = 0
     while not (tmp_path / "out/manifest.json").exists():
-        assert failures < 100  # two records or more a run
-        try:
-            make("out", "--bins", 16, 48)
-        except Exception as error:
-            assert "cannot be written (No space left on device)" in str(error)
-            failures += 1
+        assert failures < 100  # two tasks or more a run
+        with suppress(RunError):
+            make_shards.main([*command(corpus, tmp_path / "out", 0)[3:], "--bins", "16", "48"])
+        failures += 1
     assert failures > 5
-    # A task that runs beside one that fails may end while the next run begins, which then does it too.
-    assert len([*filter(None, done)]) - len(set(filter(None, done))) <= failures
+    done = [*filter(None, added)]
+    assert len(done) == len({*done})
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.fixture(scope="module")
+def killed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes], list[str]]:
+    """A folder as a run leaves it that is killed when all shards are written; what it should become; the command."""
+    folder = tmp_path_factory.mktemp("killed")
+    words = [*command(corpus, folder / "whole", 0)[3:], "--bins", "16", "48"]
+    make_shards.main(words)
+    words[words.index(str(folder / "whole"))] = str(folder / "out")
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(documents, "PIECE", 6000)
+        patch.setattr(make_shards, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        make_shards.main(words)
+    return folder, contents(folder / "whole"), words
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes | None]] = {
+    "gone": lambda _: None,
+    "half": lambda data: data[: len(data) // 2],
+    "first": lambda data: bytes([data[0] ^ 4]) + data[1:],
+    "middle": lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
+    "late": lambda data: data[:-9] + bytes([data[-9] ^ 128]) + data[-8:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_files_of_an_unfinished_run_that_differ_are_made_again(
+    damage: str, killed: tuple[Path, dict[str, bytes], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each kind of file one differs, and others lie beside them."""
+    monkeypatch.setattr(documents, "PIECE", 6000)
+    folder, whole, words = killed
+    kept = folder / "kept"
+    if not kept.exists():
+        (folder / "out").rename(kept)
+    files = [
+        next(kept.glob(f"{place}/*")) for place in (".work/documents", ".work/repeats", "train", "val", "tokenizer")
+    ]
+    files += [*kept.glob(".work/examples/*"), kept / ".work/done.jsonl"]
+    for file in files[:8] + files[-1:]:
+        shutil.rmtree(folder / "out", ignore_errors=True)
+        shutil.copytree(kept, folder / "out")
+        data, place = DAMAGES[damage](file.read_bytes()), folder / "out" / file.relative_to(kept)
+        place.unlink()
+        if data is not None:
+            place.write_bytes(data)
+        elif file == files[-1]:  # all is begun anew, and what is left of other pieces counts no more
+            monkeypatch.setattr(documents, "PIECE", 9000)
+        shutil.copy(files[5], folder / "out/.work/examples/999999-000000.arrow")
+        if file == files[-1] and damage == "first":
+            with pytest.raises(InputError, match=r"done\.jsonl .*first line cannot be read.*name another --output"):
+                make_shards.main(words)
+        else:
+            make_shards.main(words)
+            assert contents(folder / "out") == whole
 
 
 def test_a_finished_folder_is_left_alone(
@@ -111,7 +173,7 @@ def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeyp
         patch.setattr(make_shards, "count_keys", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         make("out")
     with pytest.raises(
-        InputError, match="holds what another run has begun .its options min_tokens is 8, this run's is 9"
+        InputError, match="holds the progress of another run .its options min_tokens is 8, this run's is 9"
     ):
         make("out", "--min_tokens", 9)
     (tmp_path / "out/train").mkdir()
@@ -164,6 +226,20 @@ def test_lengths_out_of_range(length: str, make: Make, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         make("out", "--sequence_length", length)
     assert "it takes an integer at least 16, at most 65535" in capsys.readouterr().err
+
+
+def test_shards_in_the_folder_of_the_texts_are_no_texts(corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts").mkdir()
+    shutil.copy(corpus / "a.txt", tmp_path / "texts")
+    words = ["--input", tmp_path / "texts", "--tokenizer", corpus / "tokenizer", "--sequence_length", 48]
+    words += ["--output", tmp_path / "texts/shards", "--workers", 0]
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(make_shards, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        make_shards.main([*map(str, words)])
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("texts/shards/train/*")}
+    for _ in range(2):
+        make_shards.main([*map(str, words)])
+        assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob("texts/shards/train/*")}
 
 
 def test_the_same_bytes_without_workers(make: Make, corpus: Path, tmp_path: Path) -> None:

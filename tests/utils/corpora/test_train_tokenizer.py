@@ -7,6 +7,8 @@ import pytest
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
+from tests.utils.corpora.conftest import contents
+from tests.utils.corpora.test_data_directory import fill_and_be_killed
 from utils.corpora.train_tokenizer import main, sampled
 
 
@@ -64,6 +66,17 @@ def test_another_vocabulary_is_not_overwritten(name: str, tmp_path: Path) -> Non
     with pytest.raises(InputError, match=rf"holds a vocabulary already \({name}\), which is not overwritten"):
         main(["--data_dir", "nowhere", "--output_dir", str(tmp_path)])
     assert [path.read_text() for path in tmp_path.iterdir()] == ["{}"]
+
+
+@pytest.mark.parametrize("renames", range(3))
+def test_a_run_that_was_killed_between_its_files(renames: int, data_dir: Path, tmp_path: Path) -> None:
+    options = ["--data_dir", str(data_dir), "--vocab_size", "270", "--output_dir"]
+    main([*options, str(tmp_path / "whole")])
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "notes").write_text("of others")
+    fill_and_be_killed(tmp_path / "out", ["vocab.json", "merges.txt", "tokenizer.json"], renames)
+    main([*options, str(tmp_path / "out")])
+    assert contents(tmp_path / "out") == {**contents(tmp_path / "whole"), "notes": b"of others"}
 
 
 def test_trains_on_raw_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

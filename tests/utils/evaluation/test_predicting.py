@@ -13,11 +13,11 @@ import torch
 
 from utils.app.progress import Clock
 from utils.evaluation import predicting
-from utils.evaluation.journal import Journal
 from utils.evaluation.options import ScoringOptions
 from utils.evaluation.predicting import predict_share
 from utils.evaluation.speed import ProcessSpeed, speed_report
 from utils.runs.memory import FittingSize
+from utils.runs.unfinished import Unfinished
 from utils.tasks.task import Prediction
 
 LENGTHS = np.array([5, 9, 2, 7, 3, 8, 4, 6, 1, 11, 10])
@@ -44,15 +44,15 @@ def share(
     monkeypatch: pytest.MonkeyPatch, folder: Path, rank: int, world: int, batching: str, warmup: int, todo: list[int]
 ) -> tuple[Notes, dict[int, Prediction], ProcessSpeed]:
     monkeypatch.setattr(predicting, "rank_and_world", lambda: (rank, world))
-    task, journal = Notes(), Journal(folder, "test")
-    journal.open(rank)
+    task, noted = Notes(), Unfinished(folder / f"rank{rank}.jsonl", {}, "")
     predicted, speed = predict_share(
         *(task, LOADED, EXAMPLES, todo),  # type: ignore[arg-type]
         fitting=FittingSize(3, "--bs"),
         options=ScoringOptions(batching=batching, warmup_batches=warmup),
-        journal=journal,
+        noted=noted,
     )
-    journal.close()
+    assert noted.done == len(predicted)
+    noted.finish()
     return task, predicted, speed
 
 
@@ -86,8 +86,6 @@ def test_every_example_left_is_predicted_once(
         assert speed.tokens == 2 * speed.articles and speed.seconds["encode"] == speed.articles
     assert {number: entry.values["length"] for number, entry in found.items()} == {n: LENGTHS[n] for n in todo}
     assert timed + warm == len(todo) and (timed > 0 or not todo)
-    noted = [line for path in (tmp_path / ".test_progress").glob("rank*") for line in path.read_text().splitlines()]
-    assert len(noted) == len(todo)
 
 
 def test_continuous_batches_get_all_examples_at_once_shared_by_length(

@@ -35,6 +35,19 @@ def test_an_output_must_be_a_file_in_a_directory_that_exists(tmp_path: Path, mon
             check_output("out", bad)
 
 
+def test_an_output_must_not_be_an_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.txt").write_text("a text")
+    (tmp_path / "other.txt").write_text("a text")
+    (tmp_path / "link.txt").symlink_to("in.txt")
+    os.link("in.txt", "hard.txt")
+    for output in ("in.txt", tmp_path / "in.txt", "link.txt", "hard.txt"):
+        check_output("out", output, None, "nowhere", "other.txt")
+        with pytest.raises(InputError, match=f"^--out is {output}, the file that is read; allowed: another one$"):
+            check_output("out", output, None, "other.txt", "link.txt")
+    check_output("out", "/dev/null", "/dev/null")
+
+
 def test_a_device_or_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
