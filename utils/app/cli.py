@@ -28,6 +28,7 @@ Arguments = TypeVar("Arguments")
 _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
 PYTHON_M = "python -m "
 _NEGATIVE_POWER = re.compile(r"-[\d.]+[eE][+-]?\d+")  # such as -1e-3, which argparse takes for an option by itself
+_URL = re.compile(r"\s*([^/\s]+://|hub:)", re.IGNORECASE)  # as a path it would be a folder here, such as ./s3:/bucket
 _BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), "most": ("at most", operator.le)}
 
 
@@ -87,6 +88,7 @@ def option(
     most: float | None = None,
     above: float | None = None,
     metavar: str | None = None,
+    reaches: Callable[[str], bool] | None = None,
     on_resume: OnResume = "must_stay",
     in_card: bool = False,
 ) -> Any:
@@ -104,6 +106,7 @@ def option(
         choices: the strings that are allowed.
         least, most, above: the range that is allowed; `above` excludes its own value.
         metavar: what --help calls the value; by default the name of its type.
+        reaches: true of the URLs that the option takes; `bool` takes all, and by default all are refused.
         on_resume: what becomes of it when a training run goes on from a checkpoint.
         in_card: true if the model card names it, because the trained model depends on it.
     """
@@ -184,6 +187,7 @@ class _Option:
         return self._convert_value(value)
 
     def _convert_value(self, value: Any) -> Any:
+        _check_url(value, self.limits["reaches"])
         choices = self.limits["choices"]
         bounds = {key: self.limits[key] for key in _BOUNDS if self.limits[key] is not None}
         try:
@@ -341,13 +345,25 @@ def _parse(parser: _Parser, argv: Sequence[str], known: Sequence[str]) -> dict[s
 
 def early_option(argv: Sequence[str] | None, name: str, default: str | None = None) -> str | None:
     """One option's value, from the command line (None: sys.argv) or the YAML file, before all options are known."""
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = _Parser(prog=program(), add_help=False, allow_abbrev=False)
     for known in {name, "config"}:
-        parser.add_argument(f"--{known}")
+        parser.add_argument(f"--{known}", type=_check_url)
     early = vars(parser.parse_known_args(with_underscores(argv))[0])
     if early[name] is None and early.get("config") is not None:
         early[name] = _load_yaml(Path(_with_home(early["config"]))).get(name)
     return default if early[name] is None else _with_home(str(early[name]))
+
+
+def _check_url(value: Any, reaches: Callable[[str], bool] | None = None) -> Any:
+    """The value of an option, which is no URL, or one that is reached.
+
+    Raises:
+        argparse.ArgumentTypeError: it is another URL.
+    """
+    if isinstance(value, str) and _URL.match(value) and not (reaches and reaches(value)):
+        allowed = "a path on this machine, or a name" + (" or URL as --help shows it" if reaches else "")
+        raise argparse.ArgumentTypeError(f"{value!r} is not allowed: a URL that is not reached; it takes {allowed}")
+    return value
 
 
 def _with_home(value: Any) -> Any:

@@ -8,7 +8,7 @@ from functools import partial
 
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option
-from utils.data.places import KINDS
+from utils.data.places import KINDS, is_published
 from utils.data.splits import Choice
 
 ALL = -1  # the number of examples that stands for all of them
@@ -73,7 +73,11 @@ class PlaceOptions:
     """Where the examples of fine-tuning are."""
 
     data_dir: str = option(
-        "data/cnn_dm", section="data", help=f"where examples are: for texts a {KINDS}", on_resume="by_content"
+        "data/cnn_dm",
+        section="data",
+        help=f"where examples are: for texts a {KINDS}",
+        reaches=is_published,
+        on_resume="by_content",
     )
     cache_dir: str | None = changeable(
         None,
