@@ -72,6 +72,22 @@ def test_torn_checkpoints_are_passed_over(damage: str, tmp_path: Path, caplog: p
     assert find_checkpoint("last", tmp_path) is None
 
 
+def test_after_a_flipped_bit_the_checkpoint_is_right_or_the_one_before_it_is_used(tmp_path: Path) -> None:
+    """Of a small one, so that most bits are those of zip headers, names and pickles, some of which have no checksum."""
+    AtomicCheckpointIO().save_checkpoint({"number": torch.ones(3), "global_step": 1}, tmp_path / "previous.ckpt")
+    content, last = {"number": torch.arange(3), "global_step": 2}, tmp_path / "last.ckpt"
+    AtomicCheckpointIO().save_checkpoint(content, last)
+    whole, used = last.read_bytes(), {last: 0, tmp_path / "previous.ckpt": 0}
+    for place in np.random.default_rng(0).integers(8 * len(whole), size=300):
+        changed = bytearray(whole)
+        changed[place // 8] ^= 1 << place % 8
+        last.write_bytes(changed)
+        found = find_checkpoint("last", tmp_path)
+        used[found] += 1
+        assert found != last or str(read_file(found)) == str(content)
+    assert min(used.values()) > 50
+
+
 def test_a_copied_folder_goes_on_from_its_last_step(tmp_path: Path) -> None:
     """`scp -r` and the like give files new times, in the order in which they copy them."""
     older = write(tmp_path, 1).rename(tmp_path / "_epoch0_step1.ckpt")
