@@ -126,7 +126,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 print(text, end="", file=file, flush=True)
         return
     partial = output.with_name(f"{output.name}.partial")
-    with held(Path(f"{partial}.lock"), f"{partial}: another process is at work on it"):
+    lock = Path(f"{partial}.lock")
+    with held(lock, f"{partial}: another process is at work on it"):
         noted = Partial(partial, run.identity())
         if noted.rows:
             logger.warning("%s of %s rows were predicted before", f"{noted.rows:,}", f"{source.rows:,}")
@@ -135,6 +136,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if source.digest != noted.identity["input"]:
             raise InputError(f"{source.name}: it changed while it was predicted; remove {partial} and begin anew")
         write_file(output, form, source, noted)
+        lock.unlink()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from utils.app.errors import unwritable
 from utils.data.parallel_text import SIDES
 from utils.data.splits import SPLITS
 from utils.data.tables import Row
-from utils.runs.outputs import difference, held, write_whole
+from utils.runs.outputs import LOCK, difference, held, write_whole
 
 PAIR_FILES = tuple(f"{split}.{side}" for split in SPLITS for side in SIDES)
 PROVENANCE, DROPPED = "provenance.json", "dropped.jsonl"
@@ -103,7 +103,7 @@ def _building(folder: Path) -> Iterator[Path]:
     exists = place.is_dir()
     workplace = (place if exists else place.parent) / f".{place.name}.building"
     workplace.mkdir(parents=True, exist_ok=True)
-    with held(workplace / ".lock", f"{folder}: another run is making it"):
+    with held(workplace / LOCK, f"{folder}: another run is making it"):
         try:
             # Under the lock, since another run may have made it until then.
             taken = any(path != workplace for path in place.iterdir()) if place.is_dir() else place.exists()

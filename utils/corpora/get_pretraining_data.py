@@ -30,7 +30,7 @@ from utils.corpora.data_directory import PROVENANCE
 from utils.corpora.documents import gathered
 from utils.data.places import HUB_NAME
 from utils.data.published import load_from_hub, opening
-from utils.runs.outputs import difference, held, writable_folder
+from utils.runs.outputs import LOCK, difference, held, writable_folder
 
 if TYPE_CHECKING:
     import datasets
@@ -89,7 +89,7 @@ def get_set(name: str, options: GetPretrainingDataOptions) -> None:
         rows = _texts(rows, options.text_field, place)
     try:
         writable_folder("FOLDER", folder)
-        with held(folder / ".lock", f"{folder}: another run is fetching it"):
+        with held(folder / LOCK, f"{folder}: another run is fetching it"):
             for leftover in folder.glob(".*.tmp"):  # of a process that was killed
                 leftover.unlink()
             write_json(folder / BEGUN, {**facts, "from": place})
@@ -113,7 +113,7 @@ def _facts_in(folder: Path, facts: Mapping[str, Any]) -> dict[str, Any]:
             if changed := difference({key: stored.get(key) for key in facts}, facts):
                 raise InputError(f"{folder} is there already, made otherwise ({changed}): name another folder")
             return stored
-    if folder.is_dir() and any(path.name != ".lock" for path in folder.iterdir()):
+    if folder.is_dir() and any(path.name != LOCK for path in folder.iterdir()):
         raise InputError(f"{folder} holds other files, and is not overwritten: name another folder")
     return {}
 

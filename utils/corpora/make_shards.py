@@ -48,7 +48,7 @@ from utils.corpora.shard_stages import (
     write_shard,
 )
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
-from utils.runs.outputs import difference, file_digest, held, writable_folder
+from utils.runs.outputs import LOCK, difference, file_digest, held, writable_folder
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -151,7 +151,7 @@ def _alone(folder: Path, record: dict[str, Any]) -> Iterator[None]:
     try:
         for name in ("documents", "repeats", "examples", "shards"):
             (work / name).mkdir(parents=True, exist_ok=True)
-        with held(work / ".lock", f"--output {folder}: another run is making it"):
+        with held(work / LOCK, f"--output {folder}: another run is making it"):
             if (work / BEGUN).exists():
                 _refuse(folder, difference(read_json(work / BEGUN), record), "holds what another run has begun")
             try:
