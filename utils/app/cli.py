@@ -33,7 +33,7 @@ _BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), 
 
 
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
-    """Run an entry point. An `InputError`, a `RunError`, a full disk, SIGINT or SIGTERM ends it as one line on stderr.
+    """Run an entry point. An `InputError`, a `RunError`, a full disk or a signal to end ends it as one line on stderr.
 
     The exit status is 2 for an InputError that no full disk caused, 128 + signal for a signal, and 1 for the others.
     """

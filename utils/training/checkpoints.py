@@ -65,7 +65,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class Termination(Callback):
-    """Records SIGTERM and SIGINT, and lets all processes of a run agree that one has come.
+    """Records SIGTERM, SIGHUP and SIGINT, and lets all processes of a run agree that one has come.
 
     Before training starts, a signal ends the run as it ends any program. Processes exchange their answers in the
     background, on a group that does not involve the device. The answers of one step are read in the next, when they
