@@ -91,11 +91,12 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """SIGHUP ends the service as SIGTERM does, unless it is ignored, as under nohup."""
         with super().capture_signals():
-            before = signal.getsignal(signal.SIGHUP)
-            if before is not signal.SIG_IGN:
+            before, heeded = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM) == self.handle_exit
+            if heeded and before is not signal.SIG_IGN:
                 signal.signal(signal.SIGHUP, self.handle_exit)
             yield
-            signal.signal(signal.SIGHUP, before)
+            if heeded:
+                signal.signal(signal.SIGHUP, before)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen. Only the system's queue is long: uvicorn's `backlog` also says how many are accepted at once."""
