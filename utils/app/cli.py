@@ -21,7 +21,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 import yaml
 
 from bart.errors import InputError
-from utils.app.errors import FULL_DISK, RunError, brief, unwritable
+from utils.app.errors import FULL_DISK, LIMITS, RunError, brief, unwritable
 from utils.app.signals import Interruption, Signals, report, status
 
 Arguments = TypeVar("Arguments")
@@ -52,6 +52,10 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
             sys.exit(status(signal.SIGPIPE))
         if isinstance(error, OSError) and error.errno in FULL_DISK:
             error = unwritable(error.filename or "a file", error)
+        elif isinstance(error, OSError) and error.errno in LIMITS:
+            error = RunError(f"{str(error.filename or 'the system')[:200]}: {error.strerror}")
+        elif isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
+            error = RunError(f"memory ran out ({brief(error)})")
         if not isinstance(error, (InputError, RunError)):
             raise
         print(f"{name}: error: {error}", file=sys.stderr)
@@ -382,10 +386,12 @@ def with_underscores(argv: Sequence[str] | None) -> list[str]:
 
 
 def _load_yaml(path: Path, aliases: Mapping[str, str] = types.MappingProxyType({})) -> dict[str, Any]:
+    if path.is_char_device():  # /dev/zero has no end
+        raise InputError(f"--config {path}: a device; allowed: a file")
     try:
         text = path.read_text(encoding="utf-8")
         values, root = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise InputError(f"--config {path}: cannot be read as YAML ({brief(error)})") from None
     if not isinstance(values, dict):
         raise InputError(f"--config {path}: a mapping of option names to values is expected")

@@ -90,7 +90,12 @@ def run(args: TrainingArguments) -> None:
     writable_folder("--output_dir", output_dir, log=LOG)
     alone = held(output_dir / LOCK, f"--output_dir {output_dir}: another run is at work there")
     with alone if is_first() else nullcontext():
-        train_and_score(args, task, examples, learned, scored, to_score)
+        try:
+            train_and_score(args, task, examples, learned, scored, to_score)
+        except FileNotFoundError as error:
+            if output_dir.exists():
+                raise
+            raise RunError(f"--output_dir {output_dir}: it was removed during the run") from error
 
 
 def train_and_score(
