@@ -48,10 +48,9 @@ class FinetuneArguments(TrainingArguments):
         epochs = self.epochs
         if epochs.max_epochs is not None and epochs.min_epochs > epochs.max_epochs:
             raise InputError(f"--min_epochs is {epochs.min_epochs}; allowed: at most --max_epochs {epochs.max_epochs}")
-        given = {field.name: value for field, value in all_options(self.scoring) if value != field.default}
-        for name, value in {**given, "pred_batch_size": self.pred_batch_size}.items():
-            if value is not None and not self.do_predict:
-                raise InputError(f"--{name} is {value}; it needs --do_predict, which is not given")
+        for field, value in all_options(self.scoring):  # scripts set --pred_batch_size in any case
+            if value != field.default and not self.do_predict:
+                raise InputError(f"--{field.name} is {value}; it needs --do_predict, which is not given")
         weights, rank = self.model.weights, self.model.adaptation.lora_rank
         if weights.is_scratch and weights.config_path is None:
             weights = replace(weights, config_path=shipped_config(self.task_class.default_config))

@@ -73,7 +73,6 @@ def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path
         (["--fp16", "--bf16"], "--fp16 and --bf16 exclude"),
         (["--min_epochs", "5", "--max_epochs", "2"], "--min_epochs is 5; allowed: at most --max_epochs 2"),
         (["--json-summary", "a"], "--json_summary is a; it needs --do_predict"),
-        (["--pred_batch_size", "2"], "--pred_batch_size is 2; it needs --do_predict"),
         (["--gpus", "0", "--fp16"], "--fp16 needs a GPU"),
         (["--gpus", "0", "--accelerator", "gpu"], "--accelerator is gpu and --gpus is 0"),
         (["--gpus", "2", "--accelerator", "cpu"], "--accelerator is cpu and --gpus is 2"),
