@@ -47,7 +47,7 @@ def test_entries_are_on_the_disk_at_once(tmp_path: Path) -> None:
     assert journal.resume(RUN, False) == ENTRIES
     journal.remove()
     journal.close()
-    assert not [path for path in tmp_path.iterdir() if "test" in path.name]
+    assert [path.name for path in tmp_path.iterdir() if "test" in path.name] == [".test_progress.lock"]
     assert resume(tmp_path) == {}
 
 
