@@ -70,6 +70,8 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises:
         InputError: the file cannot be read, or holds something else; the message names the file.
     """
+    if path.is_char_device():  # /dev/zero has no end
+        raise InputError(f"{path}: a device; allowed: a file")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import os
 import pty
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.test_imports import imported
+from utils.app import cli
 
 ROOT = Path(__file__).parents[1]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")  # Python 3.10 has no reader of TOML
@@ -112,6 +115,49 @@ def test_programs_start_before_they_import_packages_of_others() -> None:
             assert packages <= sys.stdlib_module_names, path
             programs += 1
     assert programs > 20
+
+
+# Options with a meaning for some URL: places that are reached, and texts that name no place.
+WITH_URLS = {"cnn_stories", "dailymail_stories", "url_lists", "scheduler", "info", "prefix", "positive", "api_key"}
+TASKS = ("summarization", "translation", "classification", "tagging", "question_answering", "embedding")
+
+
+def programs() -> Iterator[tuple[str, list[str]]]:
+    """Each program with the words that choose its options."""
+    paths = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    words = {"finetune": [["--task", task] for task in TASKS], "run_eval": [["--task", task] for task in TASKS]}
+    words["run_pretraining"] = [["--task", task] for task in ("denoising", "mlm_nsp")]
+    words["utils.benchmark"] = [["training"], ["pretraining"], ["inference"]]
+    for path in paths.splitlines():
+        name = re.search(r'^    run_program\("([\w.]+)"\)$', (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
+        if name is not None and not path.startswith("tests/"):
+            yield from ((name[1], chosen) for chosen in words.get(name[1], [[]]))
+
+
+def test_no_option_takes_a_url_that_it_does_not_reach(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All options of all programs: as a path, s3://bucket/run would be the folder ./s3:/bucket/run."""
+    parsers: list[argparse.ArgumentParser] = []
+
+    def stop(parser: argparse.ArgumentParser, words: object) -> None:
+        parsers.append(parser)
+        raise SystemExit
+
+    monkeypatch.setattr(cli._Parser, "parse_intermixed_args", stop)
+    tried = set()
+    for name, words in programs():
+        with pytest.raises(SystemExit):
+            importlib.import_module(name).main(words)
+        for action in parsers.pop()._actions:
+            if action.type is None or action.dest in WITH_URLS:
+                continue
+            for url in ("s3://bucket/run", "https://host/x", "file:///tmp/x", "S3A://b", "memory://x", "hub:name"):
+                if not (action.dest == "data_dir" and url.startswith("hub:")):
+                    with pytest.raises(argparse.ArgumentTypeError, match=f"'{url}' is not allowed: "):
+                        action.type(url)
+            tried.add((name, action.dest))
+            if action.dest == "output_dir":
+                assert action.type("./s3:/bucket") and action.type("run:1")  # a folder here may have any name
+    assert {("finetune", "output_dir"), ("utils.corpora.make_shards", "output"), ("run_eval", "config_path")} < tried
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from bart.files import write_json
 from utils.app.cli import option, parse_dataclass
 from utils.app.errors import RunError
 from utils.app.tables import markdown_table
+from utils.data.places import is_published
 from utils.runs.machine import PRECISIONS, ROOT, environment
 from utils.runs.outputs import writable_folder
 
@@ -114,7 +115,9 @@ class TrainingBenchmark(Benchmark):
     batch_size: int = option(24, positional=True, least=1, help="examples per process at once")
     max_source_length: int = option(1024, positional=True, least=3, help="tokens a source is cut to")
     max_target_length: int = option(60, positional=True, least=3, help="tokens a target is cut to")
-    data_dir: str = option("data/xsum", positional=True, help="directory with {train,val}.{source,target}")
+    data_dir: str = option(
+        "data/xsum", positional=True, help="directory with {train,val}.{source,target}", reaches=is_published
+    )
     config_path: str = option("configs/config_xsum.json", help="JSON with the architecture")
     steps: int = option(50, least=1, help="optimizer steps that are measured")
 
@@ -167,7 +170,9 @@ class InferenceBenchmark(Benchmark):
     model: str = option(
         "facebook/bart-large", positional=True, help="checkpoint file, Hub-format directory or Hub name"
     )
-    data_dir: str = option("data/xsum", positional=True, help="directory with test.{source,target}")
+    data_dir: str = option(
+        "data/xsum", positional=True, help="directory with test.{source,target}", reaches=is_published
+    )
     config_path: str = option("configs/config_xsum.json", positional=True, help="JSON with the decoding options")
     batches: int = option(8, least=1, help="batches that are measured, if the test split has so many")
 

@@ -146,7 +146,8 @@ class ModelConfig:
             value = getattr(self, name)
             if kind == "int":
                 least = 0 if name.endswith("_token_id") else 1
-                self.check(type(value) is int and value >= least, name, f"an integer of at least {least}")
+                fits = type(value) is int and least <= value < 2**31
+                self.check(fits, name, f"an integer of at least {least} that 31 bits hold")
             elif kind == "bool":
                 self.check(type(value) is bool, name, "true or false")
             elif kind == "float":

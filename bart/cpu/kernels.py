@@ -141,7 +141,9 @@ class Kernels:
 
     def __init__(self, *options: str) -> None:
         """Compile them, with further options of the compiler; raises what `compile_library` does."""
-        self._library = ctypes.CDLL(str(compile_library(*options)))
+        library = compile_library(*options)
+        self.origin = library.stem.partition("-")[0]  # a digest of source, compiler and processor
+        self._library = ctypes.CDLL(str(library))
         is_avx512, self.panel, self.greatest_code = (
             ctypes.c_int.in_dll(self._library, name).value for name in ("is_avx512", "panel_outputs", "greatest_code")
         )

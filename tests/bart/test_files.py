@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bart.files import replacing
+from bart.errors import InputError
+from bart.files import read_json, replacing
 
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -29,3 +30,8 @@ def test_containers_with_equal_process_ids_do_not_meet(tmp_path: Path, monkeypat
                 other.write_text("there")
         assert path.read_text() == "there"
     assert path.read_text() == "here" and list(tmp_path.iterdir()) == [path]
+
+
+def test_a_device_without_an_end_is_no_json() -> None:
+    with pytest.raises(InputError, match="^/dev/zero: a device; allowed: a file$"):
+        read_json(Path("/dev/zero"))

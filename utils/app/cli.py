@@ -21,7 +21,7 @@ from typing import Any, Literal, NoReturn, TypeVar
 import yaml
 
 from bart.errors import InputError
-from utils.app.errors import FULL_DISK, RunError, brief, unwritable
+from utils.app.errors import FULL_DISK, LIMITS, RunError, brief, unwritable
 from utils.app.signals import Interruption, Signals, report, status
 
 Arguments = TypeVar("Arguments")
@@ -42,11 +42,12 @@ _ELSEWHERE = {
     **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates the one pair of its data"),
     "sync_timeout": "leave it off: processes wait for each other",
 }
+_URL = re.compile(r"\s*([^/\s]+://|hub:)", re.IGNORECASE)  # as a path it would be a folder here, such as ./s3:/bucket
 _BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), "most": ("at most", operator.le)}
 
 
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
-    """Run an entry point. An `InputError`, a `RunError`, a full disk, SIGINT or SIGTERM ends it as one line on stderr.
+    """Run an entry point. An `InputError`, a `RunError`, a full disk or a signal to end ends it as one line on stderr.
 
     The exit status is 2 for an InputError that no full disk caused, 128 + signal for a signal, and 1 for the others.
     """
@@ -65,6 +66,10 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
             sys.exit(status(signal.SIGPIPE))
         if isinstance(error, OSError) and error.errno in FULL_DISK:
             error = unwritable(error.filename or "a file", error)
+        elif isinstance(error, OSError) and error.errno in LIMITS:
+            error = RunError(f"{str(error.filename or 'the system')[:200]}: {error.strerror}")
+        elif isinstance(error, MemoryError) or "DefaultCPUAllocator" in str(error):
+            error = RunError(f"memory ran out ({brief(error)})")
         if not isinstance(error, (InputError, RunError)):
             raise
         print(f"{name}: error: {error}", file=sys.stderr)
@@ -101,6 +106,7 @@ def option(
     most: float | None = None,
     above: float | None = None,
     metavar: str | None = None,
+    reaches: Callable[[str], bool] | None = None,
     on_resume: OnResume = "must_stay",
     in_card: bool = False,
 ) -> Any:
@@ -118,6 +124,7 @@ def option(
         choices: the strings that are allowed.
         least, most, above: the range that is allowed; `above` excludes its own value.
         metavar: what --help calls the value; by default the name of its type.
+        reaches: true of the URLs that the option takes; `bool` takes all, and by default all are refused.
         on_resume: what becomes of it when a training run goes on from a checkpoint.
         in_card: true if the model card names it, because the trained model depends on it.
     """
@@ -198,6 +205,7 @@ class _Option:
         return self._convert_value(value)
 
     def _convert_value(self, value: Any) -> Any:
+        _check_url(value, self.limits["reaches"])
         choices = self.limits["choices"]
         bounds = {key: self.limits[key] for key in _BOUNDS if self.limits[key] is not None}
         try:
@@ -356,13 +364,25 @@ def _parse(parser: _Parser, argv: Sequence[str], known: Sequence[str]) -> dict[s
 
 def early_option(argv: Sequence[str] | None, name: str, default: str | None = None) -> str | None:
     """One option's value, from the command line (None: sys.argv) or the YAML file, before all options are known."""
-    parser = _Parser(add_help=False, allow_abbrev=False)
+    parser = _Parser(prog=program(), add_help=False, allow_abbrev=False)
     for known in {name, "config"}:
-        parser.add_argument(f"--{known}")
+        parser.add_argument(f"--{known}", type=_check_url)
     early = vars(parser.parse_known_args(with_underscores(argv))[0])
     if early[name] is None and early.get("config") is not None:
         early[name] = _load_yaml(Path(_with_home(early["config"]))).get(name)
     return default if early[name] is None else _with_home(str(early[name]))
+
+
+def _check_url(value: Any, reaches: Callable[[str], bool] | None = None) -> Any:
+    """The value of an option, which is no URL, or one that is reached.
+
+    Raises:
+        argparse.ArgumentTypeError: it is another URL.
+    """
+    if isinstance(value, str) and _URL.match(value) and not (reaches and reaches(value)):
+        allowed = "a path on this machine, or a name" + (" or URL as --help shows it" if reaches else "")
+        raise argparse.ArgumentTypeError(f"{value!r} is not allowed: a URL that is not reached; it takes {allowed}")
+    return value
 
 
 def _with_home(value: Any) -> Any:
@@ -381,10 +401,12 @@ def with_underscores(argv: Sequence[str] | None) -> list[str]:
 
 
 def _load_yaml(path: Path, aliases: Mapping[str, str] = types.MappingProxyType({})) -> dict[str, Any]:
+    if path.is_char_device():  # /dev/zero has no end
+        raise InputError(f"--config {path}: a device; allowed: a file")
     try:
         text = path.read_text(encoding="utf-8")
         values, root = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
         raise InputError(f"--config {path}: cannot be read as YAML ({brief(error)})") from None
     if not isinstance(values, dict):
         raise InputError(f"--config {path}: a mapping of option names to values is expected")

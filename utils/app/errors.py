@@ -9,6 +9,7 @@ from bart.errors import InputError
 
 # No space is left, a quota is used up, or the file is larger than it may be.
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+LIMITS = {errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # others of the system
 
 
 class RunError(RuntimeError):

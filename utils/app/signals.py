@@ -1,10 +1,12 @@
-"""The end of a program by SIGTERM or SIGINT (Ctrl-C): one line, and the status 128 + signal."""
+"""The end of a program by SIGTERM, SIGHUP or SIGINT (Ctrl-C): one line, and the status 128 + signal."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
+import termios
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +15,7 @@ from types import FrameType
 
 from utils.app.start import is_first
 
-NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
+NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 # Scripts and launchers pass on a SIGINT that the terminal has sent to the program, too; a second Ctrl-C comes later.
 AGAIN_SECONDS = 1.0
 STUCK_SECONDS = 2.0  # after which a program that has not heeded a signal is ended
@@ -35,12 +37,12 @@ def interrupt(number: int) -> None:
 
 
 class Signals:
-    """Calls `act` with the first SIGINT or SIGTERM. A second Ctrl-C ends the program at once."""
+    """Calls `act` with the first SIGINT, SIGTERM or SIGHUP. A second Ctrl-C ends the program at once."""
 
     def __init__(self, act: Callable[[int], None] = interrupt) -> None:
         self.act, self.process = act, os.getpid()
         self.number, self.time = 0, 0.0  # of the first signal
-        # A shell lets programs in the background ignore SIGINT.
+        # A shell lets programs in the background ignore SIGINT, and nohup SIGHUP.
         heeded = [number for number in NAMES if signal.getsignal(number) is not signal.SIG_IGN]
         self.before = {number: signal.signal(number, self) for number in heeded}
 
@@ -52,6 +54,7 @@ class Signals:
         now = time.monotonic()
         if not self.number:
             self.number, self.time = number, now
+            _drop_lost_terminal()
             self.act(number)
         elif number == signal.SIGINT and now - self.time > AGAIN_SECONDS:
             signal.signal(number, signal.SIG_DFL)
@@ -93,6 +96,16 @@ class Signals:
             threading.Timer(0.05, os.kill, (self.process, dropped.exc_value.number)).start()
         else:
             sys.__unraisablehook__(dropped)
+
+
+def _drop_lost_terminal() -> None:
+    """Let output go nowhere where its terminal is gone: an error of writing would end the program before its time."""
+    for stream in (1, 2):
+        try:
+            termios.tcgetattr(stream)
+        except termios.error as error:
+            if error.args[0] == errno.EIO:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream)
 
 
 def status(number: int) -> int:

@@ -17,7 +17,7 @@ from utils.app.errors import unwritable
 from utils.data.parallel_text import SIDES
 from utils.data.splits import SPLITS
 from utils.data.tables import Row
-from utils.runs.outputs import difference, held, write_whole
+from utils.runs.outputs import LOCK, difference, held, write_whole
 from utils.runs.run_directory import remove
 
 PAIR_FILES = tuple(f"{split}.{side}" for split in SPLITS for side in SIDES)
@@ -109,7 +109,7 @@ def building(folder: Path, is_shared: bool = False) -> Iterator[Path]:
     workplace = (place if exists else place.parent) / f".{place.name}.building"
     made, moved = workplace / "data", workplace / "moved"
     moved.mkdir(parents=True, exist_ok=True)
-    with held(workplace / ".lock", f"{folder}: another run is making it"):
+    with held(workplace / LOCK, f"{folder}: another run is making it"):
         try:
             _take_back(place, made, moved)
             # Under the lock, since another run may have made it until then.

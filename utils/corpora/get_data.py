@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,9 @@ PUBLISHED = {
 }
 
 
+url_option = partial(option, metavar="FILE_OR_URL", reaches=bool)
+
+
 @dataclass(frozen=True)
 class GetDataOptions:
     """The command line."""
@@ -62,11 +65,9 @@ class GetDataOptions:
     sources: str = option(
         "hub", choices=("hub", "stories"), help="what CNN-DM is made of: its files on the Hub, or archives of stories"
     )
-    cnn_stories: str = option(f"{ARCHIVES}/cnn_stories.tgz", metavar="FILE_OR_URL", help="archive of CNN's stories")
-    dailymail_stories: str = option(
-        f"{ARCHIVES}/dailymail_stories.tgz", metavar="FILE_OR_URL", help="archive of the Daily Mail's stories"
-    )
-    url_lists: str = option(
+    cnn_stories: str = url_option(f"{ARCHIVES}/cnn_stories.tgz", help="archive of CNN's stories")
+    dailymail_stories: str = url_option(f"{ARCHIVES}/dailymail_stories.tgz", help="archive of the Daily Mail's stories")
+    url_lists: str = url_option(
         URL_LISTS, metavar="FOLDER_OR_URL", help="where all_train.txt, all_val.txt and all_test.txt are"
     )
     datelines: str = option(

@@ -31,7 +31,7 @@ from utils.corpora.data_directory import PROVENANCE
 from utils.corpora.documents import gathered
 from utils.data.places import HUB_NAME
 from utils.data.published import load_from_hub, opening
-from utils.runs.outputs import difference, file_digest, held, writable_folder
+from utils.runs.outputs import LOCK, difference, file_digest, held, writable_folder
 from utils.runs.unfinished import Unfinished
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def get_set(name: str, options: GetPretrainingDataOptions) -> None:
         print(f"{folder}: is there already")
         return
     done = Unfinished(folder / BEGUN, facts, "name another folder")
-    if not done.done and folder.is_dir() and any(path.name not in (".lock", BEGUN) for path in folder.iterdir()):
+    if not done.done and folder.is_dir() and any(path.name not in (LOCK, BEGUN) for path in folder.iterdir()):
         raise InputError(f"{folder} holds other files, and is not overwritten: name another folder")
     place = next(done.values(), SETS.get(name, name))
     with opening(f"{place} on the Hub"):
@@ -96,7 +96,7 @@ def get_set(name: str, options: GetPretrainingDataOptions) -> None:
         rows = _texts(rows, options.text_field, place)
     try:
         writable_folder("FOLDER", folder)
-        with held(folder / ".lock", f"{folder}: another run is fetching it"), closing(done):
+        with held(folder / LOCK, f"{folder}: another run is fetching it"), closing(done):
             for leftover in folder.glob(".*.tmp"):  # of a process that was killed
                 leftover.unlink()
             if not done.done:

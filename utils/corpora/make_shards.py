@@ -49,7 +49,7 @@ from utils.corpora.shard_stages import (
     write_shard,
 )
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
-from utils.runs.outputs import difference, file_digest, held, writable_folder
+from utils.runs.outputs import LOCK, difference, file_digest, held, writable_folder
 from utils.runs.unfinished import Unfinished
 
 logger = logging.getLogger("utils.corpora.make_shards")
@@ -147,7 +147,7 @@ def _alone(folder: Path, record: Mapping[str, Any]) -> Iterator[Unfinished]:
     try:
         for stage in ("documents", "repeats", "examples"):
             (work / stage).mkdir(parents=True, exist_ok=True)
-        with held(work / ".lock", f"--output {folder}: another run is making it"):
+        with held(work / LOCK, f"--output {folder}: another run is making it"):
             done = Unfinished(work / DONE, record, f"name another --output, or delete {folder}")
             try:
                 yield done

@@ -63,7 +63,7 @@ class MakeShardsOptions:
         None, least=0, help="processes, 0 for this one alone; by default one for each core", section="Dask"
     )
     scheduler: str | None = option(
-        None, metavar="ADDRESS", help="scheduler of a running Dask cluster, such as tcp://host:8786"
+        None, metavar="ADDRESS", help="scheduler of a running Dask cluster, such as tcp://host:8786", reaches=bool
     )
 
     def __post_init__(self) -> None:

@@ -42,7 +42,7 @@ class TrainTokenizerOptions:
     )
     model_type: str = option("bart", choices=("bart", "bert"), help="bart has byte-level BPE, bert has WordPiece")
     lowercase: bool = option(True, help="bert reads texts in lower case and without accents")
-    vocab_size: int = option(8000, help="number of tokens, at least 261, of bert 7")
+    vocab_size: int = option(8000, most=10_000_000, help="number of tokens, at least 261, of bert 7")
     min_frequency: int = option(2, help="merge only pairs that occur this often")
 
     def __post_init__(self) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option, part
-from utils.data.places import KINDS
+from utils.data.places import KINDS, is_published
 from utils.data.splits import Choice
 from utils.data.table_options import BY_ENDING, InputOptions
 
@@ -35,7 +35,7 @@ class BatchOptions:
         ALL, least=-1, help="validation examples to use, chosen likewise; -1 for all", on_resume="validation"
     )
     num_workers: int = changeable(
-        2, least=0, help="loader processes per GPU, one at most for a stream; 0 loads in the training process"
+        2, least=0, most=256, help="loader processes per GPU, one at most for a stream; 0 loads in the training process"
     )
     train_batch_size: int = card_option(8, least=1, help="examples per process and micro-batch")
     gradient_accumulation_steps: int = card_option(1, least=1, help="micro-batches per optimizer step")
@@ -74,7 +74,11 @@ class PlaceOptions:
     """Where the examples of fine-tuning are."""
 
     data_dir: str = option(
-        "data/cnn_dm", section="data", help=f"where examples are: for texts a {KINDS}", on_resume="by_content"
+        "data/cnn_dm",
+        section="data",
+        help=f"where examples are: for texts a {KINDS}",
+        reaches=is_published,
+        on_resume="by_content",
     )
     cache_dir: str | None = changeable(
         None,

@@ -38,16 +38,20 @@ LABELS = ("label", "labels", "class")
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags", "labels")
 
 
+def is_published(data_dir: str) -> bool:
+    """Return true if `--data_dir` has the form of a published set, which a URL may be."""
+    return data_dir.startswith(HUB) or SPLIT in data_dir
+
+
 def is_streamed(data_dir: str) -> bool:
     """Return true if `--data_dir` names a published set that is streamed.
 
     Raises:
         InputError: no name follows `hub:`.
     """
-    on_hub = data_dir.startswith(HUB)
-    if on_hub and not HUB_NAME.fullmatch(data_dir.removeprefix(HUB)):
+    if data_dir.startswith(HUB) and not HUB_NAME.fullmatch(data_dir.removeprefix(HUB)):
         raise InputError(f"{data_dir!r} names no set on the Hub; allowed: {PLACES}")
-    return on_hub or SPLIT in data_dir
+    return is_published(data_dir)
 
 
 def is_table(data_dir: str) -> bool:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from glob import escape
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import pyarrow as pa
 import xxhash
-from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from bart.errors import InputError
 from bart.files import PathName, temporary_beside
@@ -26,13 +24,13 @@ from utils.app.progress import progress
 from utils.data.parallel_text import pair_paths, paired
 from utils.data.splits import EVERY, Choice
 from utils.data.tokenized import TokenizedTexts, tokenise, tokens_schema
-from utils.runs.outputs import file_digest, writable_folder
+from utils.runs.outputs import LOCK, file_digest, held, writable_folder
 from utils.text.lines import iter_lines, references_of
 
 logger = logging.getLogger(__name__)
 _FORMAT = "5"  # of the files of the cache and of their content; a new number makes them anew
 KEPT = 4  # caches of one text file: those of the settings that were used last
-_locks: list[BinaryIO] = []  # of the folders that this process uses
+_locks = ExitStack()  # of the folders that this process uses
 
 
 @dataclass(frozen=True)
@@ -187,15 +185,13 @@ def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
 def mark_as_used(folder: Path) -> None:
     """Keep a folder of a cache from `remove_unused` of other processes as long as this process lives."""
     with suppress(OSError):  # the cache may be another user's
-        _locks.append(_lock_of(folder).open("w+b"))
-        fcntl.lockf(_locks[-1], fcntl.LOCK_SH)
+        _locks.enter_context(held(_lock_of(folder), f"waiting for {folder}", waits=True, shared=True))
 
 
 def remove_unused(folders: Iterable[Path]) -> None:
-    """Remove folders of a cache, but for those that other processes use."""
+    """Remove folders of a cache, but for those that processes use."""
     for folder in folders:
-        with suppress(OSError), _lock_of(folder).open("w+b") as lock:
-            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError, InputError), held(_lock_of(folder), "in use"):
             shutil.rmtree(folder)
             _lock_of(folder).unlink()
 
@@ -204,13 +200,12 @@ def _lock_of(folder: Path) -> Path:
     return folder.with_name(f".{folder.name}.lock")
 
 
-def alone(cache: Path) -> AcquireReturnProxy:
-    """Acquire the lock of a folder of caches. The system frees it when the process ends."""
-    lock = FileLock(cache / ".lock")
-    try:
-        return lock.acquire(timeout=1)
-    except Timeout:
-        logger.info("waiting for another process that prepares these texts")
-        return lock.acquire()
-    except OSError as error:
-        raise unwritable(lock.lock_file, error) from None
+@contextmanager
+def alone(cache: Path) -> Iterator[None]:
+    """Hold the lock of a folder of caches."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(held(cache / LOCK, "waiting for another process that prepares these texts", waits=True))
+        except OSError as error:
+            raise unwritable(str(cache / LOCK), error) from None
+        yield

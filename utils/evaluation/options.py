@@ -31,7 +31,7 @@ class ScoringOptions:
         least=0,
         help="batches predicted before the clock starts, at most half of all; their results count, their times do not",
     )
-    info: str | None = changeable(None, section="output", help="a text to store with the scores")
+    info: str | None = changeable(None, section="output", help="a text to store with the scores", reaches=bool)
     dump_args: bool = changeable(
         False, help="also print the resolved arguments, which eval_arguments.yaml always holds"
     )

@@ -143,7 +143,7 @@ class ClassificationArguments:
 
     files: FileOptions = part(FileOptions)
     positive: str | None = option(
-        None, section="labels", help="the class of two whose F1 is told; by default the second in order"
+        None, section="labels", help="the class of two whose F1 is told; by default the second in order", reaches=bool
     )
     label_field: str | None = option(
         None, help="column of the right labels; by default label, labels, class or reference"

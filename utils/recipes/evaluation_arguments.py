@@ -13,7 +13,7 @@ from typing import Any
 from bart.errors import InputError
 from utils.app.cli import early_option, option, parse_dataclass, part
 from utils.data.options import ALL, Place, check_limit, val_ratio_option
-from utils.data.places import KINDS
+from utils.data.places import KINDS, is_published
 from utils.data.splits import SPLITS
 from utils.data.table_options import InputOptions
 from utils.evaluation.options import ScoringOptions
@@ -30,7 +30,7 @@ class ModelAndDataOptions:
     config_path: str = option(
         positional=True, help="JSON with the architecture and decoding options, for a checkpoint that has none"
     )
-    data_dir: str = option(positional=True, help=KINDS)
+    data_dir: str = option(positional=True, help=KINDS, reaches=is_published)
     save_dir: str = option(positional=True, help="where results are written")
     tokenizer: str | None = option(
         None, section="data", help="vocabulary; by default the one that lies with the weights"

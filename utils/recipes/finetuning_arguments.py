@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from bart.errors import InputError
-from utils.app.cli import changeable, early_option, option, parse_dataclass
+from utils.app.cli import all_options, changeable, early_option, option, parse_dataclass
 from utils.data.options import LengthBatchOptions, Place, PlaceOptions
 from utils.data.places import is_streamed
 from utils.evaluation.options import ScoringOptions
@@ -45,6 +45,12 @@ class FinetuneArguments(TrainingArguments):
             raise InputError("nothing to do: give --do_train, --do_predict or both")
         if self.optimisation.max_steps == 0:
             raise InputError("--max_steps is 0; allowed: -1, or at least 1")
+        epochs = self.epochs
+        if epochs.max_epochs is not None and epochs.min_epochs > epochs.max_epochs:
+            raise InputError(f"--min_epochs is {epochs.min_epochs}; allowed: at most --max_epochs {epochs.max_epochs}")
+        for field, value in all_options(self.scoring):  # scripts set --pred_batch_size in any case
+            if value != field.default and not self.do_predict:
+                raise InputError(f"--{field.name} is {value}; it needs --do_predict, which is not given")
         weights, rank = self.model.weights, self.model.adaptation.lora_rank
         if weights.is_scratch and weights.config_path is None:
             weights = replace(weights, config_path=shipped_config(self.task_class.default_config))

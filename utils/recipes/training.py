@@ -39,7 +39,7 @@ from utils.recipes.evaluation import card_options, evaluate
 from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.training_arguments import TrainingArguments
 from utils.runs.machine import check_gpus, environment
-from utils.runs.outputs import check_output, held, writable_folder
+from utils.runs.outputs import LOCK, check_output, held, writable_folder
 from utils.runs.run_directory import LOG, check_free, options_to_resume, remove_run
 from utils.tasks.task import Task, TrainedTask
 from utils.training.checkpoints import FORMAT, find_checkpoint
@@ -88,9 +88,14 @@ def run(args: TrainingArguments) -> None:
         to_check = examples if to_score is None else {**examples, scored: to_score}
         task.check(to_check, learned)
     writable_folder("--output_dir", output_dir, log=LOG)
-    alone = held(output_dir / ".lock", f"--output_dir {output_dir}: another run is at work there")
+    alone = held(output_dir / LOCK, f"--output_dir {output_dir}: another run is at work there")
     with alone if is_first() else nullcontext():
-        train_and_score(args, task, examples, learned, scored, to_score)
+        try:
+            train_and_score(args, task, examples, learned, scored, to_score)
+        except FileNotFoundError as error:
+            if output_dir.exists():
+                raise
+            raise RunError(f"--output_dir {output_dir}: it was removed during the run") from error
 
 
 def train_and_score(

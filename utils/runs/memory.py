@@ -13,6 +13,7 @@ from utils.runs.machine import process_memory_gb
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
+ON_CPUS = "DefaultCPUAllocator", "could not create a primitive"  # words of torch and of oneDNN where memory runs out
 
 
 def peak_memory_gb(device: torch.device) -> float:
@@ -41,7 +42,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return true if memory of a GPU or of the CPU ran out, also where the error is only a consequence of that."""
     chain: BaseException | None = error
     while chain is not None:
-        if isinstance(chain, torch.OutOfMemoryError) or "DefaultCPUAllocator" in str(chain):
+        if isinstance(chain, torch.OutOfMemoryError) or any(words in str(chain) for words in ON_CPUS):
             return True
         chain = chain.__cause__ or chain.__context__
     return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import errno
 import fcntl
+import logging
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +18,9 @@ import xxhash
 from bart.errors import InputError
 from bart.files import PathName, is_device, replacing, temporary_beside
 from utils.app.errors import unwritable
+
+logger = logging.getLogger(__name__)
+LOCK = ".lock"  # of a folder
 
 
 def check_output(option: str, path: PathName | None, *inputs: PathName | None) -> None:
@@ -66,33 +70,53 @@ def writable_folder(name: str, path: PathName, log: str = "") -> Path:
 
 
 def _remove_unused(folders: Sequence[Path], log: str) -> None:
-    with suppress(OSError):  # it is not empty, or not there
+    with suppress(OSError, InputError):  # it is not empty, not there, or another process holds its lock
         for folder in folders:
-            if os.listdir(folder) == [log]:
-                (folder / log).unlink()
+            if {*os.listdir(folder)} <= {log, LOCK}:
+                with held(folder / LOCK, "in use"):
+                    for path in folder.iterdir():
+                        path.unlink()
             folder.rmdir()
 
 
 @contextmanager
-def held(path: Path, message: str) -> Iterator[None]:
-    """Hold a lock file, which goes in the end; InputError with this message where another process holds it.
+def held(path: Path, message: str, *, waits: bool = False, shared: bool = False) -> Iterator[None]:
+    """Hold a lock file; where another process holds it, raise InputError with this message or, with `waits`, log it.
 
-    The system frees it when the process ends. A file system without locks holds nobody up.
+    The system frees it when the process ends. A file system without locks holds nobody up. The file stays: a process
+    that had opened it would else hold it while the next one holds a new file. For one that went with its folder, which
+    only its holder removes, a new one is tried.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)  # which the process that held it may have removed
-    with path.open("w") as file:
-        os.register_at_fork(after_in_child=file.close)  # or loader workers would hold it seconds after a kill
+    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)  # which the process that held it may have removed
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            opened = path.open("a+")
+        except FileNotFoundError:  # it removes it now
             raise InputError(message) from None
-        except OSError as error:
-            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
-                raise
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
+        with opened as file:
+            os.register_at_fork(after_in_child=file.close)  # or loader workers would hold it seconds after a kill
+            try:
+                fcntl.flock(file, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not waits:
+                    raise InputError(message) from None
+                logger.info(message)
+                fcntl.flock(file, kind)
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                    raise
+            if _is_at(path, file.fileno()):
+                yield
+                return
+
+
+def _is_at(path: Path, file: int) -> bool:
+    """True if the path still leads to the open file of this number."""
+    try:
+        return os.path.samefile(path, file)
+    except FileNotFoundError:
+        return False
 
 
 def write_whole(path: Path, text: str) -> None:

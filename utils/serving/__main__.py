@@ -13,11 +13,12 @@ import logging
 import math
 import os
 import select
+import signal
 import socket
 import struct
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -85,6 +86,17 @@ class Server(uvicorn.Server):
             create_app(service), http=connection, ws="none", lifespan="on", backlog=ACCEPTED_AT_ONCE, **quiet
         )
         super().__init__(config)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """SIGHUP ends the service as SIGTERM does, unless it is ignored, as under nohup."""
+        with super().capture_signals():
+            before, heeded = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM) == self.handle_exit
+            if heeded and before is not signal.SIG_IGN:
+                signal.signal(signal.SIGHUP, self.handle_exit)
+            yield
+            if heeded:
+                signal.signal(signal.SIGHUP, before)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen. Only the system's queue is long: uvicorn's `backlog` also says how many are accepted at once."""

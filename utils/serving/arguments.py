@@ -54,7 +54,7 @@ class ServeArguments:
         "localhost and the machine's own name are always allowed",
     )
     api_key: str | None = option(
-        None, help=f"key that requests must carry; in {API_KEY} other users of the machine do not see it"
+        None, help=f"key that requests must carry; in {API_KEY} other users of the machine do not see it", reaches=bool
     )
     drain_seconds: int = option(
         30, least=0, help="seconds after SIGTERM in which requests that are in work are answered"

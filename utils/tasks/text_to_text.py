@@ -105,7 +105,7 @@ class TextToTextEvalOptions:
         help="score predictions by their references; --no_references only predicts, for which {split}.source, a file "
         "of one source a line, or a table without targets will do",
     )
-    prefix: str = option("", help="put before each source text, as some models want it")
+    prefix: str = option("", help="put before each source text, as some models want it", reaches=bool)
     max_target_length: int | None = option(
         None, least=3, help="tokens a target is cut to for its loss; by default the model's positions"
     )

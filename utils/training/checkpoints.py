@@ -22,7 +22,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from bart.errors import InputError
 from bart.files import replacing
 from bart.hub import EXPORT
-from bart.tensor_files import is_whole, read_file
+from bart.tensor_files import read_file
 from utils.app.errors import RunError
 from utils.app.signals import NAMES, Signals, status
 from utils.runs.distributed import from_first
@@ -65,7 +65,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
 
 
 class Termination(Callback):
-    """Records SIGTERM and SIGINT, and lets all processes of a run agree that one has come.
+    """Records SIGTERM, SIGHUP and SIGINT, and lets all processes of a run agree that one has come.
 
     Before training starts, a signal ends the run as it ends any program. Processes exchange their answers in the
     background, on a group that does not involve the device. The answers of one step are read in the next, when they
@@ -296,15 +296,23 @@ def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
     if resume_from != LAST and not files:
         return folder
     for path in files:
-        if is_whole(path):
-            # The files of a copied folder may have new times, in any order.
-            newest = filter(is_whole, (path, folder / LAST_FILE))
-            return max(newest, key=lambda each: read_file(each).get("global_step", 0))  # the first of equal ones
+        # The files of a copied folder may have new times, in any order.
+        steps = {each: step for each in (path, folder / LAST_FILE) if (step := _step_of(each)) is not None}
+        if path in steps:
+            return max(steps, key=lambda each: steps[each])  # the first of equal ones
         logger.warning("%s is torn: it was not written to its end, or damaged; the one before it is used", path)
     if files:
         raise InputError(f"--resume_from_checkpoint {resume_from}: none of the checkpoints in {folder} is whole")
     logger.info("no checkpoint in %s: the run starts from its beginning", folder)
     return None
+
+
+def _step_of(checkpoint: Path) -> int | None:
+    """The optimizer step of a checkpoint; None where it cannot be read."""
+    try:
+        return read_file(checkpoint).get("global_step", 0)
+    except InputError:
+        return None
 
 
 def keep_as_last(checkpoint: Path, output_dir: Path) -> None:

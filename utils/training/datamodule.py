@@ -142,10 +142,11 @@ class TrainingData(pl.LightningDataModule):
 def _outlive_signals(worker: int) -> None:
     """Let only the training process end a loader process.
 
-    torchrun and schedulers send SIGTERM, and terminals SIGINT, to every process of a run. The training process needs
-    its loader processes until it has saved a checkpoint.
+    torchrun and schedulers send SIGTERM, and terminals SIGINT or, at their end, SIGHUP, to every process of a run. The
+    training process needs its loader processes until it has saved a checkpoint.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if not hasattr(signal, "sigwaitinfo"):  # macOS, where the sender of a signal is not known
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

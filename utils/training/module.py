@@ -16,9 +16,12 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from bart.cpu.kernels import load
 from utils.data.batches import Batch
 from utils.models.loading import LoadedModel, checkpoint_parts
+from utils.runs.machine import processor
 from utils.runs.memory import FittingSize
+from utils.runs.outputs import difference
 from utils.tasks.task import TrainedTask
 from utils.training.checkpoints import completed
 from utils.training.lamb import Lamb
@@ -219,13 +222,23 @@ class TrainingModule(pl.LightningModule):
         if self.trainer.world_size > 1:
             checkpoint["random_states"] = [{}] * self.trainer.world_size
             dist.all_gather_object(checkpoint["random_states"], states)
-        checkpoint |= {"identity": self.plan.identity, "total_steps": self.total_steps}
+        checkpoint |= {"identity": self.plan.identity, "total_steps": self.total_steps, "rounding": self._rounding()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.random_states, self.saved_steps = checkpoint["random_states"], checkpoint["total_steps"]
         for state in checkpoint["callbacks"].values():
             if "conditions" in state:  # of validation
                 state["conditions"] = completed(state["conditions"], self.plan.conditions, self.plan.defaults)
+        rounding = self._rounding()
+        if changed := difference(checkpoint.get("rounding", rounding), rounding):
+            logger.warning("%s: %s; the run goes on, but not to the same bits", self.plan.checkpoint, changed)
+
+    def _rounding(self) -> dict[str, Any]:
+        """What the last bits of a result depend on; on GPUs nothing is promised of them."""
+        if self.plan.hardware.gpus:
+            return {}
+        facts = {"threads": torch.get_num_threads(), "processor": processor(), "torch": str(torch.__version__)}
+        return {**facts, "kernels": getattr(load(), "origin", None)}
 
 
 def turn_dropout_off(model: nn.Module) -> None:

@@ -235,6 +235,7 @@ def test_a_yaml_file_gives_values_and_the_command_line_wins(tmp_path: Path) -> N
         ("sizes: [3, true]", "sizes: True is not allowed: it takes an integer"),
         ("[1, 2]", "a mapping of option names to values is expected"),
         ("a: [", "cannot be read as YAML"),
+        (f"a: {'[' * 5000}{']' * 5000}", "cannot be read as YAML .maximum recursion depth"),
         ("name: a\n# b\nname: a", "line 3 gives name again; allowed: once"),
     ],
 )
@@ -245,6 +246,8 @@ def test_bad_yaml(content: str, message: str, tmp_path: Path) -> None:
 
 
 def test_a_yaml_file_that_is_not_there() -> None:
+    with pytest.raises(InputError, match="--config /dev/zero: a device; allowed: a file"):
+        parse(*REQUIRED, "--config", "/dev/zero")
     with pytest.raises(InputError, match="--config absent.yaml: cannot be read as YAML"):
         parse(*REQUIRED, "--config", "absent.yaml")
 
@@ -260,6 +263,18 @@ def caused(error: InputError, cause: OSError) -> InputError:
         (InputError("--x is 1; allowed: 2"), 2, "command.py: error: --x is 1; allowed: 2\n"),
         (caused(InputError("out: no"), OSError(errno.EDQUOT, "full")), 1, "command.py: error: out: no\n"),
         (RunError("the run diverged"), 1, "command.py: error: the run diverged\n"),
+        (
+            OSError(errno.ENAMETOOLONG, "File name too long", "x" * 5000),
+            1,
+            f"command.py: error: {'x' * 200}: File name too long",
+        ),
+        (OSError(errno.EMFILE, "Too many open files"), 1, "command.py: error: the system: Too many open files\n"),
+        (MemoryError("no"), 1, "command.py: error: memory ran out (no)\n"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't"),
+            1,
+            "command.py: error: memory ran out (DefaultCPUAllocator: can't)\n",
+        ),
         (OSError(errno.ENOSPC, "full", "out.txt"), 1, "command.py: error: out.txt: cannot be written (No space left"),
         (None, 0, ""),
     ],

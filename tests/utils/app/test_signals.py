@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -139,6 +141,35 @@ def test_a_second_ctrl_c_ends_at_once_and_one_that_is_passed_on_does_not(monkeyp
     assert (asked, raised) == ([signal.SIGINT], [])
     signals(signal.SIGINT, None)
     assert raised == [signal.SIGINT] and signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+
+
+@pytest.mark.parametrize("is_ignored", [False, True])  # as nohup lets a program ignore it
+def test_the_end_of_a_terminal_ends_a_program_that_still_cleans_up(is_ignored: bool, tmp_path: Path) -> None:
+    """The terminal is gone when SIGHUP comes; what is printed then must not raise."""
+
+    def clean_up(argv: object) -> None:
+        try:
+            os.write(1, b"begun")
+            time.sleep(1 if is_ignored else 20)
+            (tmp_path / "slept").touch()
+        finally:
+            with suppress(OSError if is_ignored else ()):
+                os.write(1, b"writing a checkpoint")
+            (tmp_path / "checkpoint").touch()
+
+    process, terminal = pty.fork()
+    if process == 0:
+        try:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+            run_main(clean_up)
+        except SystemExit as stop:
+            os._exit(stop.code)
+        finally:
+            os._exit(1)
+    assert os.read(terminal, 5) == b"begun"
+    os.close(terminal)
+    assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == (0 if is_ignored else 128 + signal.SIGHUP)
+    assert (tmp_path / "checkpoint").exists() and (tmp_path / "slept").exists() == is_ignored
 
 
 def test_a_program_in_the_background_of_a_script_ignores_ctrl_c() -> None:

@@ -72,7 +72,7 @@ def test_sets_are_written_as_one_column_of_text(server: HubServer, tmp_path: Pat
         assert made[name]["from"] == f"{place}@{commit_of('main')}"
         assert made[name]["documents"] == FILES * ROWS
         names = {path.name for path in (tmp_path / name).iterdir()}
-        assert names == {"provenance.json", *(f"{n:05d}-of-00003.parquet" for n in range(3))}
+        assert names == {".lock", "provenance.json", *(f"{n:05d}-of-00003.parquet" for n in range(3))}
     piece, *_ = pieces_of(tmp_path / "books/00000-of-00003.parquet", "text")
     assert next(read_documents(piece, "text")) == Document(["Article 0.", "It goes on."])
 

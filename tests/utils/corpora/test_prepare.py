@@ -356,8 +356,9 @@ def test_a_dataset_that_is_missing_is_one_line(hub: HubServer, tmp_path: Path, m
 
 
 def test_a_file_as_data_directory_is_prepared_once_and_anew_when_it_changes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("utils.corpora.prepare.mark_as_used", str)  # as if each process had ended
     rows = [{"document": f"old {i}", "summary": "x", "note": f"note {i}"} for i in range(99)]
     file = write_jsonl(tmp_path / "news.jsonl", rows)
     first = Path(prepared_file(str(file), (None, None)))

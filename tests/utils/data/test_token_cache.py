@@ -103,7 +103,7 @@ def test_a_cache_that_is_complete_needs_no_lock(
         raise PermissionError(errno.EACCES, "Permission denied")  # the lock is another user's
 
     first = rows(sources(data).tokenized(tokenizer, 24))
-    monkeypatch.setattr(token_cache.FileLock, "acquire", refuse)
+    monkeypatch.setattr(token_cache, "held", refuse)
     assert rows(sources(data).tokenized(tokenizer, 24)) == first
     with pytest.raises(InputError, match=r"\.cache/\.lock: cannot be written \(Permission denied\)"):
         sources(data).tokenized(tokenizer, 12)
@@ -293,12 +293,12 @@ def test_folders_of_a_cache_stay_as_long_as_another_process_holds_them(tmp_path:
         (tmp_path / name).mkdir()
     mark_as_used(tmp_path / "a")
     held = (
-        "import fcntl, sys; file = open('.b.lock', 'w+'); fcntl.lockf(file, fcntl.LOCK_SH); print(); sys.stdin.read()"
+        "import fcntl, sys; file = open('.b.lock', 'w+'); fcntl.flock(file, fcntl.LOCK_SH); print(); sys.stdin.read()"
     )
     words = [sys.executable, "-S", "-c", held]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as process:
         process.stdout.readline()
-        remove_unused([tmp_path / "b", tmp_path / "c"])
+        remove_unused([tmp_path / "a", tmp_path / "b", tmp_path / "c"])  # nor does a process remove its own
         assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["a", "b"]
         process.stdin.close()
     remove_unused([tmp_path / "b"])

@@ -93,6 +93,8 @@ def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path
     ("options", "message"),
     [
         (["--fp16", "--bf16"], "--fp16 and --bf16 exclude"),
+        (["--min_epochs", "5", "--max_epochs", "2"], "--min_epochs is 5; allowed: at most --max_epochs 2"),
+        (["--json-summary", "a"], "--json_summary is a; it needs --do_predict"),
         (["--gpus", "0", "--fp16"], "--fp16 needs a GPU"),
         (["--gpus", "0", "--accelerator", "gpu"], "--accelerator is gpu and --gpus is 0"),
         (["--gpus", "2", "--accelerator", "cpu"], "--accelerator is cpu and --gpus is 2"),
@@ -146,6 +148,14 @@ def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path
 def test_options_that_do_not_go_together(options: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         with_table_prepared(parse(*options).make_task()).read("train")
+
+
+def test_more_loaders_than_a_machine_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("--num_workers", "100000")
+    assert (
+        "--num_workers: '100000' is not allowed: it takes an integer at least 0, at most 256" in capsys.readouterr().err
+    )
 
 
 def test_processes_are_torchruns_or_one_per_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,10 +17,14 @@ CPU_MESSAGE = (
     "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
     "4000000000000 bytes. Error code 12 (Cannot allocate memory)"
 )
-ERRORS = [torch.OutOfMemoryError("CUDA out of memory."), RuntimeError(CPU_MESSAGE)]
+ERRORS = [
+    torch.OutOfMemoryError("CUDA out of memory."),
+    RuntimeError(CPU_MESSAGE),
+    RuntimeError("could not create a primitive"),
+]
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=["gpu", "cpu"])
+@pytest.mark.parametrize("error", ERRORS, ids=["gpu", "cpu", "onednn"])
 def test_sizes_are_halved_until_they_fit_and_stay(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     fitting = FittingSize(20, "--size")
     done: list[int] = []

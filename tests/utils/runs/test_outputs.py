@@ -6,11 +6,14 @@ import errno
 import fcntl
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -62,10 +65,12 @@ def test_a_device_or_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
 def test_what_was_made_and_not_used_goes_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     code = (
-        "from utils.runs.outputs import writable_folder as make\n"
+        "from utils.runs.outputs import held, writable_folder as make\n"
         "for name in ('own', 'new/a/b', 'used/a', 'new/a'): make('folder', name)\n"
         "open('used/file', 'w')\n"
-        "open(make('folder', 'logged', log='log.txt') / 'log.txt', 'w')\n"
+        "folder = make('folder', 'logged', log='log.txt')\n"
+        "open(folder / 'log.txt', 'w')\n"
+        "with held(folder / '.lock', ''): pass\n"
         "raise SystemExit(2)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
@@ -97,7 +102,35 @@ def test_a_file_system_without_locks_stops_no_run(number: int, tmp_path: Path, m
     monkeypatch.setattr(fcntl, "flock", flock)
     with held(tmp_path / ".lock", "a run is at work"):
         pass
-    assert not list(tmp_path.iterdir())
+
+
+def _take_turns(folder: Path, overlaps: Any) -> None:
+    """Hold a lock again and again; some locks go with their folder, as that of a finished `make_shards` does."""
+    taken = 0
+    while taken < 60:
+        lock = folder / ("kept" if taken % 2 else "goes") / ".lock"
+        with suppress(InputError, FileExistsError), held(lock, "another process is at work"):  # mkdir saw it vanish
+            try:
+                os.close(os.open(folder / lock.parent.name[0], os.O_CREAT | os.O_EXCL))
+            except FileExistsError:
+                overlaps.value += 1
+            os.sched_yield()
+            (folder / lock.parent.name[0]).unlink(missing_ok=True)
+            if lock.parent.name == "goes":
+                shutil.rmtree(lock.parent, ignore_errors=True)
+            taken += 1
+
+
+def test_no_two_processes_hold_a_lock(tmp_path: Path) -> None:
+    context = get_context("fork")
+    overlaps = context.Value("i", 0)
+    processes = [context.Process(target=_take_turns, args=(tmp_path, overlaps)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4 and overlaps.value == 0
+    assert (tmp_path / "kept" / ".lock").exists()
 
 
 def test_loader_workers_that_outlive_their_process_hold_no_lock(tmp_path: Path) -> None:

@@ -179,6 +179,17 @@ def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
         assert idle.recv(10) == b""
 
 
+def test_the_end_of_a_terminal_lets_it_finish(export: Path) -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGHUP, lambda number, _: seen.append(number))
+    server = Server(service(export))
+    with server.capture_signals():
+        signal.raise_signal(signal.SIGHUP)
+        assert server.should_exit and not seen
+    assert seen == [signal.SIGHUP]  # the program tells it at the end
+    signal.signal(signal.SIGHUP, before)
+
+
 def test_what_is_not_done_in_time_is_answered(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     """The decoder never gets to the end of its step."""
     monkeypatch.setattr("utils.serving.summaries.CLOSING_SECONDS", 0)

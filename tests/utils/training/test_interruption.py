@@ -208,10 +208,15 @@ def sigterm_in_a_step() -> None:
     ctrl_c_in_a_step(signal.SIGTERM)
 
 
+def end_of_terminal_in_a_step() -> None:
+    ctrl_c_in_a_step(signal.SIGHUP)
+
+
 @linux
 @pytest.mark.parametrize(
     ("before", "status", "name", "step"),
     [
+        pytest.param(end_of_terminal_in_a_step, 129, "SIGHUP", 4, marks=pytest.mark.slow),
         (ctrl_c_in_a_step, 130, "Ctrl-C", 4),
         (sigterm_in_a_step, 143, "SIGTERM", 4),
         (ctrl_c_as_loaders_start, 130, "Ctrl-C", 5),
