@@ -108,7 +108,7 @@ read_arguments() {
 read_precision() { # name of the variable that holds it, precisions that are allowed
     local name=$1 value=${!1} allowed="${*:2}" other
     for other in "${places[@]}"; do
-        if [[ $other != "$name" && ${!other} && " $allowed " == *" ${!other} "* && ! -e ${!other} ]]; then
+        if [[ " ${places[*]/$other/} " == *" $name "* && " $allowed " == *" ${!other:-none} "* && ! -e ${!other} ]]; then
             fail "$other is '${!other}', a precision, and $name is '$value'; allowed: ${places[*]}, in this order"
         fi
     done

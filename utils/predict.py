@@ -127,9 +127,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 print(text, end="", file=file, flush=True)
         return
     partial, identity = output.with_name(f"{output.name}.partial"), run.identity()
-    lock = Path(f"{partial}.lock")
     with (
-        held(lock, f"{partial}: another process is at work on it"),
+        held(Path(f"{partial}.lock"), f"{partial}: another process is at work on it", stays=False),
         closing(Unfinished(partial, identity, "name another --output, or remove the file")) as work,
     ):
         if done := sum(map(len, work.values())):
@@ -140,7 +139,6 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise InputError(f"{source.name}: it changed while it was predicted; remove {partial} and begin anew")
         write_file(output, form, source, work)
         work.finish()
-        lock.unlink()
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,8 @@ class PretrainedModel(BackendModule):
     def __call__(self, *inputs: Any, return_dict: bool | None = None, **named: Any) -> Any:
         """`forward`, with return_dict=False as a tuple; other arguments than its own are refused by `check_others`."""
         known = inspect.signature(self.forward).parameters
-        others = {name: named.pop(name) for name in [*named] if name not in known}
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+        others = {} if takes_all else {name: named.pop(name) for name in [*named] if name not in known}
         check_others(type(self).__name__, known, others)
         output = super().__call__(*inputs, **named)
         return output.to_tuple() if return_dict is False else output

@@ -80,12 +80,11 @@ def _remove_unused(folders: Sequence[Path], log: str) -> None:
 
 
 @contextmanager
-def held(path: Path, message: str, *, waits: bool = False, shared: bool = False) -> Iterator[None]:
+def held(path: Path, message: str, *, waits: bool = False, shared: bool = False, stays: bool = True) -> Iterator[None]:
     """Hold a lock file; where another process holds it, raise InputError with this message or, with `waits`, log it.
 
-    The system frees it when the process ends. A file system without locks holds nobody up. The file stays: a process
-    that had opened it would else hold it while the next one holds a new file. For one that went with its folder, which
-    only its holder removes, a new one is tried.
+    The system frees it when the process ends. A file system without locks holds nobody up. The file stays, or only its
+    holder removes it, alone or with its folder. A process that had opened it before tries the new file then.
     """
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
@@ -107,7 +106,11 @@ def held(path: Path, message: str, *, waits: bool = False, shared: bool = False)
                 if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                     raise
             if _is_at(path, file.fileno()):
-                yield
+                try:
+                    yield
+                finally:
+                    if not stays:
+                        path.unlink(missing_ok=True)
                 return
 
 

@@ -206,7 +206,7 @@ def test_shards_are_made_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("--task mlm", "--task mlm: .*config.json: model_type 'bart'; allowed: 'bert'"),
         ("--model_name_or_path PLACE/mlm", "--task denoising: .*config.json: model_type 'bert'; allowed: 'bart'"),
         ("--tokenizer PLACE/vocabulary", "vocabulary is another vocabulary .290 ids. than that of"),
-        ("--tokenizer PLACE/mlm", "mlm: its cls_token is '.CLS.'; allowed: '<s>'"),
+        ("--tokenizer PLACE/mlm", "mlm: its tokenizer_class is 'BertTokenizer'; allowed: BartTokenizer"),
         ("--model_name_or_path nowhere", "nowhere"),
         ("--max_source_length 9", "--min_tokens is 8; at --max_source_length 9 it is at most 3"),
         ("--max_source_length 65", "--max_source_length is 65; the model has 64 positions"),
