@@ -107,8 +107,9 @@ read_arguments() {
 # Set the array `precision` to the option of a precision; fp32 has none.
 read_precision() { # name of the variable that holds it, precisions that are allowed
     local name=$1 value=${!1} allowed="${*:2}" other
-    for other in "${places[@]}"; do
-        if [[ " ${places[*]/$other/} " == *" $name "* && " $allowed " == *" ${!other:-none} "* && ! -e ${!other} ]]; then
+    [[ " ${places[*]} " == *" $name "* ]] || places=() # a script has set the variable from another value
+    for other in ${places[@]+"${places[@]}"}; do
+        if [[ $other != "$name" && ${!other} && " $allowed " == *" ${!other} "* && ! -e ${!other} ]]; then
             fail "$other is '${!other}', a precision, and $name is '$value'; allowed: ${places[*]}, in this order"
         fi
     done
