@@ -65,11 +65,18 @@ def check_others(owner: str, known: Iterable[str], others: Mapping[str, Any]) ->
             raise InputError(f"{owner} got {name}, which is {in_short(value)}; allowed: {', '.join(known)}")
 
 
-def states_of(encoder_outputs: Any) -> Any:
-    """The states (B, S, D) of what an encoder of transformers returns; anything else as it is."""
+def states_of(encoder_outputs: Any) -> Tensor | None:
+    """States (B, S, D) of an encoder, or the first value of a tuple or output of transformers, which must be such."""
     if isinstance(encoder_outputs, (tuple, list)) and encoder_outputs:
-        return encoder_outputs[0]
-    return getattr(encoder_outputs, "last_hidden_state", encoder_outputs)
+        encoder_outputs = encoder_outputs[0]
+    states = getattr(encoder_outputs, "last_hidden_state", encoder_outputs)
+    check_tensors(encoder_outputs=states)
+    if states is not None and (states.dim() != 3 or not states.is_floating_point()):
+        shape = tuple(states.shape)
+        raise InputError(
+            f"encoder_outputs are {states.dtype} {shape}; allowed: an encoder's states (texts, length, d_model)"
+        )
+    return states
 
 
 def check_shape(name: str, value: Tensor | None, shape: torch.Size, beside: str) -> None:

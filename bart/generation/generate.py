@@ -95,7 +95,7 @@ def generate(
     """
     config, max_length = _config(model, options)
     device, encoder_outputs = model.device, states_of(encoder_outputs)
-    check_tensors(input_ids=input_ids, attention_mask=attention_mask, encoder_outputs=encoder_outputs)
+    check_tensors(input_ids=input_ids, attention_mask=attention_mask)
     input_ids, attention_mask, encoder_outputs = (
         None if tensor is None else tensor.to(device) for tensor in (input_ids, attention_mask, encoder_outputs)
     )

@@ -251,7 +251,7 @@ class BartEncoder(_Stack):
         super().__init__(config, embed_tokens, layers, config.encoder_layerdrop)
 
     def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, with_rows: bool = False
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, with_rows: bool = False
     ) -> Tensor | tuple[Tensor, PackedRows]:
         """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D).
 

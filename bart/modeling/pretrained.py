@@ -83,7 +83,7 @@ class PretrainedModel(BackendModule):
 
     def __call__(self, *inputs: Any, return_dict: bool | None = None, **named: Any) -> Any:
         """`forward`, with return_dict=False as a tuple; other arguments than its own are refused by `check_others`."""
-        known = inspect.signature(self.forward).parameters
+        known = [*inspect.signature(type(self).forward).parameters][1:]
         others = {name: named.pop(name) for name in [*named] if name not in known}
         check_others(type(self).__name__, known, others)
         output = super().__call__(*inputs, **named)
