@@ -66,16 +66,14 @@ def check_others(owner: str, known: Iterable[str], others: Mapping[str, Any]) ->
 
 
 def states_of(encoder_outputs: Any) -> Tensor | None:
-    """States (B, S, D) of an encoder, or the first value of a tuple or output of transformers, which must be such."""
+    """An encoder's states (B, S, D), given alone or in an output or a tuple that begins with them; else InputError."""
     if isinstance(encoder_outputs, (tuple, list)) and encoder_outputs:
         encoder_outputs = encoder_outputs[0]
     states = getattr(encoder_outputs, "last_hidden_state", encoder_outputs)
     check_tensors(encoder_outputs=states)
     if states is not None and (states.dim() != 3 or not states.is_floating_point()):
-        shape = tuple(states.shape)
-        raise InputError(
-            f"encoder_outputs are {states.dtype} {shape}; allowed: an encoder's states (texts, length, d_model)"
-        )
+        got = f"{states.dtype} {tuple(states.shape)}"
+        raise InputError(f"encoder_outputs are {got}; allowed: an encoder's states (texts, length, d_model)")
     return states
 
 

@@ -295,9 +295,8 @@ class _Times:
 def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, int]:
     """The options for this call, checked against the model, and the greatest length of a sequence."""
     given = options.pop("generation_config", None)
-    if given is None:
-        given = {}
-    elif hasattr(given, "to_dict"):
+    given = {} if given is None else given
+    if hasattr(given, "to_dict"):
         given = GenerationConfig.effective(given.to_dict())
     elif not isinstance(given, Mapping):
         raise InputError(
