@@ -65,11 +65,16 @@ def check_others(owner: str, known: Iterable[str], others: Mapping[str, Any]) ->
             raise InputError(f"{owner} got {name}, which is {in_short(value)}; allowed: {', '.join(known)}")
 
 
-def states_of(encoder_outputs: Any) -> Any:
-    """The states (B, S, D) of what an encoder of transformers returns; anything else as it is."""
+def states_of(encoder_outputs: Any) -> Tensor | None:
+    """An encoder's states (B, S, D), given alone or in an output or a tuple that begins with them; else InputError."""
     if isinstance(encoder_outputs, (tuple, list)) and encoder_outputs:
-        return encoder_outputs[0]
-    return getattr(encoder_outputs, "last_hidden_state", encoder_outputs)
+        encoder_outputs = encoder_outputs[0]
+    states = getattr(encoder_outputs, "last_hidden_state", encoder_outputs)
+    check_tensors(encoder_outputs=states)
+    if states is not None and (states.dim() != 3 or not states.is_floating_point()):
+        got = f"{states.dtype} {tuple(states.shape)}"
+        raise InputError(f"encoder_outputs are {got}; allowed: an encoder's states (texts, length, d_model)")
+    return states
 
 
 def check_shape(name: str, value: Tensor | None, shape: torch.Size, beside: str) -> None:

@@ -95,7 +95,7 @@ def generate(
     """
     config, max_length = _config(model, options)
     device, encoder_outputs = model.device, states_of(encoder_outputs)
-    check_tensors(input_ids=input_ids, attention_mask=attention_mask, encoder_outputs=encoder_outputs)
+    check_tensors(input_ids=input_ids, attention_mask=attention_mask)
     input_ids, attention_mask, encoder_outputs = (
         None if tensor is None else tensor.to(device) for tensor in (input_ids, attention_mask, encoder_outputs)
     )
@@ -295,9 +295,8 @@ class _Times:
 def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, int]:
     """The options for this call, checked against the model, and the greatest length of a sequence."""
     given = options.pop("generation_config", None)
-    if given is None:
-        given = {}
-    elif hasattr(given, "to_dict"):
+    given = {} if given is None else given
+    if hasattr(given, "to_dict"):
         given = GenerationConfig.effective(given.to_dict())
     elif not isinstance(given, Mapping):
         raise InputError(

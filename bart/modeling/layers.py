@@ -255,7 +255,7 @@ class BartEncoder(_Stack):
     ) -> Tensor | tuple[Tensor, PackedRows]:
         """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D).
 
-        with_rows: return the rows that layers computed, too, and the states of these alone.
+        with_rows: return also the rows that the layers computed, with their states.
         """
         # A source encoder must know the padding, too.
         masks = (attention_mask,) if isinstance(self.embed_tokens, SourceEncoder) else ()

@@ -88,7 +88,7 @@ class BartNetwork(nn.Module):
             InputError: inputs are missing, of other shapes, outside the vocabulary, or longer than there are positions.
         """
         encoder_outputs = states_of(encoder_outputs)
-        check_tensors(attention_mask=attention_mask, encoder_outputs=encoder_outputs)
+        check_tensors(attention_mask=attention_mask)
         if input_ids is not None or encoder_outputs is None:
             check_ids("input_ids", input_ids, self.config.source_vocab_size)
         mask = {"decoder_attention_mask": decoder_attention_mask}
@@ -105,14 +105,8 @@ class BartNetwork(nn.Module):
         packed = None
         if encoder_outputs is None:
             encoder_outputs, packed = self.encoder(input_ids, attention_mask, with_rows=True)
-        hidden = self.decoder(
-            decoder_input_ids,
-            decoder_attention_mask,
-            encoder_outputs,
-            attention_mask,
-            wanted=wanted,
-            packed=packed,
-        )
+        masked = decoder_input_ids, decoder_attention_mask, encoder_outputs, attention_mask
+        hidden = self.decoder(*masked, wanted=wanted, packed=packed)
         return hidden, encoder_outputs
 
 
@@ -282,9 +276,7 @@ class BartForConditionalGeneration(PretrainedBart):
                 summed loss as decoder_input_ids; or see `BartNetwork.forward`.
         """
         encoder_outputs = states_of(encoder_outputs)
-        check_tensors(
-            input_ids=input_ids, encoder_outputs=encoder_outputs, decoder_input_ids=decoder_input_ids, labels=labels
-        )
+        check_tensors(input_ids=input_ids, decoder_input_ids=decoder_input_ids, labels=labels)
         if input_ids is None and encoder_outputs is None:
             raise InputError("forward() needs input_ids or encoder_outputs, and got neither")
         sources = (input_ids if encoder_outputs is None else encoder_outputs).shape[0]

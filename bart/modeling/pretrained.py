@@ -83,10 +83,11 @@ class PretrainedModel(BackendModule):
 
     def __call__(self, *inputs: Any, return_dict: bool | None = None, **named: Any) -> Any:
         """`forward`, with return_dict=False as a tuple; other arguments than its own are refused by `check_others`."""
-        known = inspect.signature(self.forward).parameters
-        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
-        others = {} if takes_all else {name: named.pop(name) for name in [*named] if name not in known}
-        check_others(type(self).__name__, known, others)
+        _, *known = inspect.signature(type(self).forward).parameters.values()
+        names = [parameter.name for parameter in known]
+        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
+        others = {} if takes_all else {name: named.pop(name) for name in [*named] if name not in names}
+        check_others(type(self).__name__, names, others)
         output = super().__call__(*inputs, **named)
         return output.to_tuple() if return_dict is False else output
 

@@ -52,9 +52,8 @@ class Unfinished:
                 return
             lines = self._lines()
             end, stored = next(lines, (0, None))
-            changed = "its first line cannot be read"
-            if stored is not None:
-                changed = difference(stored, json.loads(self._identity))
+            unread = "its first line cannot be read"
+            changed = unread if stored is None else difference(stored, json.loads(self._identity))
             if changed is None:
                 for end, _ in lines:  # noqa: B007 (the end is that of the last one)
                     self.done += 1

@@ -416,7 +416,10 @@ def test_min_length_above_max_length_warns(model, source: Tensor):
         ({"input_ids": torch.full((2, 4), 5), "encoder_outputs": torch.ones(3, 4, 16)}, r"\(2, 4, 16\)"),
         ({"input_ids": torch.full((2, 4), 5), "encoder_outputs": torch.ones(2, 5, 16)}, r"\(2, 4, 16\)"),
         ({"encoder_outputs": torch.ones(2, 5, 15)}, r"encoder_outputs are \(2, 5, 15\); allowed: \(2, 5, 16\)"),
-        ({"encoder_outputs": torch.ones(2, 5)}, r"encoder_outputs are \(2, 5\); allowed: \(2, 5, 16\)"),
+        (
+            {"encoder_outputs": torch.ones(2, 5)},
+            r"encoder_outputs are torch.float32 \(2, 5\); allowed: an encoder.s states",
+        ),
         ({"input_ids": torch.full((2, 4), 5), "max_length": POSITIONS + 2}, "max_length"),
         ({"input_ids": torch.full((2, 4), 5), "num_beam": 4}, "num_beams"),
         ({"input_ids": "text"}, r"input_ids is str 'text'; allowed: a tensor.*tokenizer\(text, return_tensors='pt'\)"),
