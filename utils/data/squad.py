@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -165,12 +164,11 @@ def squad_rows(file: Path) -> Iterator[Record]:
 
 
 def _answers_in(values: Mapping[str, Any]) -> Any:
-    """The answers of a row, which a cell of CSV holds as JSON or as Python prints them."""
+    """The answers of a row, which a cell of CSV holds as JSON."""
     answers = values.get("answers")
     if isinstance(answers, str):
-        for parse in (json.loads, ast.literal_eval):
-            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-                return parse(answers)
+        with suppress(ValueError, RecursionError):
+            return json.loads(answers)
     if isinstance(answers, list) and all(isinstance(answer, Mapping) for answer in answers):
         answers = {name: [answer.get(name) for answer in answers] for name in ("text", "answer_start")}
     return answers
@@ -195,7 +193,7 @@ def question_of(
     except (TypeError, KeyError, ValueError):
         raise InputError(
             f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "
-            ".jsonl, .parquet or a cell of JSON (no array as pandas prints it), or --predict, which reads none"
+            ".jsonl, .parquet or a cell of JSON (not as Python prints them), or --predict, which reads none"
         ) from None
     good = []
     for text, start in places:
