@@ -68,8 +68,8 @@ class Format:
         if self.suffix == ".tsv":
             return "\t".join(BREAKS.sub(" ", cell) for cell in cells) + "\n"
         file = io.StringIO()
-        csv.writer(file, lineterminator="\n").writerow(cells)
-        return file.getvalue()
+        csv.writer(file).writerow(cells)  # which quotes "\r" for its own ends of lines alone
+        return file.getvalue().removesuffix("\r\n") + "\n"
 
     def _joined(self, value: Any) -> Any:
         if value is None:  # of a blank text
