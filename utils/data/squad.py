@@ -16,7 +16,7 @@ from utils.data.columns import Record, read_records, text_in, without_blank
 from utils.data.parallel_text import one_line
 from utils.data.places import check_one, is_streamed, table_in
 from utils.data.splits import EVERY, SPLIT_NAMES, WHOLE, Choice, check_split, of_split
-from utils.data.table_options import BY_ENDING, TableOptions
+from utils.data.table_options import TableOptions
 
 logger = logging.getLogger(__name__)
 COLUMNS = ("question", "context")
@@ -86,7 +86,7 @@ def read_questions(
     return list(_by_id(questions).values())
 
 
-def read_answers(path: str, tables: TableOptions = BY_ENDING) -> dict[str, Question]:
+def read_answers(path: str, tables: TableOptions) -> dict[str, Question]:
     """Read all questions of a file, by their ids; their answers may stand anywhere.
 
     Raises:
@@ -100,7 +100,7 @@ def read_answers(path: str, tables: TableOptions = BY_ENDING) -> dict[str, Quest
         texts = answers.get("text") if isinstance(answers, Mapping) else None
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise InputError(
-                f"{name}: answers are {shortened(answers)}; allowed: an object whose text is a list of texts"
+                f"{name}: answers are {shortened(answers)}; allowed: an object (JSON) whose text is a list of texts"
             )
         questions.append(replace(question, answers=tuple(texts)))
     if not questions:

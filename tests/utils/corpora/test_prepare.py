@@ -64,7 +64,8 @@ def write_table(path: Path) -> list[str]:
     else:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "wt", encoding="utf-8-sig", newline="") as file:
-            writer = csv.writer(file, delimiter="\t" if ".tsv" in path.name else ",")
+            as_tsv = {"delimiter": "\t", "quoting": csv.QUOTE_NONE, "quotechar": None}
+            writer = csv.writer(file, **(as_tsv if ".tsv" in path.name else {}))
             writer.writerows([("summary", "id", "document"), *((b, i, a) for i, (a, b) in enumerate(PAIRS))])
     return [str(path)]
 
