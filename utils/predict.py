@@ -29,7 +29,7 @@ from utils.data.table_options import InputOptions
 from utils.data.tokenized import warnings_added_up
 from utils.prediction.inputs import Source, batches
 from utils.prediction.options import MODEL, InferenceOptions
-from utils.prediction.outputs import DELIMITERS, Format, write_file
+from utils.prediction.outputs import DELIMITED, Format, write_file
 from utils.prediction.predictor import Predictor
 from utils.runs.outputs import check_output, held
 from utils.runs.unfinished import Unfinished, model_identity
@@ -86,7 +86,7 @@ class PredictArguments:
             raise InputError(f"--json and --output {self.output} name two forms; allowed: one of them")
         if suffix in NO_TEXT:
             raise InputError(f"--output is {self.output}; allowed: {', '.join(TABLES)}, or lines, such as a .txt")
-        if self.spreadsheet and suffix not in DELIMITERS:
+        if self.spreadsheet and suffix not in DELIMITED:
             raise InputError(f"--spreadsheet is for --output FILE.csv or FILE.tsv; --output is {self.output}")
 
     @property

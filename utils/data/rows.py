@@ -12,16 +12,13 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from itertools import islice, tee
 from pathlib import Path
 from reprlib import repr as shortened
-from types import SimpleNamespace
 from typing import Any
 
 from bart.errors import InputError
 from bart.files import PathName
-from utils.data.places import WORDS, suffix_of
+from utils.data.places import suffix_of
 from utils.data.table_options import BY_ENDING, TableOptions
 from utils.text.lines import iter_lines
 
@@ -31,9 +28,8 @@ ABSENT = object()
 NumberedRows = Iterator[tuple[int, Mapping[str, Any]]]  # each row with the number of the line where it ends
 # Names of the list of rows in a JSON object that holds more, such as a version.
 LISTS = ("data", "rows", "examples", "records", "items", "instances")
-SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "pipes"}
+SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one half of a pair, which is no character
-_QUOTE_BEGINS = re.compile(r'(?:^|\t)"')
 
 
 def _parsed(text: str, path: Path, line: int) -> Any:
@@ -63,13 +59,12 @@ def json_lines(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
 
 
 def _json_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
-    """Read a .json file: JSON lines; or, on any lines, an array of objects, an object with such a list, or of columns.
+    """Read a .json file: JSON lines; or, on any lines, an array of objects, an object with such a list, or one row.
 
-    Columns are of one length. An object with a sentence, a list of texts called words or tokens, is one row. Rows that
-    are not lines are numbered themselves.
+    Rows that are not lines are numbered themselves.
 
     Raises:
-        InputError: it is none of these.
+        InputError: it is none of these, or an object of lists, which may be columns or one row.
     """
     filled = (line for line in iter_lines(path, blank=True, encoding=options.encoding) if line.strip())
     first, second = next(filled, ""), next(filled, "")
@@ -82,30 +77,15 @@ def _json_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
         lists = [each for name, each in value.items() if isinstance(each, list) and (len(value) == 1 or name in LISTS)]
         if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]):
             rows = lists[0]
-        elif columns := _columns_in(value, path):
-            rows = [dict(zip(columns, cells, strict=True)) for cells in zip(*columns.values(), strict=True)]
-            logger.info("%s: an object of columns, which hold %d rows", path, len(rows))
+        elif sum(isinstance(each, (list, dict)) for each in value.values()) > (len(value) > 1):
+            raise InputError(
+                f"{path}: an object of lists or objects, which may be columns or one row; allowed: JSON lines, an "
+                "object a row, as to_json(orient='records', lines=True) of pandas writes them"
+            )
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise InputError(f"{path}, row {number}: {shortened(row)}; allowed: an object with the fields of the row")
         yield number, row
-
-
-def _columns_in(value: Mapping[str, Any], path: Path) -> dict[str, list[Any]] | None:
-    """The columns of an object of lists or, as of pandas, of objects; None of a row; InputError if it may be either."""
-    columns = [*value.values()]
-    lists = {name: cells for name, cells in value.items() if isinstance(cells, list)}
-    of_texts = [name for name, cells in lists.items() if any(isinstance(cell, str) for cell in cells)]
-    if {*WORDS} & {*of_texts}:
-        return None
-    if all(isinstance(cells, dict) and all(map(str.isdecimal, cells)) for cells in columns):
-        columns = [[*cells.values()] for cells in columns] if len({*map(tuple, columns)}) == 1 else []
-    if all(isinstance(cells, list) for cells in columns) and len({*map(len, columns)}) == 1:
-        return dict(zip(value, columns, strict=True))
-    if len(of_texts) > 1:
-        listed = " and ".join(of_texts)
-        raise InputError(f"{path}: {listed} are lists of texts; allowed: columns of one length, or a row in an array")
-    return None
 
 
 def check_names(path: PathName, names: Iterable[str]) -> None:
@@ -120,15 +100,11 @@ def check_names(path: PathName, names: Iterable[str]) -> None:
 def _csv_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
     csv.field_size_limit(2**31 - 1)  # documents may exceed the usual limit of 128 KiB
     lines = iter_lines(path, blank=True, ends=True, encoding=options.encoding)
-    header, skipped = next(iter_lines(path, blank=True, encoding=options.encoding), ""), 0
-    delimiter, quoting = options.separator, csv.QUOTE_MINIMAL
-    if mark := re.fullmatch('"?sep=(.)"?', header):  # by which Excel tells itself what the separator is
-        delimiter, skipped = delimiter or mark[1], 1
-        next(lines)
-    delimiter = delimiter or _separator_of(path, header)
-    if suffix_of(path) == ".tsv" and delimiter == "\t" and not _has_quoted_fields(path, options.encoding):
-        quoting = csv.QUOTE_NONE
-    names = options.columns and options.columns.split(",")
+    is_tsv, names = suffix_of(path) == ".tsv", options.columns and options.columns.split(",")
+    delimiter, quoting = options.separator or ("\t" if is_tsv else ","), csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL
+    header = next(iter_lines(path, blank=True, encoding=options.encoding), "")
+    if not names:
+        _check_header(path, header, delimiter, options.delimiter is not None)
     reader = csv.DictReader(lines, fieldnames=names, restval=ABSENT, delimiter=delimiter, strict=True, quoting=quoting)
     try:
         named = len(reader.fieldnames)
@@ -137,82 +113,53 @@ def _csv_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
         if nameless := named - len(reader.fieldnames):
             logger.info("%s: columns without a name at the end, which are not read: %d", path, nameless)
         check_names(path, reader.fieldnames)
-        for row in reader:
-            number = reader.line_num + skipped
+        for place, row in enumerate(reader):
+            number = reader.line_num
             rest = row.pop(None, ())
-            if names and number == 1 + skipped:
-                if all(value in ("", name) for name, value in row.items()):
+            if names and place == 0:
+                named_in_row = {*names} & {*row.values()}
+                if named_in_row and all(value in ("", name) for name, value in row.items()):
                     continue  # a header of these names, some of which it may lack
+                if named_in_row:
+                    name = min(named_in_row)
+                    raise InputError(f"{path}, line {number}: a header that has {name!r} elsewhere than in --columns")
                 logger.info("%s: no header; its first row has %s", path, shortened([*row.values()]))
             if any(rest):
                 known = ",".join(reader.fieldnames)
                 hint = f"; {nameless} columns at the end have no name: --columns {known},NAME gives one to each"
                 raise InputError(
                     f"{path}, line {number}: more values than the header names columns; values that hold the separator "
-                    f"must stand in quotes{hint * bool(nameless)}"
+                    f"must stand in quotes, which only .csv has{hint * bool(nameless)}"
                 )
             yield number, row
     except csv.Error as error:
         raise InputError(
-            f"{path}, the record after line {reader.line_num + skipped}: not CSV ({error}); allowed: quotes in a value "
+            f"{path}, the record after line {reader.line_num}: not CSV ({error}); allowed: quotes in a value "
             "doubled, not behind a backslash"
         ) from None
 
 
-def _separator_of(path: Path, header: str) -> str:
-    """What stands between values: as the ending says, or semicolons, which spreadsheets write where commas are in
-    numbers; InputError where the header has more of another.
-    """
-    usual = "\t" if suffix_of(path) == ".tsv" else ","
+def _check_header(path: Path, header: str, delimiter: str, is_given: bool) -> None:
+    """Raise InputError where the first line of a table is not as its ending says, unless --delimiter does."""
+    if mark := re.fullmatch('"?sep=(.)"?', header):
+        raise InputError(
+            f"{path}: line 1 tells a spreadsheet the separator: remove it, and give --delimiter {mark[1]!r}"
+        )
+    if suffix_of(path) == ".tsv" and all(re.fullmatch('".+"', name) for name in header.split(delimiter)):
+        raise InputError(
+            f"{path}: line 1 has names in quotes, which .tsv takes for text: name it .csv, and give --delimiter "
+            f"{delimiter!r}"
+        )
     outside = re.sub('"[^"]*"', "", header)
     counts = {each: outside.count(each) for each in SEPARATORS}
     most = max(SEPARATORS, key=counts.get)
-    if counts[most] <= counts[usual]:
-        return usual
-    if (usual, most, counts[usual]) == (",", ";", 0):
-        return most
-    found = f"{counts[most]} {SEPARATORS[most]} and {counts[usual] or 'no'} {SEPARATORS[usual]}"
-    raise InputError(f"{path}: line 1 has {found}: --delimiter {most!r} reads it, {usual!r} takes it as it is")
-
-
-def has_quoted_names(header: str) -> bool:
-    """Return true if the first line of a TSV has all in quotes, as the header of what utils.predict writes has."""
-    return all(re.fullmatch('".*"', name) for name in header.split("\t"))
-
-
-def _has_quoted_fields(path: Path, encoding: str) -> bool:
-    """Return true if quotes around the fields of a TSV are those of CSV; elsewhere they are text, as GLUE has them.
-
-    They are CSV's where all names in the header have them, or the file is what `csv` writes, with a tab or a line break
-    in quotes; unless each line is a row by itself: it has as many fields as the header, and more than one.
-    """
-    lines = iter_lines(path, blank=True, encoding=encoding)
-    header = next(lines)
-    names, in_header = header.split("\t"), has_quoted_names(header)
-    begun, is_ragged = 0, len(names) == 1
-    for line in lines:
-        begun += _QUOTE_BEGINS.search(line) is not None
-        is_ragged |= bool(line) and line.count("\t") != len(names) - 1
-    are_csv = in_header or (begun > 0 and is_ragged and _are_quotes_needed(path, len(names), encoding))
-    if begun:
-        taken = "those of CSV" if are_csv else "part of the text"
-        logger.warning("%s: lines with a quote at the beginning of a field: %d; quotes are %s", path, begun, taken)
-    return are_csv
-
-
-def _are_quotes_needed(path: Path, columns: int, encoding: str) -> bool:
-    """Return true if `csv` would write a TSV as it is, with quotes around tabs or line breaks."""
-    read, written = tee(line + "\n" for line in iter_lines(path, blank=True, encoding=encoding))
-    writer = csv.writer(SimpleNamespace(write=str), delimiter="\t", lineterminator="\n")
-    are_needed = False
-    with suppress(csv.Error):
-        for row in csv.reader(read, delimiter="\t", strict=True):
-            text = writer.writerow(row)
-            if len(row) not in (0, columns) or text != "".join(islice(written, text.count("\n"))):
-                return False
-            are_needed |= any(re.search(r"[\t\n]", value) for value in row)
-        return are_needed
-    return False
+    if not is_given and counts[most] > counts[delimiter]:
+        there, usual = (
+            f"{counts[each] or 'no'} {SEPARATORS[each]}{'s' * (counts[each] > 1)}" for each in (most, delimiter)
+        )
+        raise InputError(
+            f"{path}: line 1 has {there} and {usual}: --delimiter {most!r} reads it, {delimiter!r} takes it as it is"
+        )
 
 
 READERS = {".jsonl": json_lines, ".json": _json_rows, ".csv": _csv_rows, ".tsv": _csv_rows}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,7 +16,7 @@ from utils.data.columns import Record, read_records, text_in, without_blank
 from utils.data.parallel_text import one_line
 from utils.data.places import check_one, is_streamed, table_in
 from utils.data.splits import EVERY, SPLIT_NAMES, WHOLE, Choice, check_split, of_split
-from utils.data.table_options import BY_ENDING, TableOptions
+from utils.data.table_options import TableOptions
 
 logger = logging.getLogger(__name__)
 COLUMNS = ("question", "context")
@@ -87,7 +86,7 @@ def read_questions(
     return list(_by_id(questions).values())
 
 
-def read_answers(path: str, tables: TableOptions = BY_ENDING) -> dict[str, Question]:
+def read_answers(path: str, tables: TableOptions) -> dict[str, Question]:
     """Read all questions of a file, by their ids; their answers may stand anywhere.
 
     Raises:
@@ -101,7 +100,7 @@ def read_answers(path: str, tables: TableOptions = BY_ENDING) -> dict[str, Quest
         texts = answers.get("text") if isinstance(answers, Mapping) else None
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise InputError(
-                f"{name}: answers are {shortened(answers)}; allowed: an object whose text is a list of texts"
+                f"{name}: answers are {shortened(answers)}; allowed: an object (JSON) whose text is a list of texts"
             )
         questions.append(replace(question, answers=tuple(texts)))
     if not questions:
@@ -165,12 +164,11 @@ def squad_rows(file: Path) -> Iterator[Record]:
 
 
 def _answers_in(values: Mapping[str, Any]) -> Any:
-    """The answers of a row, which a cell of CSV holds as JSON or as Python prints them."""
+    """The answers of a row, which a cell of CSV holds as JSON."""
     answers = values.get("answers")
     if isinstance(answers, str):
-        for parse in (json.loads, ast.literal_eval):
-            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-                return parse(answers)
+        with suppress(ValueError, RecursionError):
+            return json.loads(answers)
     if isinstance(answers, list) and all(isinstance(answer, Mapping) for answer in answers):
         answers = {name: [answer.get(name) for answer in answers] for name in ("text", "answer_start")}
     return answers
@@ -195,7 +193,7 @@ def question_of(
     except (TypeError, KeyError, ValueError):
         raise InputError(
             f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "
-            ".jsonl, .parquet or a cell of JSON (no array as pandas prints it), or --predict, which reads none"
+            ".jsonl, .parquet or a cell of JSON (not as Python prints them), or --predict, which reads none"
         ) from None
     good = []
     for text, start in places:

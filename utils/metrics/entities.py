@@ -27,7 +27,6 @@ from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
 from utils.data.columns import column_in
 from utils.data.places import TABLES, TAGS, suffix_of
-from utils.data.rows import has_quoted_names
 from utils.data.table_options import TableOptions
 from utils.metrics.by_class import ByClass, scores_by_class
 from utils.metrics.files import FileOptions, print_scores
@@ -155,7 +154,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _read(path: str, field: str | None, option_name: str, usual: Sequence[str], tables: TableOptions) -> list[Sentence]:
     """Sentences with their tags, of a CoNLL file or a table; a table's may lack words, and hold tags between blanks."""
     suffix = suffix_of(Path(path))
-    if suffix not in TABLES or (suffix == ".tsv" and not has_quoted_names(next(iter_lines(path, blank=True)))):
+    # A .tsv is a CoNLL file unless its header is that of the tables that utils.predict writes.
+    if suffix not in TABLES or (suffix == ".tsv" and not {"prediction", "score"} <= {*_header_of(path)}):
         return read_conll(Path(path), tags_column=field, tags_option=option_name)
     (records, chosen), sentences = column_in(path, option_name, field, usual, tables), []
     for record in records:
@@ -169,6 +169,10 @@ def _read(path: str, field: str | None, option_name: str, usual: Sequence[str], 
             )
         sentences.append(Sentence(record.name, words if isinstance(words, list) else [], tags, chosen))
     return sentences
+
+
+def _header_of(path: str) -> list[str]:
+    return next(iter_lines(path, blank=True)).split("\t")
 
 
 def _predicted(path: str, files: FileOptions, references: Sequence[Sentence], scheme: Scheme | None) -> list[list[str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 AT_ONCE = 1024  # rows in memory
 PARQUET = ".parquet"
+BREAKS = re.compile(r"[\t\r\n]")  # a cell of .tsv has none
 
 
 class Source:
@@ -69,6 +71,8 @@ class Source:
             self.chosen = self.chosen or choose(self.columns)
             self.blank |= blank_among(records, lambda record: task.given([record], self.chosen))
             self.rows += len(records)
+            if suffix == ".tsv":
+                check_has_no_breaks(records)
             if suffix == PARQUET and not self.is_parquet:
                 rows = [record.values for record in records]
                 self.schema = schema_of([rows] if self.schema is None else [self.schema, rows], self.name)
@@ -121,6 +125,15 @@ class Source:
                 if number == 1:
                     check_no_header([line], self.name, self.task.columns)
                 yield _typed(f"{self.name}, line {number}", line)
+
+
+def check_has_no_breaks(records: Iterable[Record]) -> None:
+    """Raise InputError where a text holds a tab or a line break, since .tsv has no quotes."""
+    for name, values in records:
+        if column := next((each for each in values if BREAKS.search(f"{each}{values[each]}")), None):
+            raise InputError(
+                f"{name}: {column} holds a tab or a line break, which .tsv cannot; allowed: an --output FILE.csv"
+            )
 
 
 def schema_of(parts: Sequence[pa.Schema | Sequence[dict[str, Any]]], name: str) -> pa.Schema:

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from bart.files import replacing
 from utils.data.columns import Record
-from utils.prediction.inputs import AT_ONCE, PARQUET, Source, batches, becoming_parquet, schema_of, table_of
+from utils.prediction.inputs import AT_ONCE, BREAKS, PARQUET, Source, batches, becoming_parquet, schema_of, table_of
 from utils.runs.unfinished import Unfinished
 from utils.text.lines import joined
 
-DELIMITERS = {".csv": ",", ".tsv": "\t"}
+DELIMITED = (".csv", ".tsv")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # begins a cell that spreadsheets run
 Rows = Iterable[tuple[Record, Mapping[str, Any]]]  # each with the cells that its prediction adds
 
@@ -43,7 +43,7 @@ class Format:
         Args:
             columns: those of the rows without their predictions.
         """
-        if self.suffix in DELIMITERS:
+        if self.suffix in DELIMITED:
             yield from self._delimited(rows, columns)
         elif self.suffix == ".json":
             for number, (record, added) in enumerate(rows):
@@ -55,19 +55,21 @@ class Format:
             yield from (" ".join(str(self._joined(added["prediction"])).split("\n")) + "\n" for _, added in rows)
 
     def _delimited(self, rows: Rows, columns: Sequence[str]) -> Iterator[str]:
-        lines: list[str] = []
-        file, delimiter = SimpleNamespace(write=lines.append), DELIMITERS[self.suffix]
-        writer = csv.writer(file, delimiter=delimiter)
-        # Of a TSV whose header has no quotes nobody knows whether those of its rows are text (see utils.data.rows).
-        head = csv.writer(file, delimiter=delimiter, quoting=csv.QUOTE_ALL) if self.suffix == ".tsv" else writer
         for number, (record, added) in enumerate(rows):
             if not number:
                 names = [*columns, *(name for name in added if name not in columns)]
-                head.writerow(map(self._safe, names))
+                yield self._row(names)
             values = {**record.values, **{name: self._joined(value) for name, value in added.items()}}
-            writer.writerow([self._safe(values.get(name)) for name in names])
-            yield "".join(line.removesuffix("\r\n") + "\n" for line in lines)
-            lines.clear()
+            yield self._row([values.get(name) for name in names])
+
+    def _row(self, values: Iterable[Any]) -> str:
+        """A line of .csv, or one of .tsv, in which blanks stand for the tabs and line breaks of predictions."""
+        cells = map(self._safe, values)
+        if self.suffix == ".tsv":
+            return "\t".join(BREAKS.sub(" ", cell) for cell in cells) + "\n"
+        file = io.StringIO()
+        csv.writer(file).writerow(cells)  # which quotes "\r" for its own ends of lines alone
+        return file.getvalue().removesuffix("\r\n") + "\n"
 
     def _joined(self, value: Any) -> Any:
         if value is None:  # of a blank text

@@ -64,16 +64,16 @@ def write_table(path: Path) -> list[str]:
     else:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "wt", encoding="utf-8-sig", newline="") as file:
-            writer = csv.writer(file, delimiter="\t" if ".tsv" in path.name else ",")
+            writer = csv.writer(file, delimiter="\t" if "tabs" in path.name else ",")
             writer.writerows([("summary", "id", "document"), *((b, i, a) for i, (a, b) in enumerate(PAIRS))])
     return [str(path)]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "A.csv", "a.csv.gz", "a.tsv", "a.parquet", "a.txt"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "A.csv", "a.csv.gz", "tabs.csv", "a.parquet", "a.txt"])
 def test_every_kind_of_file_gives_the_same_data(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = write_table(tmp_path / name)
     out = tmp_path / "new" / "out"
-    main(["--input", *names, "--output", str(out), *ALWAYS])
+    main(["--input", *names, "--output", str(out), *ALWAYS, *(["--delimiter", r"\t"] if "tabs" in name else [])])
     written = prepared(out)
     expected = {split: [pair for pair in PAIRS if split_of(pair[0], [0.6, 0.2, 0.2], 3) == split] for split in SPLITS}
     assert written == expected
