@@ -119,7 +119,7 @@ def test_programs_start_before_they_import_packages_of_others() -> None:
 
 # Options with a meaning for some URL: places that are reached, and texts that name no place.
 WITH_URLS = {"cnn_stories", "dailymail_stories", "url_lists", "scheduler", "info", "prefix", "positive", "api_key"}
-TASKS = ("summarization", "translation", "classification", "tagging", "question_answering", "embedding")
+TASKS = ("summarization", "translation", "classification", "tagging", "question_answering")
 
 
 def programs() -> Iterator[tuple[str, list[str]]]:

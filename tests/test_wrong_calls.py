@@ -18,6 +18,9 @@ import pytest
 from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bert.configuration.configuration_bert import BertConfig
+from bert.modeling.modeling_bert import BertModel
+from tests.oracles.test_bert_against_transformers import SIZES
 from tests.tiny_run import write_tiny_run
 from utils.app.cli import run_main
 
@@ -52,10 +55,12 @@ COMMANDS = {
     f"{TRAIN} --val_metric bleu": "--val_metric is 'bleu'; allowed",
     f"{TRAIN} --max_source_length 65": "--max_source_length is 65; the model has 64 positions",
     f"{TRAIN} --task classify": "--task is 'classify'",
-    "utils.predict model --task embedding --output a.npy": "--output is a.npy; allowed: .jsonl, .json, .csv, .tsv, .p",
-    f"{TRAIN} --task embedding": "--task embedding only predicts; allowed: python -m utils.predict MODEL",
-    f"{SCORE} --task embedding": "--task embedding only predicts",
-    "utils.predict model --task embedding --pooling max": "--pooling: 'max' is not allowed",
+    f"{TRAIN} --task embedding": "Python file with a task; for vectors of texts, use sentence-transformers (docs/tasks",
+    "utils.predict bare --task embedding": "--task is 'embedding'; allowed: summarization, translation, classification",
+    "utils.predict bare": "bare is a BertModel, which is not fine-tuned; fine-tune it by finetune.py; for vectors of",
+    "utils.predict bare --task classification": "bare is a BertModel, which is not fine-tuned; fine-tune it by finetun",
+    "utils.serving.__main__ bare --port 0": "bare is a BertModel, which is not fine-tuned; fine-tune it by finetune.py",
+    "utils.predict model --output a.npy": "--output is a.npy; allowed: .jsonl, .json, .csv, .tsv, .p",
     f"{SCORE} --task tagging": "--task is tagging; model is a BartForConditionalGeneration; allowed: summarization, t",
     "utils.predict model --task classification": "--task is classification; model is a BartForConditionalGeneration",
     "utils.export model --output new --task tagging": "--task is tagging; model is a BartForConditionalGeneration",
@@ -133,6 +138,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     BartForConditionalGeneration(BartConfig.from_json(folder / "config.json")).save_pretrained(
         folder / "model", tokenizer
     )
+    BertModel(BertConfig(**SIZES)).save_pretrained(folder / "bare")
     (folder / "picture.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 20)
     (folder / "wrong.yaml").write_text("learning_rat: 1")
     (folder / "records.jsonl").write_text('{"text": "a", "title": "b"}\n')

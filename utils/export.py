@@ -103,11 +103,6 @@ class Reader(nn.Module):
         return tuple(results_of(self.model(input_ids, attention_mask, **types)).values())
 
 
-def reader_of(model: PretrainedModel) -> nn.Module:
-    """The reader of a text in a model that generates none: the model itself, or its encoder where it has no head."""
-    return model if model.head else model.network.encoder
-
-
 def results_of(output: Any) -> dict[str, Tensor]:
     """The results of a forward pass by name: an encoder's states, or what a head makes of them."""
     if isinstance(output, Tensor):
@@ -197,8 +192,7 @@ def graphs_of(model: PretrainedModel) -> dict[str, Graph]:
     inputs = example(model, min(5, most), 3)
     axes: dict[str, Any] = {name: {0: batch, 1: length} for name in inputs}
     if not isinstance(model, BartForConditionalGeneration):
-        reader = reader_of(model)
-        return {"model": Graph(Reader(reader), inputs, axes, [*results_of(reader(**inputs))])}
+        return {"model": Graph(Reader(model), inputs, axes, [*results_of(model(**inputs))])}
     of_source = {0: batch, 1: Dim("encoder_sequence_length", max=most)}
     of_target = {0: batch, 1: Dim("decoder_sequence_length", max=most)}
     keys, cross_keys = {0: batch, 2: Dim("past_sequence_length", max=most - 1)}, {0: batch, 2: of_source[1]}
@@ -275,7 +269,7 @@ def comparisons(model: PretrainedModel, runs: Mapping[str, Run]) -> Iterator[tup
         inputs = example(model, *lengths)
         if not isinstance(model, BartForConditionalGeneration):
             results = runs["model"](inputs)
-            expected = results_of(reader_of(model)(**inputs))
+            expected = results_of(model(**inputs))
             yield from (("model", results[name], value) for name, value in expected.items())
             continue
         states, mask = model.encode(**inputs), {"encoder_attention_mask": inputs["attention_mask"]}

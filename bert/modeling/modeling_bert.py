@@ -282,9 +282,6 @@ class BertModel(PretrainedBert):
     def stored_name(self, name: str) -> str:
         return super().stored_name(name).removeprefix("bert.")
 
-    def published_as(self) -> tuple[str, str]:
-        return self.config.model_types[0], BertModel.__name__
-
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -312,12 +309,6 @@ class BertModel(PretrainedBert):
         with recording.of(encoder):
             states, pooled = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         return EncoderOutput(states, pooled, recording.states(encoder, states), recording.weights(encoder))
-
-
-class UnpooledBert(BertModel):
-    """BERT without head and pooler, which transformers makes by `add_pooling_layer=False`."""
-
-    pools = False
 
 
 class _ForMaskedLM(PretrainedBert):

@@ -25,7 +25,6 @@ PIPELINES = {
     "classification": "text-classification",
     "tagging": "token-classification",
     "question_answering": "question-answering",
-    "embedding": "feature-extraction",
 }
 TASKS = tuple(PIPELINES)
 ARCHITECTURES = {
@@ -33,9 +32,10 @@ ARCHITECTURES = {
     "ForSequenceClassification": "classification",
     "ForTokenClassification": "tagging",
     "ForQuestionAnswering": "question_answering",
-    # A bare BartModel is BART as it was published, which begins any task.
-    **dict.fromkeys(("BertModel", "BertForMaskedLM", "BertForPreTraining"), "embedding"),
 }
+# BERT before it is fine-tuned. A bare BartModel is BART as it was published, which begins any task.
+UNTUNED = ("BertModel", "BertForMaskedLM", "BertForPreTraining")
+VECTORS = "for vectors of texts, use sentence-transformers (docs/tasks.md)"
 
 
 def task_of(model: str, given: str | None = None) -> str:
@@ -44,10 +44,10 @@ def task_of(model: str, given: str | None = None) -> str:
     Without a config.json it is the task of the run that the checkpoint lies in, or else summarization.
 
     Args:
-        given: the value of --task, which is returned if weights of such a class serve it; all encoders embed.
+        given: the value of --task, which is returned if weights of such a class serve it.
 
     Raises:
-        InputError: there is no such model, or it is of another task than the given one.
+        InputError: there is no such model, or it is of another task than the given one, or of none.
     """
     folder = resolve(model, ["config.json"])
     places = [folder] if folder.is_dir() else [folder.parent, folder.parent / EXPORT]
@@ -55,7 +55,9 @@ def task_of(model: str, given: str | None = None) -> str:
     named = str(config.get("architectures")).strip("[]'")
     own = next((task for architecture, task in ARCHITECTURES.items() if architecture in named), None)
     allowed = TASKS[:2] if own in TASKS[:2] else (own,)
-    if own is not None and given in {*TASKS} - {*allowed, "embedding"}:
+    if named in UNTUNED and given in (None, *TASKS):
+        raise InputError(f"{model} is a {named}, which is not fine-tuned; fine-tune it by finetune.py; {VECTORS}")
+    if own is not None and given in {*TASKS} - {*allowed}:
         raise InputError(f"--task is {given}; {model} is a {named}; allowed: {', '.join(allowed)}")
     record = folder.parent / "arguments.yaml"  # of a run that has no export yet
     options = {} if config or not record.is_file() else yaml.safe_load(record.read_text(encoding="utf-8"))
@@ -74,7 +76,8 @@ def find_task(name: str) -> type[Task]:
     if name in TASKS:
         module = import_module(f"utils.tasks.{name}")
     elif not name.endswith(".py"):
-        raise InputError(f"--task is {name!r}; allowed: {', '.join(TASKS)}, or the path of a Python file with a task")
+        allowed = f"{', '.join(TASKS)}, or the path of a Python file with a task"
+        raise InputError(f"--task is {name!r}; allowed: {allowed}" + (f"; {VECTORS}" if name == "embedding" else ""))
     elif not Path(name).is_file():
         raise InputError(f"--task is {name!r}: no such file")
     else:

@@ -115,41 +115,7 @@ class LabelledTexts:
         return len(self.texts)
 
 
-class TextTask(HeadTask):
-    """The base of tasks that read a text, or a pair of texts, as a whole."""
-
-    def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel, for_scoring: bool = False) -> HeadExamples:
-        began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
-        if raw.pairs is None:
-            ids, is_cut = encode_cut(tokenizer, raw.texts, length)
-            rows = [(row, None) for row in ids]
-        else:  # whole ones, since the longer text is cut first
-            encoded = (tokenizer(texts)["input_ids"] for texts in (raw.texts, raw.pairs))
-            pairs = [(first[1:-1], second[1:-1]) for first, second in zip(*encoded, strict=True)]
-            cut = [tokenizer.cut(*pair, length) for pair in pairs]
-            rows = [tokenizer.join(*both) for both in cut]
-            is_cut = np.array([both != pair for both, pair in zip(cut, pairs, strict=True)])
-        texts = f"texts{self.of_split(split)}"
-        warn_of_cut(int(is_cut.sum()), len(raw), texts, length, "--max_source_length")
-        read = raw.texts if raw.pairs is None else [*map(" ".join, zip(raw.texts, raw.pairs, strict=True))]
-        warn_of_unknown(tokenizer, [ids for ids, _ in rows], read, texts)
-        took = time.perf_counter() - began
-        targets = [None] * len(raw) if raw.labels is None else _targets(raw, loaded)
-        examples = [
-            Example(np.asarray(row, np.int32), target, second, bool(was_cut))
-            for (row, second), target, was_cut in zip(rows, targets, is_cut, strict=True)
-        ]
-        return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded, for_scoring))
-
-    def collate(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
-        inputs = self.inputs_of(examples, tokenizer)
-        if examples[0].labels is not None:
-            kind = torch.long if isinstance(examples[0].labels, int) else torch.float32
-            inputs["labels"] = torch.tensor([example.labels for example in examples], dtype=kind)
-        return inputs
-
-
-class Classification(TextTask):
+class Classification(HeadTask):
     """Texts, or pairs of them, to classes, sets of labels or numbers."""
 
     Options = ClassificationOptions
@@ -334,6 +300,36 @@ class Classification(TextTask):
         stored = getattr(config, "problem_type", None)  # a field that configs may have
         config.problem_type = problem or stored or (SINGLE_LABEL if len(loaded.labels) > 1 else REGRESSION)
         return loaded
+
+    def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel, for_scoring: bool = False) -> HeadExamples:
+        began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
+        if raw.pairs is None:
+            ids, is_cut = encode_cut(tokenizer, raw.texts, length)
+            rows = [(row, None) for row in ids]
+        else:  # whole ones, since the longer text is cut first
+            encoded = (tokenizer(texts)["input_ids"] for texts in (raw.texts, raw.pairs))
+            pairs = [(first[1:-1], second[1:-1]) for first, second in zip(*encoded, strict=True)]
+            cut = [tokenizer.cut(*pair, length) for pair in pairs]
+            rows = [tokenizer.join(*both) for both in cut]
+            is_cut = np.array([both != pair for both, pair in zip(cut, pairs, strict=True)])
+        texts = f"texts{self.of_split(split)}"
+        warn_of_cut(int(is_cut.sum()), len(raw), texts, length, "--max_source_length")
+        read = raw.texts if raw.pairs is None else [*map(" ".join, zip(raw.texts, raw.pairs, strict=True))]
+        warn_of_unknown(tokenizer, [ids for ids, _ in rows], read, texts)
+        took = time.perf_counter() - began
+        targets = [None] * len(raw) if raw.labels is None else _targets(raw, loaded)
+        examples = [
+            Example(np.asarray(row, np.int32), target, second, bool(was_cut))
+            for (row, second), target, was_cut in zip(rows, targets, is_cut, strict=True)
+        ]
+        return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded, for_scoring))
+
+    def collate(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
+        inputs = self.inputs_of(examples, tokenizer)
+        if examples[0].labels is not None:
+            kind = torch.long if isinstance(examples[0].labels, int) else torch.float32
+            inputs["labels"] = torch.tensor([example.labels for example in examples], dtype=kind)
+        return inputs
 
     def match(self, raw: LabelledTexts, split: str, loaded: LoadedModel) -> None:
         """Give the labels of a published model the names that they have in data.
