@@ -18,9 +18,8 @@ of an example of mean length, as a share of the rate of one large matrix product
 With --profile torch's profiler counts the kernels of one more step, and their time; the file of figures names those
 that attend, which tell the backend that was chosen.
 
-Two more measures come by a first word, each with its own --help:
+One more measure comes by a first word, with its own --help:
 
-    python scripts/benchmarks/training.py growth --output growth.json
     python scripts/benchmarks/training.py loading SHARDS --batch_size 64
 """
 
@@ -397,10 +396,6 @@ def train_by_trainer(args: Any, model: Any, loader: DataLoader[Any], folder: Pat
 
 def main(argv: Sequence[str] | None = None) -> None:
     words = sys.argv[1:] if argv is None else argv
-    if words[:1] == ["growth"]:
-        from scripts.benchmarks import growth  # which needs Lightning
-
-        return growth.main(words[1:])
     if words[:1] == ["loading"]:
         return loading.main(words[1:])
     args = parse_dataclass(TrainerArguments, words, str(__doc__))

@@ -76,7 +76,6 @@ INFERENCE = {"decoding": decoding, "bert_inference": bert_inference}
 ON_DEVICES: dict[str, Callable[[list[str]], None]] = {
     **{name: program.main for name, program in INFERENCE.items()},
     "training": training.main,
-    "growth": lambda words: training.main(["growth", *words]),
 }
 
 
@@ -117,6 +116,6 @@ def test_a_process_of_a_peer_holds_no_torch(name: str) -> None:
 def test_torch_is_loaded_with_what_the_start_sets() -> None:
     """The library of threads says what it has read."""
     environment = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    command = [sys.executable, training.__file__, "growth", "--help"]
+    command = [sys.executable, training.__file__, "--help"]
     done = subprocess.run(command, env=environment | {"OMP_DISPLAY_ENV": "verbose"}, capture_output=True, text=True)
     assert "GOMP_SPINCOUNT = '2000'" in done.stderr
