@@ -174,7 +174,7 @@ def rouge_per_example(
     """
     if rule.mode == "rouge-1.5.5" and rule.exceptions is None:
         rule = replace(rule, exceptions=wordnet_exceptions())
-    groups = [references_of(line) for line in references]
+    groups = [references_of(line, line_break="\n") for line in references]
     pairs = [(text, each) for text, group in zip(predictions, groups, strict=True) for each in group]
     chunks = [pairs[start : start + _CHUNK] for start in range(0, len(pairs), _CHUNK)]
     processes = max(1, min(cpu_count(), len(pairs) // _PAIRS_PER_PROCESS))

@@ -189,32 +189,37 @@ class Classification(HeadTask):
         if is_secret and all(name_of(value_in(record.values, label or "")) in ("-1", "None", "") for record in records):
             logger.info("%s: test examples have no labels, or -1 for none, and are only predicted", data_dir)
             return self.given(records, columns)
-        records, separator = self._labelled(records, label, split), options.label_separator
-        labels = [read_label(f"{name}: {label}", value_in(values, label), separator) for name, values in records]
-        if (classes := self.label_names()) is not None:
-            labels = [self.named(record.name, each, classes) for record, each in zip(records, labels, strict=True)]
+        records, labels = self._labelled(records, label, split)
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
             numbered = {str(number): name for number, name in enumerate(self.glue.labels)}
             labels = [numbered.get(name_of(label), label) for label in labels]
         return dataclasses.replace(self.given(records, columns), labels=labels)
 
-    def _labelled(self, records: list[Record], label: str, split: str) -> list[Record]:
-        """The rows without those whose label is left out, by --drop_label or in training; the log counts these."""
-        where, dropped = self.place.data_dir, self.options.drop_label or self.trained.get("drop_label") or ()
-        values = [value_in(record.values, label) for record in records]
-        names = ["-1" if value is None else name_of(str(value).strip()) for value in values]
-        kept = [record for record, name in zip(records, names, strict=True) if name not in dropped]
+    def _labelled(self, records: list[Record], column: str, split: str) -> tuple[list[Record], list[Any]]:
+        """The rows, with their labels, that --drop_label does not leave out; the log counts the others."""
+        options, where, names = self.options, self.place.data_dir, self.label_names()
+        dropped = {*(options.drop_label or self.trained.get("drop_label") or ())}
+        values = [value_in(record.values, column) for record in records]
+        is_sign = "+" in values
+        kept, labels = [], []
+        for record, value in zip(records, values, strict=True):
+            name = "-1" if value is None else name_of(value).strip()
+            if name in dropped:
+                continue
+            if not dropped and (value is None or (name == "-" and not is_sign)):
+                way = f"--drop_label {name} leaves such rows out, and with another value keeps them"
+                raise InputError(f"{record.name}: {column} is {value!r}; allowed: a label that is not blank; {way}")
+            read = read_label(f"{record.name}: {column}", value, options.label_separator)
+            named = read if names is None else self.named(record.name, read, names)
+            every = (each for side in (read, named) for each in (side if isinstance(side, list) else [side]))
+            if dropped.isdisjoint(map(name_of, every)):
+                kept.append(record)
+                labels.append(named)
         if dropped:
             counted = f"{len(records) - len(kept):,} of {len(records):,} rows"
-            logger.info("%s, %s: %s are left out, by --drop_label %s", where, split, counted, " ".join(dropped))
+            logger.info("%s, %s: %s are left out, by --drop_label %s", where, split, counted, " ".join(sorted(dropped)))
             check_split(kept, where, split, "rows with other labels")
-        elif None in values or ("-" in values and "+" not in values):
-            row = values.index(None if None in values else "-")
-            way = f"--drop_label {names[row]} leaves such rows out, and with another value keeps them"
-            raise InputError(
-                f"{records[row].name}: {label} is {values[row]!r}; allowed: a label that is not blank; {way}"
-            )
-        return kept
+        return kept, labels
 
     def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
         typed = ("text", "pair") if "pair" in columns else ("text",)

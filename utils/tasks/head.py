@@ -248,19 +248,25 @@ class HeadTask(Task[PretrainedModel]):
         given, folder = self.options.tag_names, Path(self.place.data_dir).expanduser()
         files = [folder / name for name in NAMES_FILES if in_folder] if given is None else [Path(given[0])]
         file = next(filter(Path.is_file, files), None)
+        if file is None and given is None:
+            return None
         if file is None:
-            return None if given is None else [name for part in given for name in part.split(",")]
-        if file.suffix == ".json":
+            numbered = [*enumerate(name for part in given for name in part.split(","))]
+        elif file.suffix == ".json":
             content = read_json(file)
+            numbered = [(name, number) if "0" in content else (number, name) for name, number in content.items()]
         else:
-            rows = [line.split("\t") for line in read_lines(file)]
-            if not all(len(row) > 1 and row[0].isdecimal() for row in rows):
-                return ["\t".join(row) for row in rows]
-            content = {number: name for number, name, *_ in rows}  # TweetEval's pictures have words behind them
-        by_number = content if "0" in content else {str(number): name for name, number in content.items()}
-        names = [by_number.get(str(number)) for number in range(len(by_number))]
-        if not all(isinstance(name, str) for name in names):
-            raise InputError(f"{file}: allowed: names of tags by their numbers from 0, or numbers by names")
+            numbered = [*enumerate(lines := read_lines(file))]
+            rows = [line.split("\t") for line in lines]
+            if all(len(row) > 1 and row[0].isdecimal() for row in rows):
+                numbered = [(row[0], row[1]) for row in rows]  # TweetEval's pictures have words behind them
+        by_number = {str(number): name for number, name in numbered}
+        names = [by_number.get(str(number)) for number in range(len(numbered))]
+        if not all(isinstance(name, str) for name in names) or len({*names}) < max(2, len(names)):
+            raise InputError(
+                f"--label_names {file or ' '.join(given)}: allowed: two or more different names in their order, or a "
+                "file of them, by their numbers from 0"
+            )
         return names
 
     def named(self, where: str, label: Any, names: Sequence[str] | None) -> Any:
@@ -271,10 +277,10 @@ class HeadTask(Task[PretrainedModel]):
         if not number.removeprefix("-").isdecimal() or (names is None and isinstance(label, str)):
             return label
         if names is None or not 0 <= int(number) < len(names):
-            allowed = "names, or numbers that --tag_names names"
+            allowed = "names, or numbers that --label_names names"
             if names is not None:
                 allowed = f"0 to {len(names) - 1}, for {', '.join(names)}"
-            raise InputError(f"{where}: a tag is {label}; allowed: {allowed}")
+            raise InputError(f"{where}: a label is {label}; allowed: {allowed}")
         return names[int(number)]
 
     def labels_in(self, raw: Any) -> Iterator[tuple[str, str]]:

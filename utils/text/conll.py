@@ -186,33 +186,31 @@ def _found(
 ) -> tuple[int | None, int | None]:
     """The places of words and tags that are given, or that cells tell; None of those that nobody can tell.
 
-    Words are in no scheme of tags, and neither numbers nor the same all over a sentence. Tags are in the last column
-    or, where words are numbered, in the first one in a scheme: GermEval's last column holds inner entities. Other
-    columns hold tags if they are the only ones in a scheme, or have no more different cells than words.
+    Words are in the first column that varies in a sentence, if no other one has more different cells; cells that all
+    hold a digit may be names of lines. Tags are in the last column if it
+    is in a scheme or named so or, where words are numbered, in the first one in a scheme: GermEval's last column holds
+    inner entities. Other columns hold tags only if a single one can.
     """
-    last, is_given = width - 1, words_in is not None
+    last = width - 1
     if not sentences or width == 1:
-        return words_in if is_given else 0, last if tags_in is None else tags_in
+        return words_in or 0, last if tags_in is None else tags_in
     cells = [{row[place] for rows in sentences for row in rows} for place in range(width)]
     free = [place for place in range(width) if place not in (*numbers, words_in, tags_in)]
     tagged = [place for place in free if _holds_tags(cells[place])]
     others = [place for place in free if place not in tagged]
-    varied = others if len(others) == 1 else [place for place in others if not _are_constant(sentences, place)]
-    # Offsets and names of lines have a digit in each cell.
-    texts = [place for place in varied if not all(re.search(r"\d", cell) for cell in cells[place])] or varied
-    if not is_given and texts and len(cells[texts[0]]) == max(len(cells[place]) for place in texts):
-        words_in, *texts = texts
+    texts = [place for place in others if _varies(sentences, place)] or others
+    if words_in is None and texts:
+        may_be_names = len(texts) > 1 and width > 2 and all(re.search(r"\d", cell) for cell in cells[texts[0]])
+        if not may_be_names and len(cells[texts[0]]) == max(len(cells[place]) for place in texts):
+            words_in, *texts = texts
     if tags_in is not None or words_in is None:
         return words_in, tags_in
     if 0 in numbers and width > 3:
         return words_in, next((place for place in tagged if PHRASES.isdisjoint(cells[place])), None)
     if last in tagged or (names and names[-1].lower() in TAG_HEADINGS):
         return words_in, last
-    plain = [place for place in varied if place != words_in] or [place for place in others if place > words_in]
-    if tagged and not texts:
-        return words_in, tagged[0] if len(tagged) == 1 else None
-    is_clear = not tagged and len(plain) == 1 and (is_given or len(cells[plain[0]]) <= len(cells[words_in]))
-    return words_in, plain[0] if is_clear else None
+    likely = [*tagged, *texts] or [place for place in others if place > words_in]
+    return words_in, likely[0] if len(likely) == 1 else None
 
 
 def _rows(path: Path) -> tuple[list[_Row], bool]:
@@ -275,7 +273,7 @@ def _holds_tags(cells: Set[str]) -> bool:
     return len(cells) > 1 or any(map(scheme.kind, cells))
 
 
-def _are_constant(sentences: _Cells, place: int) -> bool:
-    """True for a column that is the same all over each sentence of more than one word, if there are such."""
+def _varies(sentences: _Cells, place: int) -> bool:
+    """True for a column that is not the same all over each sentence of more than one word, if there are such."""
     long = [rows for rows in sentences if len(rows) > 1]
-    return bool(long) and all(len({row[place] for row in rows}) == 1 for rows in long)
+    return not long or any(len({row[place] for row in rows}) > 1 for rows in long)

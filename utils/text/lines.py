@@ -117,13 +117,14 @@ def check_counts(paths: tuple[PathName, PathName], first: int, second: int) -> N
         raise InputError(f"{paths[0]} has {first} lines, {paths[1]} has {second}; they must be equally many")
 
 
-def references_of(line: str, where: str = "") -> list[str]:
+def references_of(line: str, where: str = "", line_break: str = " ") -> list[str]:
     """The reference texts that a line of targets stands for: those of a list of texts, otherwise the line itself.
 
     A list is in JSON. One of numbers is a text.
 
     Args:
         where: begins an error.
+        line_break: stands for the breaks of lines within a text of a list.
 
     Raises:
         InputError: the list has no text, or something that is none.
@@ -131,7 +132,8 @@ def references_of(line: str, where: str = "") -> list[str]:
     values = list_in(line, where=where)
     if values is None:
         return [line]
-    texts = [" ".join(value.split()) for value in values if isinstance(value, str)]
+    lines_of = [value.split("\n") for value in values if isinstance(value, str)]
+    texts = [line_break.join(filter(None, (" ".join(part.split()) for part in lines))) for lines in lines_of]
     if len(texts) < len(values) or not any(texts):
         raise InputError(
             f"{where}the target {line[:60]!r} is a list; allowed: a text, or a list of texts as references"

@@ -588,3 +588,11 @@ def test_marks_of_the_ends_of_sentences(
     kind = "rougeLsum" if mode == "rouge-score" else "rougeL"
     assert report["rouge1"] == pytest.approx(100 * score["rouge1"].fmeasure)
     assert report[kind] == pytest.approx(100 * score["rougeLsum"].fmeasure)
+
+
+def test_line_breaks_of_several_references_end_sentences() -> None:
+    references = ["the mayor resigned\nan aide left", "so be it"]
+    [best] = rouge_per_example(["an aide left and the mayor resigned"], [json.dumps(references)])["rougeLsum"]
+    scorer = rouge_scorer.RougeScorer(["rougeLsum"], use_stemmer=True)
+    theirs = scorer.score_multi(references, "an aide left and the mayor resigned")
+    assert best == pytest.approx(100 * theirs["rougeLsum"].fmeasure)

@@ -347,6 +347,24 @@ def test_rows_without_a_label_are_left_out(tmp_path: Path, caplog: pytest.LogCap
 
 
 @pytest.mark.parametrize(
+    ("labels", "options", "left"),
+    [
+        ([1.0, 2.0, None, -1.0], {"drop_label": ("-1", "2")}, [1.0]),
+        ([["a"], ["b", "a"], ["c"]], {"drop_label": ("a",)}, [["c"]]),
+        (["a|b", "c|d"], {"drop_label": ("a",), "label_separator": "|"}, [["c", "d"]]),
+        ([0, 1, -1], {"drop_label": ("-1",), "tag_names": ("x", "y")}, ["x", "y"]),
+        ([0, 1, 0], {"drop_label": ("y",), "tag_names": ("x", "y")}, ["x", "x"]),
+    ],
+)
+def test_labels_are_left_out_by_any_of_their_names(
+    labels: list[Any], options: dict[str, Any], left: list[Any], tmp_path: Path
+) -> None:
+    """As whole numbers where a column holds fractions, as one of several labels, and by a number or its name."""
+    rows = [{"text": "a", "label": label} for label in labels]
+    assert read(write(tmp_path, train_jsonl="\n".join(map(json.dumps, rows))), **options).labels == left
+
+
+@pytest.mark.parametrize(
     "content",
     ["0\tanger\n1\tjoy\t_words_\n2\tfear, joy\n", "anger\njoy\nfear, joy\n", '{"anger": 0, "joy": 1, "fear, joy": 2}'],
 )

@@ -63,11 +63,12 @@ def test_numbers_in_conll_files_have_names_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tags", "names", "message"),
     [
-        ([1, 3], tuple(NAMES), "train.jsonl:1: a tag is 3; allowed: 0 to 2"),
-        ([1, -100], tuple(NAMES), "train.jsonl:1: a tag is -100; allowed: 0 to 2"),
+        ([1, 3], tuple(NAMES), "train.jsonl:1: a label is 3; allowed: 0 to 2"),
+        ([1, -100], tuple(NAMES), "train.jsonl:1: a label is -100; allowed: 0 to 2"),
         ([1, True], tuple(NAMES), "allowed: a list of texts"),
-        ([1, 0], None, "train.jsonl:1: a tag is 1; allowed: names, or numbers that --tag_names names"),
-        ([1, 0], ("absent.txt",), "train.jsonl:1: a tag is 1; allowed: 0 to 0, for absent.txt"),
+        ([1, 0], None, "train.jsonl:1: a label is 1; allowed: names, or numbers that --label_names names"),
+        ([1, 0], ("absent.txt",), "--label_names absent.txt: allowed: two or more different names"),
+        ([1, 0], ("x", "y", "x"), "--label_names x y x: allowed: two or more different names"),
     ],
 )
 def test_numbers_that_have_no_name(
@@ -80,9 +81,11 @@ def test_numbers_that_have_no_name(
 
 def test_names_that_are_none(tmp_path: Path) -> None:
     write_rows(tmp_path, {"tokens": ["Ann", "sang"], "ner_tags": [1, 0]})
-    for content in ('{"O": 0, "B-PER": 2}', "[1, 2]", '["O"', '{"0": 1, "1": 2}'):
+    for content in ('{"O": 0, "B-PER": 2}', "[1, 2]", '["O"', '{"0": 1, "1": 2}', '{"a": 0, "b": 0, "c": 1}'):
         (tmp_path / "labels.json").write_text(content)
-        with pytest.raises(InputError, match=r"labels.json: (allowed: names of tags|not valid JSON|holds a JSON list)"):
+        with pytest.raises(
+            InputError, match=r"labels.json: (allowed: two or more different names|not valid JSON|holds a JSON list)"
+        ):
             read(tmp_path)
 
 
