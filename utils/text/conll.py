@@ -187,9 +187,9 @@ def _found(
     """The places of words and tags that are given, or that cells tell; None of those that nobody can tell.
 
     Words are in the first column that varies in a sentence, if no other one has more different cells; cells that all
-    hold a digit may be names of lines. Tags are in the last column if it
-    is in a scheme or named so or, where words are numbered, in the first one in a scheme: GermEval's last column holds
-    inner entities. Other columns hold tags only if a single one can.
+    hold a digit may be names of lines. Tags are in the last column if it is in a scheme, or if its name says so. Where
+    words are numbered, tags are in the first column in a scheme: GermEval's last column holds inner entities. Another
+    column holds tags only if no further one can.
     """
     last = width - 1
     if not sentences or width == 1:

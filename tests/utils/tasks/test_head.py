@@ -439,7 +439,7 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
             "tagging",
             {"both__jsonl": WORDS.replace('"B-X"', "1")},
             (),
-            r"a tag is 1; allowed: names, or numbers that --tag",
+            r"a label is 1; allowed: names, or numbers that --label",
         ),
         (
             "tagging",
