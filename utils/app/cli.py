@@ -420,12 +420,16 @@ def _load_yaml(path: Path, aliases: Mapping[str, str] = types.MappingProxyType({
 def _read_yaml(path: Path, options: Mapping[str, _Option]) -> dict[str, Any]:
     aliases = {each.limits["alias"]: name for name, each in options.items() if each.limits["alias"]}
     values = _load_yaml(path, aliases)
+    flags = {
+        flag: f"allowed: {name}: {value}"
+        for name, each in options.items()
+        for flag, value in each.limits["flags"].items()
+    }
     for name, value in values.items():
         if name not in options or name == "config":
-            near = get_close_matches(str(name), options, n=1)
-            raise InputError(
-                f"--config {path}: unknown option {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
-            )
+            near = [f"did you mean {each!r}?" for each in get_close_matches(str(name), options, n=1, cutoff=0.7)]
+            hint = (_ELSEWHERE | flags).get(name, *near or ["--help lists what there is"])
+            raise InputError(f"--config {path}: unknown option {name!r}; {hint}")
         if value is not None or options[name].default is not None:
             try:
                 values[name] = options[name].convert(value)

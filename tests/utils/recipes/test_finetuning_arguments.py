@@ -66,6 +66,21 @@ def test_what_the_recipe_has_and_this_has_not_is_explained(
     assert "did you mean" not in error and "lists what there is" not in error
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("logger_name: csv", "unknown option 'logger_name'; metrics.csv and TensorBoard are always written"),
+        ("lamb: true", "unknown option 'lamb'; allowed: optimizer: lamb"),
+        ("n_gpus: 1", "unknown option 'n_gpus'; did you mean 'gpus'"),
+        ("zzz: 1", "unknown option 'zzz'; --help lists what there is"),
+    ],
+)
+def test_a_file_of_options_explains_what_the_command_line_does(line: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "options.yaml").write_text(line + "\n")
+    with pytest.raises(InputError, match=message):
+        parse("--config", str(tmp_path / "options.yaml"))
+
+
 def test_every_option_is_read_somewhere() -> None:
     args = parse()
     sources = "".join(path.read_text() for path in (ROOT / "utils").rglob("*.py") if "corpora" not in path.parts)
