@@ -209,6 +209,7 @@ def sigterm_in_a_step() -> None:
 
 
 def end_of_terminal_in_a_step() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup, which may have started the tests, lets it be ignored
     ctrl_c_in_a_step(signal.SIGHUP)
 
 
