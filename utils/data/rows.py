@@ -143,7 +143,7 @@ def _check_header(path: Path, header: str, delimiter: str, is_given: bool) -> No
     """Raise InputError where the first line of a table is not as its ending says, unless --delimiter does."""
     if mark := re.fullmatch('"?sep=(.)"?', header):
         raise InputError(
-            f"{path}: line 1 tells a spreadsheet the separator: remove it, and give --delimiter {mark[1]!r}"
+            f"{path}: line 1, sep=, tells a spreadsheet the separator: remove it, and give --delimiter {mark[1]!r}"
         )
     if suffix_of(path) == ".tsv" and all(re.fullmatch('".+"', name) for name in header.split(delimiter)):
         raise InputError(
