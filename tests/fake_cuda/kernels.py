@@ -78,7 +78,7 @@ LAUNCHES = {
 
 
 class _Kernel:
-    """What `triton.jit` makes of a function."""
+    """The stand-in for a function that `triton.jit` compiled."""
 
     def __init__(self, function: Callable[..., None]) -> None:
         self.name = function.__name__

@@ -123,7 +123,7 @@ def test_what_an_encoder_of_transformers_returns_is_taken() -> None:
 
 
 def test_a_generation_config_for_one_call(recwarn: pytest.WarningsRecorder) -> None:
-    """What is not built here is refused, unless it changes nothing."""
+    """Fields that are not built here are refused, unless they change nothing."""
     theirs, ours = loaded("BartForConditionalGeneration")
     ids = inputs("Bart")["input_ids"][:1]
     refused = {"suppress_tokens": [5, 6], "begin_suppress_tokens": [5], "sequence_bias": [[[5], 9.0]], "min_p": 0.4}

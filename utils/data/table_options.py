@@ -10,7 +10,7 @@ from utils.app.cli import option
 
 @dataclass(frozen=True)
 class TableOptions:
-    """How .csv and .tsv files are read, where it is not as their endings say."""
+    """The form of .csv and .tsv files, where it is not that of their endings."""
 
     delimiter: str | None = option(
         None,

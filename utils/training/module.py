@@ -234,7 +234,7 @@ class TrainingModule(pl.LightningModule):
             logger.warning("%s: %s; the run goes on, but not to the same bits", self.plan.checkpoint, changed)
 
     def _rounding(self) -> dict[str, Any]:
-        """What the last bits of a result depend on; on GPUs nothing is promised of them."""
+        """The facts that the last bits of a result depend on; none on GPUs, where nothing is promised of them."""
         if self.plan.hardware.gpus:
             return {}
         facts = {"threads": torch.get_num_threads(), "processor": processor(), "torch": str(torch.__version__)}

@@ -19,7 +19,7 @@ VALUES: list[Any] = [[7, {"texts": ["one", "another"]}], "", {"\u2028 naïve": "
 
 
 def noted(path: Path, identity: dict[str, object] = RUN, replaces: bool = False) -> list[Any]:
-    """What a run that comes then finds."""
+    """The values that a later run finds."""
     with closing(Unfinished(path, identity, "name another file", replaces)) as work:
         values = list(work.values())
         assert work.done == len(values)
