@@ -60,9 +60,17 @@ def check_ids(name: str, ids: Tensor | None, vocab_size: int, **same_shape: Tens
 
 def check_others(owner: str, known: Iterable[str], others: Mapping[str, Any]) -> None:
     """Raise InputError for arguments that are not known, but for transformers' at values that change nothing."""
+    check_recorded(others)
     for name, value in others.items():
         if not isinstance(value, (bool, int, str, type(None))) or value not in _NEUTRAL.get(name, ()):
             raise InputError(f"{owner} got {name}, which is {in_short(value)}; allowed: {', '.join(known)}")
+
+
+def check_recorded(options: Mapping[str, Any]) -> None:
+    """Raise InputError for arguments or fields of a config that ask for hidden states or attention weights."""
+    for name in ("output_hidden_states", "output_attentions"):
+        if options.get(name) not in (None, False):
+            raise InputError(f"{name} is {options[name]!r}; allowed: False; use transformers on the exported model")
 
 
 def states_of(encoder_outputs: Any) -> Tensor | None:

@@ -25,7 +25,7 @@ FLOORS = (
     ("utils.metrics",),
     ("utils.data",),
     ("utils.models",),
-    ("utils.runs",),
+    ("utils.app",),
     ("utils.text",),
     ("utils.app",),
     ("bert",),

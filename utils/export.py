@@ -36,11 +36,11 @@ from bart.modeling.pretrained import PretrainedModel
 from bert.configuration.configuration_bert import BertConfig
 from utils.app.cli import option, parse_dataclass
 from utils.app.errors import RunError
+from utils.app.output_files import writable_folder
 from utils.corpora.data_directory import building
 from utils.data.options import Place
 from utils.models.loading import SOURCE_TOKENIZER, LoadedModel
 from utils.prediction.options import TrainedModelOptions
-from utils.runs.outputs import writable_folder
 from utils.tasks import TASKS, find_task, task_of
 
 SUFFIXES = {"onnx": ".onnx", "torch_export": ".pt2"}  # of each format's files

@@ -21,7 +21,9 @@ import torch
 from bart.errors import InputError
 from bart.files import is_device
 from utils.app.cli import early_option, option, parse_dataclass
+from utils.app.output_files import check_output, held
 from utils.app.progress import progress, start_log
+from utils.app.unfinished import Unfinished, model_identity
 from utils.data.columns import Record
 from utils.data.options import Place
 from utils.data.places import TABLES, is_table, suffix_of
@@ -31,8 +33,6 @@ from utils.prediction.inputs import Source, batches
 from utils.prediction.options import MODEL, InferenceOptions
 from utils.prediction.outputs import DELIMITED, Format, write_file
 from utils.prediction.predictor import Predictor
-from utils.runs.outputs import check_output, held
-from utils.runs.unfinished import Unfinished, model_identity
 from utils.tasks import TASKS, find_task, task_of
 from utils.tasks.task import Prediction
 from utils.text.lines import NO_TEXT, list_in

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
+from utils.app.output_files import check_output
 from utils.data.places import TABLES, FromTraining, check_fields, is_table, suffix_of
 from utils.data.splits import Choice
 from utils.data.table_options import TableOptions
@@ -24,7 +25,6 @@ from utils.models.generation_options import GENERATE, DecodingOptions, with_leng
 from utils.prediction.documents import check_no_header, read_documents, write_lines
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.prediction.summarizing import load_summarizer, summarize
-from utils.runs.outputs import check_output
 from utils.text.lines import NO_TEXT
 
 

@@ -21,14 +21,13 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.generation import GeneratedArticle, GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache
-from bart.inputs import check_ids, check_shape, check_tensors, states_of
+from bart.inputs import check_ids, check_recorded, check_shape, check_tensors, states_of
 from bart.modeling import names
 from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, loss_of_tokens
 from bart.modeling.outputs import Seq2SeqOutput, Seq2SeqStates
 from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
-from bart.modeling.recording import Recording
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bart.unpadding import carrying, known_rows
 
@@ -170,6 +169,7 @@ class BartModel(PretrainedBart):
     reads_padding = True
 
     def __init__(self, config: BartConfig) -> None:
+        check_recorded(config.extra)
         super().__init__(config)
         self.init_weights(self)
 
@@ -183,42 +183,23 @@ class BartModel(PretrainedBart):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
-        *,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
     ) -> Seq2SeqStates:
         """Encode, and decode under teacher forcing.
 
         Args:
-            input_ids, attention_mask, decoder_attention_mask, encoder_outputs: as for `BartForConditionalGeneration`;
-                with encoder_outputs, nothing of the encoder is recorded.
+            input_ids, attention_mask, decoder_attention_mask, encoder_outputs: as for `BartForConditionalGeneration`.
             decoder_input_ids: (B, T); by default input_ids moved one place right behind the start token.
-            output_attentions, output_hidden_states: true to return attention weights, or all layers' states; by default
-                as fields of these names in the config say.
 
         Raises:
-            InputError: inputs are missing, or see `BartNetwork.forward` and `Recording`.
+            InputError: inputs are missing, or see `BartNetwork.forward`.
         """
         check_tensors(input_ids=input_ids)
         if input_ids is None and (encoder_outputs is None or decoder_input_ids is None):
             raise InputError("forward() needs input_ids, or encoder_outputs and decoder_input_ids, and got neither")
         if decoder_input_ids is None:
             decoder_input_ids = self.shifted(input_ids)
-        recording = Recording(self, output_hidden_states, output_attentions)
-        encoder, decoder = self.model.encoder, self.model.decoder
-        with recording.of(encoder, decoder):
-            states, encoded = self.model(
-                input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
-            )
-        encodes = encoder_outputs is None
         return Seq2SeqStates(
-            states,
-            recording.states(decoder, states),
-            recording.weights(decoder),
-            recording.weights(decoder, "encoder_attn"),
-            encoded,
-            recording.states(encoder, encoded) if encodes else None,
-            recording.weights(encoder) if encodes else None,
+            *self.model(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs)
         )
 
 

@@ -50,14 +50,10 @@ class EncoderOutput(Output):
     Attributes:
         last_hidden_state: (B, S, D).
         pooler_output: (B, D), of BERT: the state of `[CLS]` through the pooler.
-        hidden_states: the embeddings and each layer's states, (B, S, D) each, if asked for.
-        attentions: each layer's attention weights (B, H, S, S) before dropout, if asked for.
     """
 
     last_hidden_state: Tensor
     pooler_output: Tensor | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass
@@ -66,20 +62,11 @@ class Seq2SeqStates(Output):
 
     Attributes:
         last_hidden_state: (B, T, D), the decoder's.
-        decoder_hidden_states, encoder_hidden_states: the embeddings and each layer's states, (B, T, D) or (B, S, D)
-            each, if asked for.
-        decoder_attentions, cross_attentions, encoder_attentions: each layer's attention weights before dropout,
-            (B, H, T, T), (B, H, T, S) and (B, H, S, S), if asked for.
         encoder_last_hidden_state: (B, S, D).
     """
 
     last_hidden_state: Tensor
-    decoder_hidden_states: tuple[Tensor, ...] | None
-    decoder_attentions: tuple[Tensor, ...] | None
-    cross_attentions: tuple[Tensor, ...] | None
     encoder_last_hidden_state: Tensor
-    encoder_hidden_states: tuple[Tensor, ...] | None
-    encoder_attentions: tuple[Tensor, ...] | None
 
 
 @dataclass

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.errors import InputError
-from bart.inputs import check_ids, check_tensors
+from bart.inputs import check_ids, check_recorded, check_tensors
 from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
@@ -31,7 +31,6 @@ from bart.modeling.outputs import (
     register_outputs,
 )
 from bart.modeling.pretrained import PretrainedModel
-from bart.modeling.recording import Recording
 from bert.configuration.configuration_bert import BertConfig
 from bert.tokenization.tokenization_bert import BertTokenizer
 
@@ -276,6 +275,7 @@ class BertModel(PretrainedBert):
     pools = True
 
     def __init__(self, config: BertConfig) -> None:
+        check_recorded(config.extra)
         super().__init__(config)
         self.init_weights(self)
 
@@ -289,9 +289,6 @@ class BertModel(PretrainedBert):
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        *,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
     ) -> EncoderOutput:
         """Encode.
 
@@ -299,16 +296,11 @@ class BertModel(PretrainedBert):
             input_ids, attention_mask, token_type_ids: as for `BertForPreTraining`.
             position_ids: (B, S) or (1, S); by default 0 ... S - 1.
             inputs_embeds: (B, S, D), token embeddings in place of input_ids.
-            output_attentions, output_hidden_states: true to return attention weights, or all layers' states; by default
-                as fields of these names in the config say.
 
         Raises:
-            InputError: see `BertNetwork.forward` and `Recording`.
+            InputError: see `BertNetwork.forward`.
         """
-        encoder, recording = self.bert.encoder, Recording(self, output_hidden_states, output_attentions)
-        with recording.of(encoder):
-            states, pooled = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        return EncoderOutput(states, pooled, recording.states(encoder, states), recording.weights(encoder))
+        return EncoderOutput(*self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds))
 
 
 class _ForMaskedLM(PretrainedBert):

@@ -41,11 +41,11 @@ from torch.utils.data import DataLoader
 from scripts.benchmarks import measuring
 from scripts.benchmarks.training import OURS, TRANSFORMERS, logged_losses, timed_steps, train_by_trainer
 from utils.app.cli import option, parse_dataclass
+from utils.app.machine import environment
 from utils.data.batches import Batch, Batches, evaluation_batches
 from utils.data.order import RunOrder, TrainOrder
 from utils.models.loading import LoadedModel
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
-from utils.runs.machine import environment
 from utils.tasks.head import HeadTask
 
 MODES = (OURS, TRANSFORMERS)

@@ -29,9 +29,9 @@ from bart.files import write_json
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks.measuring import MODES_ON_CUDA
 from utils.app.cli import option, parse_dataclass
+from utils.app.machine import ROOT, environment
 from utils.app.tables import markdown_table
 from utils.benchmark import LOG_EVERY, measure, new_folder, training_metrics
-from utils.runs.machine import ROOT, environment
 
 COLUMNS = {
     "name": "check", "result": "result", "rate": "figure", "unit": "", "peer_rate": "peer", "peer": "",

@@ -26,6 +26,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks import measuring
 from utils.app.cli import option, parse_dataclass
+from utils.app.machine import environment, process_memory_gb
 from utils.data.batches import Inputs
 from utils.data.corruption import Corruption, CorruptionOptions
 from utils.data.options import BatchOptions
@@ -33,7 +34,6 @@ from utils.data.pairs import Pair, collate_pairs
 from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, StreamedShards
 from utils.data.streaming import WINDOW, StreamLoader, TrainStream
-from utils.runs.machine import environment, process_memory_gb
 
 OURS, WITHOUT_NOISE, ONE_BY_ONE = MODES = ("ours", "without noise", "one by one")
 COLUMNS = {"mode": "mode", "rate": "sequences/s", "speed_up": "speed-up", "megabytes": "peak MB"}

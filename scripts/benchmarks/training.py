@@ -56,6 +56,8 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_toke
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks import loading, measuring
 from utils.app.cli import option, parse_dataclass
+from utils.app.machine import environment
+from utils.app.memory import peak_memory_gb
 from utils.benchmark import LOG_EVERY, with_warm_up
 from utils.corpora.sample_corpus import sample_stories
 from utils.data.batches import Batch, Batches
@@ -64,8 +66,6 @@ from utils.data.pairs import TokenPairs, collate_pairs
 from utils.data.parallel_text import read_pairs
 from utils.data.tokenized import TokenizedTexts
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
-from utils.runs.machine import environment
-from utils.runs.memory import peak_memory_gb
 from utils.training.options import POLYNOMIAL_END
 
 # Every process loads this module; Lightning, which takes seconds to load, is imported where it is used.

@@ -1,1 +1,1 @@
-"""The command-line app: options, errors, signals, progress, formatting, tables, charts."""
+"""The ground of every command: options, errors, signals, progress, tables; the files of a run, machine and memory."""

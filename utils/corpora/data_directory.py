@@ -14,11 +14,11 @@ from typing import Any, BinaryIO
 from bart.errors import InputError
 from bart.files import read_json, write_json
 from utils.app.errors import unwritable
+from utils.app.output_files import LOCK, difference, held, write_whole
+from utils.app.run_directory import remove
 from utils.data.parallel_text import SIDES
 from utils.data.splits import SPLITS
 from utils.data.tables import Row
-from utils.runs.outputs import LOCK, difference, held, write_whole
-from utils.runs.run_directory import remove
 
 PAIR_FILES = tuple(f"{split}.{side}" for split in SPLITS for side in SIDES)
 PROVENANCE, DROPPED = "provenance.json", "dropped.jsonl"

@@ -26,13 +26,13 @@ from bart.errors import InputError
 from bart.files import read_json, replacing, write_json
 from utils.app.cli import option, parse_dataclass
 from utils.app.errors import RunError, brief, unwritable
+from utils.app.output_files import LOCK, difference, file_digest, held, writable_folder
 from utils.app.progress import progress, start_log
+from utils.app.unfinished import Unfinished
 from utils.corpora.data_directory import PROVENANCE
 from utils.corpora.documents import gathered
 from utils.data.places import HUB_NAME
 from utils.data.published import load_from_hub, opening
-from utils.runs.outputs import LOCK, difference, file_digest, held, writable_folder
-from utils.runs.unfinished import Unfinished
 
 if TYPE_CHECKING:
     import datasets

@@ -28,6 +28,7 @@ from bart.files import write_json
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.charts import Chart, draw, histograms
 from utils.app.cli import option, parse_dataclass
+from utils.app.output_files import check_output
 from utils.app.progress import progress, start_log
 from utils.app.tables import plain_table
 from utils.corpora.data_directory import PAIR_FILES
@@ -39,7 +40,6 @@ from utils.data.tokenized import tokenise
 from utils.metrics.baselines import leads, oracle
 from utils.metrics.rouge import TOKENIZER_HELP, RougeOptions, rouge, rouge_table
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TOKENIZERS
-from utils.runs.outputs import check_output
 from utils.text.lines import iter_lines, references_of
 
 PERCENTILES = (1, 5, 25, 50, 75, 90, 95, 99)

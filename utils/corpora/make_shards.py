@@ -33,7 +33,9 @@ from bart.errors import InputError
 from bart.files import read_json, write_json
 from utils.app.cli import parse_dataclass
 from utils.app.errors import unwritable
+from utils.app.output_files import LOCK, difference, file_digest, held, writable_folder
 from utils.app.progress import progress, start_log
+from utils.app.unfinished import Unfinished
 from utils.corpora.documents import find_files, pieces_of
 from utils.corpora.shard_cluster import Numbers, cluster_of, run_stage
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, MakeShardsOptions, Work
@@ -49,8 +51,6 @@ from utils.corpora.shard_stages import (
     write_shard,
 )
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
-from utils.runs.outputs import LOCK, difference, file_digest, held, writable_folder
-from utils.runs.unfinished import Unfinished
 
 logger = logging.getLogger("utils.corpora.make_shards")
 DONE = "done.jsonl"  # in WORK: what is done of a run that could go on

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
+from utils.app.output_files import file_digest
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import COLUMNS, PROVENANCE, making
 from utils.data.parallel_text import SIDES, paired
@@ -30,7 +31,6 @@ from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, ratios_of, sp
 from utils.data.table_options import BY_ENDING, TableOptions
 from utils.data.tables import Fields, Row, open_dataset, open_rows
 from utils.data.token_cache import alone, cache_folder, mark_as_used, remove_unused
-from utils.runs.outputs import file_digest
 from utils.text.lines import check_is_text
 
 logger = logging.getLogger("utils.corpora.prepare")

@@ -22,8 +22,8 @@ from typing import Any
 
 from bart.errors import InputError
 from utils.app.cli import parse_dataclass
+from utils.app.output_files import writable_folder, write_whole
 from utils.corpora.sample_corpus import SampleCorpusOptions, Story, sample_stories
-from utils.runs.outputs import writable_folder, write_whole
 
 NAMES = {"person": "PER", "place": "LOC", "org": "ORG"}
 _WORD = re.compile(r"\w+|[^\w\s]")

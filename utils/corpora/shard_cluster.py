@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError
 from utils.app.errors import RunError, brief
+from utils.app.output_files import file_digest
 from utils.app.progress import progress
+from utils.app.unfinished import Unfinished
 from utils.corpora.shard_options import WORK, MakeShardsOptions, Work
 from utils.corpora.shard_stages import StageResult
-from utils.runs.outputs import file_digest
-from utils.runs.unfinished import Unfinished
 
 if TYPE_CHECKING:
     from distributed import Client, LocalCluster

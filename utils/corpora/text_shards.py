@@ -14,12 +14,12 @@ from bart.errors import InputError
 from bart.files import as_named
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.cli import changeable, option
+from utils.app.output_files import file_digest
 from utils.corpora.documents import KINDS, PIECE, find_files
 from utils.corpora.make_shards import make_shards
 from utils.corpora.shard_options import WORK, MakeShardsOptions
 from utils.data.shard_format import FORMAT, MANIFEST, TOKENIZER
 from utils.data.token_cache import KEPT, alone, cache_folder, mark_as_used, remove_unused
-from utils.runs.outputs import file_digest
 
 logger = logging.getLogger(__name__)
 VAL_RATIO = 0.01  # --val_ratio

@@ -19,11 +19,11 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from bart.tokenization.tokenizer import SETTINGS_FILE, TOKENIZER_FILE, texts_to_learn
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.cli import option, parse_dataclass
+from utils.app.output_files import writable_folder
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import building
 from utils.corpora.documents import KINDS, find_files, pieces_of, read_documents
 from utils.data.parallel_text import read_pairs
-from utils.runs.outputs import writable_folder
 from utils.text.lines import reference_texts
 
 

@@ -20,11 +20,11 @@ from bart.errors import InputError
 from bart.files import PathName, temporary_beside
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
+from utils.app.output_files import LOCK, file_digest, held, writable_folder
 from utils.app.progress import progress
 from utils.data.parallel_text import pair_paths, paired
 from utils.data.splits import EVERY, Choice
 from utils.data.tokenized import TokenizedTexts, tokenise, tokens_schema
-from utils.runs.outputs import LOCK, file_digest, held, writable_folder
 from utils.text.lines import iter_lines, references_of
 
 logger = logging.getLogger(__name__)

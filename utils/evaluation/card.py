@@ -13,14 +13,14 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Template
 
 from bart.files import as_named
+from utils.app.output_files import write_whole
+from utils.app.run_directory import CARD
 from utils.data.places import HUB, HUB_NAME
 from utils.data.shard_format import SPECIAL
 from utils.evaluation.report.runs import Run, read_run, scores_of
 from utils.evaluation.report.tables import ScoreTable, confusion_table, errors_table, group_tables, score_table
 from utils.metrics.files import label_of
 from utils.models.options import SCRATCH
-from utils.runs.outputs import write_whole
-from utils.runs.run_directory import CARD
 from utils.tasks import PIPELINES
 
 logger = logging.getLogger(__name__)

@@ -10,14 +10,14 @@ from typing import TypeVar
 
 import torch
 
+from utils.app.distributed import rank_and_world
+from utils.app.memory import FittingSize, peak_memory_gb
 from utils.app.progress import Clock, progress
+from utils.app.unfinished import Unfinished
 from utils.data.batches import Examples
 from utils.evaluation.options import STATIC, ScoringOptions
 from utils.evaluation.speed import ProcessSpeed
 from utils.models.loading import LoadedModel
-from utils.runs.distributed import rank_and_world
-from utils.runs.memory import FittingSize, peak_memory_gb
-from utils.runs.unfinished import Unfinished
 from utils.tasks.task import Prediction, Task
 
 logger = logging.getLogger(__name__)

@@ -26,12 +26,12 @@ from joblib import Parallel, cpu_count, delayed
 from bart.errors import InputError
 from bart.files import PathName
 from utils.app.cli import changeable, option, parse_dataclass, part
+from utils.app.output_files import check_output, write_whole
 from utils.app.progress import progress
 from utils.app.tables import plain_table
 from utils.metrics.files import TextFileOptions, label_of, print_scores
 from utils.metrics.rouge_pairs import DEFAULT_RULE, ROUGE_MODES, ROUGE_TOKENIZERS, ROUGE_TYPES, RougeRule, score_pairs
 from utils.metrics.significance import means_of
-from utils.runs.outputs import check_output, write_whole
 from utils.text.lines import read_lines, reference_texts, references_of
 from utils.text.scripts import share_of, warn_of_unspaced
 

@@ -187,7 +187,7 @@ def source_vocabulary(path_or_name: PathName, config: BartConfig) -> BartTokeniz
 
 
 def for_inference(model: Model, precision: str) -> Model:
-    """The model laid out for prediction in a precision of `utils.runs.machine`; tf32 is fp32 with faster products."""
+    """The model laid out for prediction in a precision of `utils.app.machine`; tf32 is fp32 with faster products."""
     if precision == "tf32":
         torch.set_float32_matmul_precision("high")
     return model.for_inference("fp32" if precision == "tf32" else precision)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from bart.errors import InputError
+from utils.app.output_files import write_whole
 from utils.data.places import KNOWN_FIELDS, LABELS, PAIRS, TABLES, TAGS, TEXTS, WORDS
-from utils.runs.outputs import write_whole
 from utils.text.lines import check_is_text, decoded_lines
 
 OTHERS = ("id", "idx", "index", "context", "answers")  # columns that often stand beside those of texts

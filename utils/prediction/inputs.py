@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import xxhash
 
 from bart.errors import InputError
+from utils.app.output_files import file_digest
 from utils.app.progress import progress
 from utils.data.columns import Record, blank_among, check_blank, names_in
 from utils.data.places import suffix_of
 from utils.data.published import opening
 from utils.data.rows import check_names
 from utils.prediction.documents import check_no_header, read_documents
-from utils.runs.outputs import file_digest
 from utils.tasks.task import Task
 from utils.text.lines import BlankText, iter_lines
 

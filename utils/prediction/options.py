@@ -9,8 +9,8 @@ import torch
 
 from bart.errors import InputError
 from utils.app.cli import option
+from utils.app.machine import PRECISIONS, check_gpus
 from utils.models.loading import Model, for_inference
-from utils.runs.machine import PRECISIONS, check_gpus
 from utils.text.windows import SHORTEST_WINDOW
 
 LongDocuments = Literal["refuse", "cut", "join", "resummarize"]

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from bart.files import replacing
+from utils.app.unfinished import Unfinished
 from utils.data.columns import Record
 from utils.prediction.inputs import AT_ONCE, BREAKS, PARQUET, Source, batches, becoming_parquet, schema_of, table_of
-from utils.runs.unfinished import Unfinished
 from utils.text.lines import joined
 
 DELIMITED = (".csv", ".tsv")

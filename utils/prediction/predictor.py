@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from utils.app.memory import FittingSize
 from utils.app.progress import Clock
 from utils.data.columns import Record
 from utils.data.options import Place
 from utils.data.splits import WHOLE
 from utils.prediction.options import InferenceOptions
-from utils.runs.memory import FittingSize
 from utils.tasks.task import Prediction, Task
 
 

@@ -16,6 +16,8 @@ from bart.errors import InputError
 from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.cli import all_settings, option_groups
+from utils.app.distributed import connected
+from utils.app.output_files import check_output, writable_folder, write_whole
 from utils.app.progress import start_log
 from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
@@ -25,8 +27,6 @@ from utils.recipes import pretraining_arguments
 from utils.recipes.data import as_trained, read_to_score, with_table_prepared
 from utils.recipes.evaluation_arguments import EvalArguments
 from utils.recipes.finetuning_arguments import FinetuneArguments
-from utils.runs.distributed import connected
-from utils.runs.outputs import check_output, writable_folder, write_whole
 from utils.tasks import find_task, task_of
 from utils.tasks.task import Task
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from bart.errors import InputError, naming
 from utils.app.cli import changeable, early_option, option, parse_dataclass
+from utils.app.run_directory import LAST
 from utils.corpora.text_shards import ShardOptions, is_text, shards_of_text
 from utils.data.options import Place
 from utils.data.shard_format import MANIFEST
 from utils.models.loading import check_lengths, own_vocabulary
 from utils.models.options import NewModelOptions, shipped_config
 from utils.recipes.training_arguments import TrainingArguments
-from utils.runs.run_directory import LAST
 from utils.tasks.denoising import Denoising
 from utils.tasks.mlm import Mlm
 from utils.tasks.mlm_nsp import MlmNsp

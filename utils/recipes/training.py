@@ -28,7 +28,10 @@ from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.cli import all_options
 from utils.app.errors import RunError
+from utils.app.machine import check_gpus, environment
+from utils.app.output_files import LOCK, check_output, held, writable_folder
 from utils.app.progress import start_log
+from utils.app.run_directory import LOG, check_free, options_to_resume, remove_run
 from utils.app.start import is_first
 from utils.data.order import ORDER
 from utils.evaluation.card import write_card
@@ -38,9 +41,6 @@ from utils.recipes.data import as_trained, read_to_score, read_to_train, with_ta
 from utils.recipes.evaluation import card_options, evaluate
 from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.training_arguments import TrainingArguments
-from utils.runs.machine import check_gpus, environment
-from utils.runs.outputs import LOCK, check_output, held, writable_folder
-from utils.runs.run_directory import LOG, check_free, options_to_resume, remove_run
 from utils.tasks.task import Task, TrainedTask
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData

@@ -15,7 +15,7 @@ from fastapi import HTTPException
 
 from bart.generation import generate_live
 from bart.modeling.modeling_bart import BartForConditionalGeneration
-from utils.runs.memory import is_out_of_memory
+from utils.app.memory import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 Options = tuple[tuple[str, Any], ...]  # sorted, so that equal options are equal keys

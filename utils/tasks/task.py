@@ -237,7 +237,7 @@ class TrainedTask(ABC, Generic[Model]):
         """The model for one validation, with what only that needs.
 
         Args:
-            precision: one of `utils.runs.machine.PRECISIONS`, in which training computes.
+            precision: one of `utils.app.machine.PRECISIONS`, in which training computes.
         """
         return loaded
 

@@ -14,8 +14,8 @@ from pytorch_lightning.callbacks import Callback, EarlyStopping
 from torch import Tensor
 
 from utils.app.errors import RunError
+from utils.app.output_files import difference
 from utils.data.batches import Batch
-from utils.runs.outputs import difference
 
 logger = logging.getLogger(__name__)
 MAX_SKIPPED_IN_A_ROW = 20

@@ -23,11 +23,11 @@ from bart.errors import InputError
 from bart.files import replacing
 from bart.hub import EXPORT
 from bart.tensor_files import read_file
+from utils.app.distributed import from_first
 from utils.app.errors import RunError
+from utils.app.output_files import difference
+from utils.app.run_directory import LAST, options_to_resume
 from utils.app.signals import NAMES, Signals, status
-from utils.runs.distributed import from_first
-from utils.runs.outputs import difference
-from utils.runs.run_directory import LAST, options_to_resume
 from utils.training.lightning_internals import settle
 
 logger = logging.getLogger(__name__)

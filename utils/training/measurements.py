@@ -16,10 +16,10 @@ from pytorch_lightning.callbacks import Callback, Checkpoint
 from torch import Tensor
 
 from utils.app.formatting import format_metric
+from utils.app.memory import peak_memory_gb
 from utils.app.progress import IN_ONE_LINE, IN_THE_LINE, progress
+from utils.app.run_metrics import SECONDS
 from utils.data.batches import Batch
-from utils.runs.memory import peak_memory_gb
-from utils.runs.metrics import SECONDS
 from utils.training.callbacks import CountSkippedSteps
 
 logger = logging.getLogger(__name__)

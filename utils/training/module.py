@@ -17,11 +17,11 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from bart.cpu.kernels import load
+from utils.app.machine import processor
+from utils.app.memory import FittingSize
+from utils.app.output_files import difference
 from utils.data.batches import Batch
 from utils.models.loading import LoadedModel, checkpoint_parts
-from utils.runs.machine import processor
-from utils.runs.memory import FittingSize
-from utils.runs.outputs import difference
 from utils.tasks.task import TrainedTask
 from utils.training.checkpoints import completed
 from utils.training.lamb import Lamb

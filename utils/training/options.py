@@ -12,7 +12,7 @@ import torch
 
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option
-from utils.runs.run_directory import LAST
+from utils.app.run_directory import LAST
 
 FINE_TUNING_RATE, SCRATCH_RATE = 3e-5, 1e-3  # learning rates of trained and of random weights
 LAMB_RATE = 5e-3  # of NVIDIA's first phase of pretraining, with batches of 64,000

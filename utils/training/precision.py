@@ -29,7 +29,7 @@ def half_dtype(hardware: HardwareOptions) -> torch.dtype | None:
 
 
 def precision_name(hardware: HardwareOptions) -> str:
-    """The precision as `utils.runs.machine.PRECISIONS` names it."""
+    """The precision as `utils.app.machine.PRECISIONS` names it."""
     half = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(half_dtype(hardware), "fp32")
     return "tf32" if hardware.tf32 else half
 

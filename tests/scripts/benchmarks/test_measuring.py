@@ -17,8 +17,8 @@ from bart.errors import InputError
 from scripts.benchmarks import bert_inference, decoding, measuring, training
 from scripts.benchmarks.measuring import compared, in_new_process, in_turns
 from tests.scripts.benchmarks.processes import who
+from utils.app.machine import ROOT, process_memory_gb
 from utils.app.tables import markdown_table
-from utils.runs.machine import ROOT, process_memory_gb
 
 
 def test_every_run_is_a_process_of_its_own_and_modes_take_turns(capfd: pytest.CaptureFixture[str]) -> None:

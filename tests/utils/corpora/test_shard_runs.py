@@ -22,8 +22,8 @@ import pytest
 from bart.errors import InputError
 from tests.utils.corpora.conftest import Make, contents, document
 from utils.app.errors import RunError
+from utils.app.unfinished import Unfinished
 from utils.corpora import documents, make_shards, shard_cluster
-from utils.runs.unfinished import Unfinished
 
 ROOT = Path(__file__).parents[3]
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")

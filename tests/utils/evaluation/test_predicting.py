@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from utils.app.memory import FittingSize
 from utils.app.progress import Clock
+from utils.app.unfinished import Unfinished
 from utils.evaluation import predicting
 from utils.evaluation.options import ScoringOptions
 from utils.evaluation.predicting import predict_share
 from utils.evaluation.speed import ProcessSpeed, speed_report
-from utils.runs.memory import FittingSize
-from utils.runs.unfinished import Unfinished
 from utils.tasks.task import Prediction
 
 LENGTHS = np.array([5, 9, 2, 7, 3, 8, 4, 6, 1, 11, 10])

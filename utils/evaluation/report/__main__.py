@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
+from utils.app.run_directory import REPORT_ORDER
 from utils.evaluation.report.building import REPORT, build_report
-from utils.runs.run_directory import REPORT_ORDER
 
 
 @dataclass(frozen=True)

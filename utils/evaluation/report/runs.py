@@ -14,8 +14,8 @@ import yaml
 from bart.errors import InputError
 from bart.files import PathName
 from utils.app.errors import brief
-from utils.runs.metrics import Metrics, joined, metrics_of_sessions
-from utils.runs.run_directory import REPORT_ORDER, of_sessions
+from utils.app.run_directory import REPORT_ORDER, of_sessions
+from utils.app.run_metrics import Metrics, joined, metrics_of_sessions
 
 # Tasks that predict no text, each with the targets that its loss is the mean over. Their scores are in percent.
 TARGETS = {"classification": "label", "tagging": "word", "question_answering": "window"}

@@ -10,9 +10,9 @@ from statistics import fmean
 
 import yaml
 
+from utils.app.run_metrics import SECONDS
 from utils.evaluation.report.runs import TARGETS, Run, scores_of
 from utils.metrics.files import LABELS, label_of
-from utils.runs.metrics import SECONDS
 
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 SPEEDS = {

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch
 
-from utils.runs.machine import process_memory_gb
+from utils.app.machine import process_memory_gb
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bart.errors import InputError
 from utils.app.errors import brief
-from utils.runs.run_directory import of_sessions
+from utils.app.run_directory import of_sessions
 
 Metrics = dict[str, dict[int, float]]  # the finite values of each column, by the number of optimizer steps done
 FILE, SECONDS = "metrics.csv", "wall_seconds"  # SECONDS: the column of the time since the run's first session began

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bart.errors import InputError
-from utils.runs.run_directory import check_free, remove_run
+from utils.app.run_directory import check_free, remove_run
 from utils.tasks.glue import GLUE, submission
 from utils.tasks.question_answering import QuestionAnswering
 

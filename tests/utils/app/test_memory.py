@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests import forked
-from utils.runs.memory import FittingSize, is_out_of_memory, keep_freed_memory
+from utils.app.memory import FittingSize, is_out_of_memory, keep_freed_memory
 
 # As torch raises it where malloc fails.
 CPU_MESSAGE = (

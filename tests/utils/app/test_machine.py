@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bart.errors import InputError
-from utils.runs.machine import check_gpus, git_state, peak_rate, processor, versions
+from utils.app.machine import check_gpus, git_state, peak_rate, processor, versions
 
 
 def test_git_state(tmp_path: Path) -> None:

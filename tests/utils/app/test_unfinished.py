@@ -12,7 +12,7 @@ import pytest
 
 from bart.errors import InputError
 from utils.app.errors import RunError
-from utils.runs.unfinished import Unfinished, model_identity
+from utils.app.unfinished import Unfinished, model_identity
 
 RUN = {"model": "a", "num_beams": 4, "lengths": (1, 2)}
 VALUES: list[Any] = [[7, {"texts": ["one", "another"]}], "", {"\u2028 naïve": "\U0001f600\ud800", "loss": 1.5}, None]

@@ -16,8 +16,8 @@ from bart.errors import InputError
 from bart.files import PathName, replacing
 from bart.hub import resolve
 from utils.app.errors import RunError, unwritable
-from utils.runs.outputs import difference, file_digest
-from utils.runs.run_directory import CARD
+from utils.app.output_files import difference, file_digest
+from utils.app.run_directory import CARD
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ import pytest
 from bart.errors import InputError
 from bart.files import write_json
 from utils.app.errors import RunError
-from utils.runs.outputs import check_output, difference, held, writable_folder, write_whole
+from utils.app.output_files import check_output, difference, held, writable_folder, write_whole
 
 ROOT = Path(__file__).parents[3]
 
@@ -65,7 +65,7 @@ def test_a_device_or_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
 def test_what_was_made_and_not_used_goes_at_the_end(tmp_path: Path) -> None:
     (tmp_path / "own").mkdir()
     code = (
-        "from utils.runs.outputs import held, writable_folder as make\n"
+        "from utils.app.output_files import held, writable_folder as make\n"
         "for name in ('own', 'new/a/b', 'used/a', 'new/a'): make('folder', name)\n"
         "open('used/file', 'w')\n"
         "folder = make('folder', 'logged', log='log.txt')\n"

@@ -1,1 +1,0 @@
-"""Things around a run: its files, machine, memory and processes."""
