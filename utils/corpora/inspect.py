@@ -38,7 +38,8 @@ from utils.data.shard_format import MANIFEST
 from utils.data.splits import SPLITS
 from utils.data.tokenized import tokenise
 from utils.metrics.baselines import leads, oracle
-from utils.metrics.rouge import TOKENIZER_HELP, RougeOptions, rouge, rouge_table
+from utils.metrics.options import TOKENIZER_HELP, RougeOptions
+from utils.metrics.rouge import rouge, rouge_table
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TOKENIZERS
 from utils.text.lines import iter_lines, references_of
 

@@ -11,8 +11,9 @@ from tabulate import tabulate
 
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
-from utils.data.corruption import Corruption, CorruptionOptions
-from utils.data.masking import Masking, MaskingOptions
+from utils.data.corruption import Corruption
+from utils.data.masking import Masking
+from utils.data.options import CorruptionOptions, MaskingOptions
 from utils.data.shard_format import DENOISING, MLM_NSP, SPECIAL, TOKENIZER
 from utils.data.shards import Manifest, ShardReader
 

@@ -28,6 +28,7 @@ from utils.evaluation.scoring import format_scores
 from utils.models.model_to_train import renamed
 from utils.predict import main as predict
 from utils.tasks.classification import (
+from utils.tasks.options import 
     Classification,
     ClassificationOptions,
     ClassificationTrainingOptions,
