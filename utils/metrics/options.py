@@ -157,7 +157,9 @@ class BleuOptions:
         BLEU_TOKENIZERS[0],
         section="scoring",
         choices=BLEU_TOKENIZERS,
-        help="sacrebleu's tokenizer for BLEU, which the signature names: zh for Chinese, ja-mecab, ko-mecab, char",
+        metavar="NAME",
+        help="sacrebleu's tokenizer for BLEU, which the signature names: zh for Chinese, ja-mecab, ko-mecab, char; it "
+        f"takes {', '.join(BLEU_TOKENIZERS)}",
     )
 
     def __post_init__(self) -> None:

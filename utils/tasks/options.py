@@ -19,7 +19,7 @@ from utils.tasks.glue import GLUE
 if TYPE_CHECKING:
     from bart.tokenization.tokenizer import PretrainedTokenizer
 
-REFUSE, BALANCED = "refuse", "balanced"
+REFUSE = "refuse"
 NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
 MOST_READ = 512  # tokens of a text that are read by default, where the model has as many positions
 # Tokens that fine-tuning cuts sources and targets to by default, as in the published recipe for CNN-DM.
@@ -195,9 +195,8 @@ class LabelTrainingOptions(HeadTrainingOptions):
     class_weights: str | None = option(
         None,
         section="training",
-        metavar="{balanced,FILE}",
-        help="weights of the labels in the training loss: balanced makes rare ones count as much as frequent ones; a "
-        "file is a JSON object of labels and weights, or has label, tab and weight on each line",
+        choices=("balanced",),
+        help="weights of the labels in the training loss: balanced makes rare ones count as much as frequent ones",
         on_resume="by_content",
         in_card=True,
     )
@@ -242,7 +241,9 @@ class ClassificationTrainingOptions(LabelTrainingOptions):
         None,
         section="texts",
         choices=PROBLEMS,
-        help="the kind of label; by default a list is any number of labels, a fraction a number, all else one class",
+        metavar="KIND",
+        help=f"the kind of label, {', '.join(PROBLEMS)}; by default a list is any number of labels, a fraction a "
+        "number, all else one class",
     )
 
 

@@ -28,13 +28,11 @@ from utils.evaluation.scoring import format_scores
 from utils.models.model_to_train import renamed
 from utils.predict import main as predict
 from utils.tasks.classification import (
-from utils.tasks.options import 
     Classification,
-    ClassificationOptions,
-    ClassificationTrainingOptions,
     LabelledTexts,
     _target,
 )
+from utils.tasks.options import ClassificationOptions, ClassificationTrainingOptions
 from utils.tasks.task import Prediction
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "one_thread")
