@@ -32,6 +32,7 @@ _NEGATIVE_POWER = re.compile(r"-[\d.]+[eE][+-]?\d+")  # such as -1e-3, which arg
 _ELSEWHERE = {
     "affinity": "torchrun --numa-binding=node binds processes to cores",
     "allreduce_post_accumulation_half_precision": "leave it off: gradients are averaged in fp32",
+    **dict.fromkeys(("num_beam_groups", "diversity_penalty"), "leave it off; --do_sample draws other sequences"),
     **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "finetune.py --distill sft does it"),
     "load_model_weights_only": "--model_name_or_path CHECKPOINT starts from weights alone",
     "local_rank": "leave it off: torchrun tells each process its rank",
