@@ -1,4 +1,4 @@
-"""Folders of tokenizers, whose files may disagree: the ids are those of transformers' class, or the folder is refused."""
+"""Folders of tokenizers, whose files may disagree: ids are those of transformers' class, or the folder is refused."""
 
 from __future__ import annotations
 
