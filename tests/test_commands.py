@@ -107,8 +107,6 @@ def test_programs_start_before_they_import_packages_of_others() -> None:
         if not path.startswith("tests/") and '__name__ == "__main__"' in text:
             before, name, _ = pattern.split(text)
             assert name.replace(".", "/") + ".py" == path
-            if path.endswith("train_with_transformers.py"):  # the peer of a benchmark, which gets no help from us
-                continue
             packages = {
                 package.split(".")[0] for package in imported(before) if not package.startswith("utils.app.commands")
             }
