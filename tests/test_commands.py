@@ -23,9 +23,7 @@ COMMANDS = re.findall(r'^(bart-[\w-]+) = "([\w.]+):(\w+)"$', PROJECT, re.MULTILI
 
 
 def test_what_pip_would_install() -> None:
-    names = (
-        "finetune pretrain eval summarize predict export serve rouge report prepare make-shards train-tokenizer".split()
-    )
+    names = "finetune pretrain eval summarize predict serve rouge report prepare make-shards train-tokenizer".split()
     assert [name for name, *_ in COMMANDS] == [f"bart-{name}" for name in names]
     patterns = re.findall(r'"\*(\.\w+)"', PROJECT[PROJECT.index("package-data") :].split("[tool.ruff]")[0])
     listed = subprocess.run(["git", "ls-files", "bart", "utils"], cwd=ROOT, capture_output=True, text=True, check=True)
