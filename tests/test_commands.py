@@ -73,7 +73,7 @@ def test_pip_installs_all_that_the_commands_need(tmp_path: Path) -> None:
     ("words", "error"),
     [
         (["--x"], "unknown argument --x; python -m utils.evaluation.report --help lists what there is"),
-        ([], "run_dirs: at least one run directory is expected"),  # not found by the parser
+        ([], "0 run directories; a report is of one run: --compare of utils.metrics.rouge compares two systems"),
     ],
 )
 def test_errors_name_the_module_that_was_run(words: list[str], error: str) -> None:
@@ -160,7 +160,7 @@ def test_no_option_takes_a_url_that_it_does_not_reach(monkeypatch: pytest.Monkey
     ("words", "variables", "begins"),
     [
         (["finetune.py", "--do_train"], {}, True),
-        (["-m", "utils.evaluation.show"], {}, True),
+        (["-m", "utils.evaluation.stability"], {}, True),
         (["-c", "from utils.app.commands import summarize; summarize()"], {}, True),
         (["finetune.py", "--do_train", "--help"], {}, False),
         (["finetune.py", "--do_train"], {"LOCAL_RANK": "1"}, False),

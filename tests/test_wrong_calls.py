@@ -70,7 +70,7 @@ COMMANDS = {
     f"{TRAIN} --config wrong.yaml": "--config wrong.yaml: unknown option 'learning_rat'; did you mean 'learning_rate'?",
     f"{TRAIN} --wandb_project mine": "--wandb_project is mine; it needs the package wandb",
     f"{SCORE} --eval_beams 0": "--eval_beams: '0' is not allowed",
-    f"{SCORE} --num_beam_groups 3": "--num_beam_groups is 3; allowed: divisors of num_beams",
+    f"{SCORE} --num_beam_groups 3": "unknown argument --num_beam_groups; leave it off",
     f"{SCORE} --top_p 1.5": "--top_p is 1.5; allowed: above 0 and at most 1",
     f"{SCORE} --int8 --bf16": "--bf16 and --int8 exclude each other",
     f"{SCORE} --device gpu": "--device is 'gpu'; allowed: cpu, cuda",
@@ -112,7 +112,6 @@ COMMANDS = {
     "utils.corpora.inspect nowhere --tokenizer tokenizer": "nowhere",
     "utils.corpora.train_tokenizer --data_dir data --output_dir new --vocab_size 10": "give a whole number from 261",
     "utils.evaluation.report.__main__ data": "data",
-    "utils.evaluation.show data": "data",
     # Presets and scripts
     f"{RUN} $({XSUM} && dgxa100_8gpu_fp61)": "0 positional values",
     f"{RUN} data config.json 0 1e-4 8 1 fp61": "PREC is 'fp61'; allowed: fp16, bf16, tf32, fp32",
