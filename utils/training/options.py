@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option
 from utils.app.run_directory import LAST
@@ -231,6 +229,8 @@ class HardwareOptions:
 
     def _resolve_devices(self) -> None:
         """Make --gpus, --accelerator and --devices say the same, each of them given or not."""
+        import torch  # here, because --help needs none of it
+
         launched = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
         none_there = self.gpus is None and self.devices is None and not torch.cuda.is_available()
         accelerator = self.accelerator or ("cpu" if self.gpus == 0 or none_there else "gpu")

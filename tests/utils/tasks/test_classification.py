@@ -28,11 +28,10 @@ from utils.models.model_to_train import renamed
 from utils.predict import main as predict
 from utils.tasks.classification import (
     Classification,
-    ClassificationOptions,
-    ClassificationTrainingOptions,
     LabelledTexts,
     _target,
 )
+from utils.tasks.options import ClassificationOptions, ClassificationTrainingOptions
 from utils.tasks.task import Prediction
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "one_thread")

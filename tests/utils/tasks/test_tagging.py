@@ -20,7 +20,8 @@ from utils.data.columns import Record
 from utils.data.options import Place
 from utils.data.splits import MissingSplit
 from utils.recipes.data import with_table_prepared
-from utils.tasks.tagging import Tagging, TaggingOptions
+from utils.tasks.options import TaggingOptions
+from utils.tasks.tagging import Tagging
 from utils.tasks.task import Prediction
 from utils.text.conll import Sentence
 
