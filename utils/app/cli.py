@@ -42,6 +42,7 @@ _ELSEWHERE = {
     "pre_ln": 'the model\'s config says it, "pre_ln": true in the file of --config_path',
     "profile": "nsys profile python finetune.py ... traces a run",
     **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates the one pair of its data"),
+    "url_lists": "leave it off: the published lists of abisee/cnn-dailymail are downloaded",
     "sync_timeout": "leave it off: processes wait for each other",
 }
 _URL = re.compile(r"\s*([^/\s]+://|hub:)", re.IGNORECASE)  # as a path it would be a folder here, such as ./s3:/bucket

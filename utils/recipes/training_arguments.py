@@ -63,11 +63,6 @@ class TrainingArguments(ABC):
                 f"--strategy fsdp and --optimizer {self.optimisation.optimizer} exclude each other: it needs whole "
                 "matrices, and fsdp gives each process parts; fsdp takes adamw, fused_adam or sgd"
             )
-        if self.optimisation.optimizer == "fused_lamb" and self.hardware.fp16 and self.hardware.amp_level == "O3":
-            raise InputError(
-                "--optimizer fused_lamb and --fp16 --amp_level O3 exclude each other: apex's FusedLAMB keeps "
-                "its moments in half precision there, where they underflow; lamb keeps them in fp32"
-            )
 
     def _fill_in(self, **parts: Any) -> None:
         for name, value in parts.items():
