@@ -23,9 +23,7 @@ COMMANDS = re.findall(r'^(bart-[\w-]+) = "([\w.]+):(\w+)"$', PROJECT, re.MULTILI
 
 
 def test_what_pip_would_install() -> None:
-    names = (
-        "finetune pretrain eval summarize predict export serve rouge report prepare make-shards train-tokenizer".split()
-    )
+    names = "finetune pretrain eval summarize predict serve rouge report prepare make-shards train-tokenizer".split()
     assert [name for name, *_ in COMMANDS] == [f"bart-{name}" for name in names]
     patterns = re.findall(r'"\*(\.\w+)"', PROJECT[PROJECT.index("package-data") :].split("[tool.ruff]")[0])
     listed = subprocess.run(["git", "ls-files", "bart", "utils"], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -107,8 +105,6 @@ def test_programs_start_before_they_import_packages_of_others() -> None:
         if not path.startswith("tests/") and '__name__ == "__main__"' in text:
             before, name, _ = pattern.split(text)
             assert name.replace(".", "/") + ".py" == path
-            if path.endswith("train_with_transformers.py"):  # the peer of a benchmark, which gets no help from us
-                continue
             packages = {
                 package.split(".")[0] for package in imported(before) if not package.startswith("utils.app.commands")
             }

@@ -7,7 +7,7 @@ import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,7 @@ class Chart:
     Attributes:
         name: the name of its files.
         from_zero: true for a y axis that starts at 0.
+        marks: (label, x) of vertical lines.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Chart:
     y_label: str
     series: list[Series]
     from_zero: bool = False
+    marks: list[tuple[str, float]] = field(default_factory=list)
 
 
 @dataclass
@@ -165,7 +167,7 @@ def _matrix(matrix: Matrix) -> Figure:
 
 
 def _draw_series(axes: Axes, chart: Chart) -> list[object]:
-    """Draw the series of a chart; returns the series as the legend takes them."""
+    """Draw the series and marks of a chart; returns the series as the legend takes them."""
     drawn: list[object] = []
     for i, series in enumerate(chart.series):
         look = {"linestyle": DASHES[i % len(DASHES)], "linewidth": 1.6}
@@ -176,6 +178,11 @@ def _draw_series(axes: Axes, chart: Chart) -> list[object]:
         else:
             marker = "o" if len(series.x) <= 12 else None
             drawn += axes.plot(series.x, series.y, color=colour, marker=marker, markersize=3.5, **look)
+    for i, (label, x) in enumerate(chart.marks):
+        axes.axvline(x, color=INK, linewidth=0.8, linestyle="dotted")
+        # Each label stands a line lower than the one before, so that labels of near marks do not touch.
+        place = {"xycoords": ("data", "axes fraction"), "xytext": (2, -10 * (i + 1)), "textcoords": "offset points"}
+        axes.annotate(label, (x, 1), fontsize=8, **place)
     return drawn
 
 
@@ -185,7 +192,8 @@ def _set_axes(axes: Axes, chart: Chart) -> None:
 
     axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
     if chart.from_zero:
-        axes.set_ylim(0, 1.05 * max(max(series.y) for series in chart.series) or 1)
+        room = 1.05 + 0.08 * len(chart.marks)
+        axes.set_ylim(0, room * max(max(series.y) for series in chart.series) or 1)
     if all(float(x).is_integer() for series in chart.series for x in series.x):
         axes.xaxis.get_major_locator().set_params(integer=True)
     for name, axis, times in (("x", axes.xaxis, LONGER), ("y", axes.yaxis, HIGHER)):

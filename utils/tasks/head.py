@@ -27,7 +27,7 @@ from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.configuration.configuration_bert import BertConfig
-from utils.app.cli import all_settings, card_option, option
+from utils.app.cli import all_settings
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad_ids
 from utils.metrics.classification import name_of
@@ -35,81 +35,14 @@ from utils.models import loading
 from utils.models.loading import LoadedModel, check_lengths
 from utils.models.model_to_train import initial_model
 from utils.models.options import ModelOptions
-from utils.tasks.task import Prediction, Task, smoothing_option
+from utils.tasks.options import MOST_READ, NAMES_FILES, REFUSE, HeadEvalOptions, HeadTrainingOptions
+from utils.tasks.task import Prediction, Task
 from utils.text.lines import read_lines
 
 if TYPE_CHECKING:
     from typing import Self
 
 logger = logging.getLogger(__name__)
-REFUSE = "refuse"
-NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
-MOST_READ = 512  # tokens of a text that are read by default, where the model has as many positions
-
-
-@dataclass(frozen=True)
-class ReadingOptions:
-    """The part of a text that is read."""
-
-    max_source_length: int | None = card_option(
-        None,
-        section="texts",
-        least=8,
-        help=f"tokens read at once; by default as in training, there {MOST_READ} at most, of embeddings as the model's "
-        "files say",
-    )
-
-
-@dataclass(frozen=True)
-class LabelOptions(ReadingOptions):
-    """The same for texts with labels, and what becomes of labels that training lacks."""
-
-    unknown_labels: str = option(
-        REFUSE,
-        choices=(REFUSE, "wrong"),
-        help="labels of validation and test data that training has not seen: refuse them before it starts, or, where "
-        "there is one label a text or word, count them as errors (wrong)",
-        on_resume="validation",
-    )
-    tag_names: tuple[str, ...] | None = option(
-        None,
-        alias="label_names",
-        help="names of labels that are numbers, in their order, or a file of them: one a line, with or without its "
-        f"number and a tab, or a JSON object; of tags in tables by default {', '.join(NAMES_FILES)} beside them",
-    )
-
-
-@dataclass(frozen=True)
-class HeadTrainingOptions:
-    """The options that finetune.py adds for a head."""
-
-    new_head: bool = option(False, section="model", help="begin a new head where the weights have one")
-    classifier_dropout: float | None = card_option(
-        None, section="regularisation", least=0, most=0.99, help="of the head; by default the config's"
-    )
-
-
-@dataclass(frozen=True)
-class LabelTrainingOptions(HeadTrainingOptions):
-    """The same for a head that gives labels."""
-
-    class_weights: str | None = option(
-        None,
-        section="training",
-        choices=("balanced",),
-        help="weights of the labels in the training loss: balanced makes rare ones count as much as frequent ones",
-        on_resume="by_content",
-        in_card=True,
-    )
-    label_smoothing: float = smoothing_option()
-
-
-@dataclass(frozen=True)
-class HeadEvalOptions:
-    """The options that run_eval.py adds for a head."""
-
-    only_predict: ClassVar[dict[str, Any]] = {"predict": True}
-    predict: bool = option(False, section="texts", help="only predict: nothing that examples say of the answer is read")
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from bart.errors import InputError
 from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.tiny_run import OF_BERT, rows, same, weights
 from utils.data.options import Place
-from utils.tasks.classification import Classification, ClassificationOptions
+from utils.tasks.classification import Classification
 from utils.tasks.head import logits_of
+from utils.tasks.options import ClassificationOptions
 from utils.training.module import TrainingModule
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "one_thread")

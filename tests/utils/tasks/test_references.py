@@ -20,7 +20,8 @@ from utils.data.places import fields_of
 from utils.data.tables import read_split
 from utils.metrics.rouge import rouge
 from utils.recipes.data import with_table_prepared
-from utils.tasks.summarization import Summarization, SummarizationOptions
+from utils.tasks.options import SummarizationOptions
+from utils.tasks.summarization import Summarization
 
 ROWS = [
     {"source": [f"The cat {number} ran over the hill.", "A dog sat.\n"], "target": [f"cat {number} ran", "a\ndog sat"]}
