@@ -51,13 +51,13 @@ _ELSEWHERE = {
 }
 _DEFAULT_NEW_TOKENS = 20
 # The least values of integers; 0 for those that are not named.
-_LEAST = {"max_length": 2, "max_new_tokens": 1, "num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1}
+_LEAST = {"max_length": 2, "max_new_tokens": 1, "num_beams": 1, "num_return_sequences": 1}
 # The ranges of finite numbers, and their names.
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "temperature": (lambda value: value > 0, "a finite number above 0"),
     "repetition_penalty": (lambda value: value > 0, "a finite number above 0"),
     "length_penalty": (lambda value: True, "a finite number"),
-    "diversity_penalty": (lambda value: value >= 0, "0 or more"),
+    "diversity_penalty": (lambda value: value == 0, "0, as there are no beam groups: do_sample draws other sequences"),
     "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
     "max_ratio": (lambda value: value > 0, "a finite number above 0"),
     "min_ratio": (lambda value: value >= 0, "a finite number of at least 0"),
@@ -94,10 +94,8 @@ class GenerationConfig:
     num_beams: int = 1
     """Beams per article; 1 is greedy search, or plain sampling."""
     num_beam_groups: int = 1
-    """Groups of diverse beam search (Vijayakumar et al., 2016, https://arxiv.org/abs/1610.02424); divides num_beams."""
     diversity_penalty: float = 0.0
-    """Subtracted from a token's score once for each beam of an earlier group that chose it in this step; above 0 with
-    groups, 0 without."""
+    """Diverse beam groups are not built: these two options have one value each, which transformers writes."""
     length_penalty: float = 1.0
     """A finished hypothesis scores (sum of log-probabilities) / (ids after the start token) ** length_penalty."""
     early_stopping: bool | str = False
@@ -154,13 +152,8 @@ class GenerationConfig:
                 setattr(self, option.name, 0 if option.name == "top_k" else option.default)
         if self.max_ratio is not None and self.min_ratio is not None:
             self._require(self.min_ratio <= self.max_ratio, "min_ratio", f"at most max_ratio ({self.max_ratio})")
-        beams, groups = self.num_beams, self.num_beam_groups
-        self._require(beams % groups == 0, "num_beam_groups", f"divisors of num_beams ({beams})")
-        if groups > 1:
-            self._require(not self.do_sample, "do_sample", "False with num_beam_groups above 1")
-            self._require(self.diversity_penalty > 0, "diversity_penalty", "above 0 with groups, or all would be equal")
-        else:
-            self._require(self.diversity_penalty == 0, "diversity_penalty", "0 unless num_beam_groups is above 1")
+        self._require(self.num_beam_groups == 1, "num_beam_groups", "1; do_sample draws other sequences")
+        beams = self.num_beams
         if beams > 1 or not self.do_sample:
             allowed = f"at most num_beams ({beams})" + ("" if beams > 1 else " without do_sample")
             self._require(self.num_return_sequences <= beams, "num_return_sequences", allowed)

@@ -28,8 +28,8 @@ from scripts.benchmarks import measuring
 from utils.app.cli import option, parse_dataclass
 from utils.app.machine import environment, process_memory_gb
 from utils.data.batches import Inputs
-from utils.data.corruption import Corruption, CorruptionOptions
-from utils.data.options import BatchOptions
+from utils.data.corruption import Corruption
+from utils.data.options import BatchOptions, CorruptionOptions
 from utils.data.pairs import Pair, collate_pairs
 from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, StreamedShards

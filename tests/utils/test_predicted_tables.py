@@ -32,7 +32,8 @@ from utils.metrics.entities import main as entities
 from utils.predict import main
 from utils.prediction.outputs import Format
 from utils.prediction.predictor import Predictor
-from utils.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions, WindowOptions
+from utils.tasks.options import QuestionAnsweringOptions, WindowOptions
+from utils.tasks.question_answering import QuestionAnswering
 
 TEXTS = ["a text", 'he "said" so, who', '"quoted"', "=1+1", "one\nof two\r\nlines", "tab\tand \r", "-", "@" * 40]
 ROWS = [{"id": str(number), "text": text, "note": text[::-1]} for number, text in enumerate(TEXTS * 3)]

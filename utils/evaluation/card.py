@@ -111,7 +111,7 @@ def tables_of(run: Run, split: str) -> list[ScoreTable]:
     """The tables of a split's scores; of errors not the texts that were read, which may be private."""
     errors = errors_table(run, split)
     errors = replace(errors, header=errors.header[1:], rows=[row[1:] for row in errors.rows], words=2)
-    return [score_table([run], split, []), *group_tables([run], split), confusion_table(run, split), errors]
+    return [score_table(run, split), *group_tables(run, split), confusion_table(run, split), errors]
 
 
 def _first_weights(folder: Path) -> str:

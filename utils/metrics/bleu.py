@@ -17,38 +17,10 @@ from itertools import zip_longest
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
-from bart.errors import InputError
-from utils.app.cli import changeable, parse_dataclass, part
+from utils.app.cli import parse_dataclass, part
 from utils.metrics.files import TextFileOptions, print_scores
-from utils.text.lines import reference_texts, references_of
-from utils.text.scripts import warn_of_unspaced
-
-_SPLIT_AT_BLANKS = ("13a", "intl", "none")
-
-
-@dataclass(frozen=True)
-class BleuOptions:
-    """The BLEU that translations are scored by."""
-
-    bleu_tokenize: str = changeable(
-        BLEU.TOKENIZER_DEFAULT,
-        section="scoring",
-        choices=tuple(BLEU.TOKENIZERS),
-        help="sacrebleu's tokenizer for BLEU, which the signature names: zh for Chinese, ja-mecab, ko-mecab, char",
-    )
-
-    def __post_init__(self) -> None:
-        try:
-            BLEU(tokenize=self.bleu_tokenize)
-        except Exception as error:  # of a package that is missing, or of a download
-            reason = " ".join(str(error).split())
-            raise InputError(f"--bleu_tokenize {self.bleu_tokenize}: {reason}") from None
-
-    def warn_of_scripts(self, references: Sequence[str]) -> None:
-        """Warn where whole clauses count as words."""
-        if self.bleu_tokenize in _SPLIT_AT_BLANKS:
-            chosen = f"--bleu_tokenize {self.bleu_tokenize}"
-            warn_of_unspaced(reference_texts(references), chosen, "zh, ja-mecab and char count shorter ones")
+from utils.metrics.options import BleuOptions
+from utils.text.lines import references_of
 
 
 def translation_scores(

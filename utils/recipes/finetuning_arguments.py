@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from bart.errors import InputError
 from utils.app.cli import all_options, changeable, early_option, option, parse_dataclass
@@ -11,9 +12,11 @@ from utils.data.options import LengthBatchOptions, Place, PlaceOptions
 from utils.evaluation.options import ScoringOptions
 from utils.models.options import ModelOptions, shipped_config
 from utils.recipes.training_arguments import TrainingArguments
-from utils.tasks import TASKS, find_task
-from utils.tasks.task import Task
+from utils.tasks import TASKS, find_task, options_of
 from utils.training.options import FINE_TUNING_RATE, SCRATCH_RATE, EpochOptions
+
+if TYPE_CHECKING:
+    from utils.tasks.task import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +78,11 @@ class FinetuneArguments(TrainingArguments):
 
 def parse_finetune_arguments(argv: Sequence[str] | None = None) -> FinetuneArguments:
     """Read finetune.py's command line, and the YAML file that it may name."""
-    task = find_task(early_option(argv, "task", TASKS[0]))
-    parts = {"task_options": task.Options, "training": task.TrainingOptions}
-    return parse_dataclass(FinetuneArguments, argv, "Fine-tune BART and score it.", parts=parts)
+    options, training, _ = options_of(early_option(argv, "task", TASKS[0]))
+    return parse_dataclass(
+        FinetuneArguments,
+        argv,
+        "Fine-tune BART and score it.",
+        parts={"task_options": options, "training": training},
+        of_tasks={task: options_of(task)[:2] for task in TASKS},
+    )

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError
 from bart.files import as_named
@@ -16,8 +16,10 @@ from utils.app.cli import OnResume, all_options
 from utils.app.start import is_first
 from utils.data.options import BatchOptions, LengthBatchOptions
 from utils.models.options import ModelOptions, NewModelOptions
-from utils.tasks.task import TrainedTask
 from utils.training.options import EpochOptions, HardwareOptions, OptimisationOptions, RunOptions
+
+if TYPE_CHECKING:
+    from utils.tasks.task import TrainedTask
 
 STAMP = "BART_RUN_STAMP"  # environment variable by which the processes of a run agree on its folder
 
@@ -60,11 +62,6 @@ class TrainingArguments(ABC):
             raise InputError(
                 f"--strategy fsdp and --optimizer {self.optimisation.optimizer} exclude each other: it needs whole "
                 "matrices, and fsdp gives each process parts; fsdp takes adamw, fused_adam or sgd"
-            )
-        if self.optimisation.optimizer == "fused_lamb" and self.hardware.fp16 and self.hardware.amp_level == "O3":
-            raise InputError(
-                "--optimizer fused_lamb and --fp16 --amp_level O3 exclude each other: apex's FusedLAMB keeps "
-                "its moments in half precision there, where they underflow; lamb keeps them in fp32"
             )
 
     def _fill_in(self, **parts: Any) -> None:

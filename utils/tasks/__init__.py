@@ -14,6 +14,7 @@ import yaml
 from bart.errors import InputError
 from bart.files import read_json
 from bart.hub import EXPORT, resolve
+from utils.tasks.options import OPTIONS
 
 if TYPE_CHECKING:
     from utils.tasks.task import Task
@@ -63,6 +64,18 @@ def task_of(model: str, given: str | None = None) -> str:
     options = {} if config or not record.is_file() else yaml.safe_load(record.read_text(encoding="utf-8"))
     own = own or (options.get("task") if options.get("task") in TASKS else TASKS[0])
     return given or ("translation" if config.get("source_encoder_layers") else own)
+
+
+def options_of(name: str) -> tuple[type, type, type]:
+    """The dataclasses of a task's options: in all programs, those of training, and those of scoring.
+
+    Raises:
+        InputError: as `find_task` does.
+    """
+    if name in OPTIONS:
+        return OPTIONS[name]
+    task = find_task(name)
+    return task.Options, task.TrainingOptions, task.EvalOptions
 
 
 def find_task(name: str) -> type[Task]:

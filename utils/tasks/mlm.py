@@ -10,8 +10,9 @@ from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForMaskedLM, BertForPreTraining
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.data.batches import Inputs
-from utils.data.masking import Masking, MaskingOptions
+from utils.data.masking import Masking
 from utils.data.shard_format import MLM, MLM_NSP
+from utils.tasks.options import PRETRAINING
 from utils.tasks.pretraining import Pretraining
 
 SHARE = 0.15625  # of a length, that is predicted at most: 20 of 128 tokens, and 80 of 512
@@ -20,7 +21,7 @@ SHARE = 0.15625  # of a length, that is predicted at most: 20 of 128 tokens, and
 class Mlm(Pretraining[BertForMaskedLM | BertForPreTraining]):
     """Texts with masks to the masked tokens."""
 
-    TrainingOptions = MaskingOptions
+    Options, TrainingOptions = PRETRAINING[MLM]
     name = MLM
     model_class = BertForMaskedLM
     config_classes = (BertConfig,)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +16,6 @@ from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.app.cli import card_option, option
 from utils.data.batches import Inputs
 from utils.data.noise import Noise
 from utils.data.options import Place
@@ -26,29 +25,11 @@ from utils.data.shards import Manifest, ShardExamples, StreamedShards
 from utils.models.loading import LoadedModel, check_lengths, fit_vocabulary
 from utils.models.model_to_train import pretraining_model, resumed_model
 from utils.models.options import AdaptationOptions, NewModelOptions
+from utils.tasks.options import PretrainingOptions
 from utils.tasks.task import Model, TrainedTask
 
 if TYPE_CHECKING:
     from typing import Self
-
-MOST_OF_TEXT = 128  # tokens of an example of text by default
-
-
-@dataclass(frozen=True)
-class PretrainingOptions:
-    """The options of all tasks of pretraining."""
-
-    max_source_length: int | None = card_option(
-        None,
-        section="data",
-        least=3,
-        help="tokens of the longest example; by default as the shards have it, and of text "
-        f"{MOST_OF_TEXT}, or the positions of the model if they are fewer",
-    )
-    tokenizer: str | None = option(
-        None,
-        help="vocabulary: a Hub name or directory; by default that of the shards, or of the weights, whose own it is",
-    )
 
 
 class Pretraining(TrainedTask[Model]):

@@ -21,12 +21,11 @@ from torch import Tensor
 
 from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
-from bart.modeling.heads import STACKS, BartForTokenClassification
+from bart.modeling.heads import BartForTokenClassification
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForTokenClassification
-from utils.app.cli import card_option, option
 from utils.data.batches import Inputs, pad
 from utils.data.columns import TAGS, WORDS, Record, column_of, value_in
 from utils.data.options import Place
@@ -47,7 +46,8 @@ from utils.metrics.entities import (
 from utils.metrics.significance import scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
-from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
+from utils.tasks.head import Example, HeadExamples, HeadTask, Labels, logits_of
+from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
 from utils.text.conll import Sentence, read_conll
 from utils.text.lines import BlankText, list_in
@@ -60,31 +60,6 @@ CONLL_COLUMNS = ("words_column", "tags_column")  # options whose values the mode
 # Words of a text in any script, and marks between them, as CoNLL's sets have them.
 WORD_OR_MARK = regex.compile(rf"[{WORD_CHARACTERS}_]+|[^{WORD_CHARACTERS}_\s\x1c-\x1f]")
 UNREAD = 0  # the place of `<s>` or `[CLS]`
-
-
-@dataclass(frozen=True)
-class TaggingOptions(LabelOptions):
-    """The columns of a file that examples are made of, and the part of a text that is read."""
-
-    words_field: str | None = option(
-        None, section="texts", help=f"column of a table's words; by default {', '.join(WORDS)}"
-    )
-    tags_field: str | None = option(None, help=f"column of their tags; by default {', '.join(TAGS)}")
-    words_column: str | None = option(
-        None,
-        help="column of a CoNLL file's words, by its number from 1, or its name in a header; by default the first one "
-        "that holds neither tags nor numbers",
-    )
-    tags_column: str | None = option(None, help="column of their tags; by default the last one, or one in a scheme")
-
-
-@dataclass(frozen=True)
-class TaggingTrainingOptions(LabelTrainingOptions):
-    """The options that finetune.py adds."""
-
-    token_states: str | None = card_option(
-        None, section="model", choices=STACKS, help="the stack whose states are classified; by default the decoder"
-    )
 
 
 @dataclass
@@ -104,8 +79,7 @@ class TaggedExample(Example):
 class Tagging(HeadTask):
     """Words to tags. Where tags are in a scheme such as BIO, metrics count whole entities as seqeval does."""
 
-    Options = TaggingOptions
-    TrainingOptions = TaggingTrainingOptions
+    Options, TrainingOptions, EvalOptions = OPTIONS["tagging"]
     model_classes = (BartForTokenClassification, BertForTokenClassification)
     suffixes: ClassVar = frozenset(CONLL) - {".txt"}  # which holds lines of text, unless a directory says otherwise
     metrics: ClassVar[Mapping[str, str]] = dict.fromkeys((*ENTITY_METRICS, *PLAIN_METRICS), "max")

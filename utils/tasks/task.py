@@ -6,7 +6,6 @@ import copy
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -21,7 +20,6 @@ from bart.files import PathName
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.app.cli import card_option
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Examples, Inputs
 from utils.data.columns import Record
@@ -31,27 +29,13 @@ from utils.data.splits import WHOLE
 from utils.data.streaming import StreamedExamples
 from utils.models.loading import LoadedModel
 from utils.models.options import DEFAULT_CONFIG, ModelOptions
+from utils.tasks.options import NoOptions
 
 if TYPE_CHECKING:
     from typing import Self
 
 Scores = tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]  # of all together, and of each
 Model = TypeVar("Model", bound=PretrainedModel)
-
-
-@dataclass(frozen=True)
-class NoOptions:
-    """A group of options for tasks that have none of their own there."""
-
-
-smoothing_option = partial(
-    card_option,
-    0.0,
-    section="regularisation",
-    least=0,
-    most=1,
-    help="probability spread over the vocabulary or, of a head, over its labels",
-)
 
 
 @dataclass

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from bart.errors import InputError
 from bart.files import PathName, read_json
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, Seq2SeqOutput, training_operations
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.app.cli import card_option, changeable, option, part
 from utils.app.progress import Clock
 from utils.corpora.data_directory import COLUMNS, PROVENANCE
 from utils.data.batches import Batch, Inputs, pad
@@ -31,11 +30,18 @@ from utils.data.tables import Row, read_sources
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
 from utils.data.tokenized import warn_of_cut
 from utils.models import loading
-from utils.models.generation_options import GENERATE, GenerationOptions, check_generation
+from utils.models.generation_options import check_generation
 from utils.models.loading import LoadedBart, LoadedModel, check_lengths
 from utils.models.model_to_train import initial_model
 from utils.models.options import ModelOptions
-from utils.tasks.task import Prediction, Scores, Task, smoothing_option
+from utils.tasks.options import (
+    SOURCE_LENGTH,
+    TARGET_LENGTH,
+    TextToTextEvalOptions,
+    TextToTextOptions,
+    TextToTextTrainingOptions,
+)
+from utils.tasks.task import Prediction, Scores, Task
 from utils.text.lines import BlankText, references_of
 from utils.text.sentences import without_repeats
 
@@ -45,71 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # Articles whose loss is computed at once while others are decoded; bounds the memory of the logits.
 LOSSES_AT_ONCE = 8
-# Tokens that fine-tuning cuts sources and targets to by default, as in the published recipe for CNN-DM.
-SOURCE_LENGTH, TARGET_LENGTH = 1024, 142
 TARGET_LENGTHS = ("max_target_length", "val_max_target_length", "test_max_target_length")  # options of training
-
-
-@dataclass(frozen=True)
-class TextToTextOptions:
-    """The columns of a table that examples are made of, and how a text is read and generated."""
-
-    source_field: str | None = option(
-        None,
-        section="texts",
-        help="column of the sources where data_dir is no directory; by default as published sets do it",
-    )
-    target_field: str | None = option(None, help="column of the targets where data_dir is no directory")
-    max_source_length: int | None = card_option(
-        None,
-        least=3,
-        help=f"tokens a source is cut to; by default the model's positions, in finetune.py at most {SOURCE_LENGTH}",
-    )
-    decoding: GenerationOptions = part(GenerationOptions)
-
-
-@dataclass(frozen=True)
-class TextToTextTrainingOptions:
-    """The options that finetune.py adds."""
-
-    label_smoothing: float = smoothing_option()
-    max_target_length: int | None = card_option(
-        None, section="texts", least=3, help=f"tokens of a training target; by default {TARGET_LENGTH} at most"
-    )
-    val_max_target_length: int | None = option(
-        None, least=3, help="of a validation target; by default as in training", on_resume="validation"
-    )
-    test_max_target_length: int | None = changeable(
-        None, least=3, help="of a target that is scored, for its loss; the same default"
-    )
-    eval_beams: int | None = option(
-        None,
-        section=GENERATE,
-        least=0,
-        help="beams in validation and, without --pred_beams, in scoring; by default the config's num_beams; 0 scores "
-        "validation by the teacher-forced arg-max, without search, and leaves scoring at the config's num_beams",
-        on_resume="validation",
-    )
-    pred_beams: int | None = changeable(None, least=1, help="beams in scoring; by default --eval_beams")
-
-
-@dataclass(frozen=True)
-class TextToTextEvalOptions:
-    """The options that run_eval.py adds."""
-
-    only_predict: ClassVar[dict[str, Any]] = {"references": False}
-
-    references: bool = option(
-        True,
-        section="texts",
-        help="score predictions by their references; --no_references only predicts, for which {split}.source, a file "
-        "of one source a line, or a table without targets will do",
-    )
-    prefix: str = option("", help="put before each source text, as some models want it", reaches=bool)
-    max_target_length: int | None = option(
-        None, least=3, help="tokens a target is cut to for its loss; by default the model's positions"
-    )
-    eval_beams: int | None = option(None, section=GENERATE, least=1, help="num_beams of generate; 1 is greedy search")
 
 
 class TextToText(Task[BartForConditionalGeneration]):

@@ -26,7 +26,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beams": {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 1.5},
     "early": {"num_beams": 3, "early_stopping": True, "no_repeat_ngram_size": 2, "encoder_no_repeat_ngram_size": 2},
-    "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.7, "num_return_sequences": 4},
     "rules": {"num_beams": 2, "min_length": 5, "repetition_penalty": 1.3, "bad_words_ids": [[5], [6, 7]]},
     "ratios": {"num_beams": 3, "max_ratio": 1.1, "min_ratio": 0.6, "early_stopping": "never", "length_penalty": 2.0},
 }

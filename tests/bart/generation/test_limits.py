@@ -31,7 +31,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "greedy": {},
     "beams": {"num_beams": 3},
     "early": {"num_beams": 3, "early_stopping": True, "num_return_sequences": 2},
-    "groups": {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.7, "num_return_sequences": 4},
     "samples": {"do_sample": True, "top_k": 0, "top_p": 0.8, "num_return_sequences": 2},
     "sampled beams": {"do_sample": True, "num_beams": 3},
 }
@@ -178,7 +177,7 @@ def test_rules_that_ban_every_id(models: dict[str, Model], options: dict[str, An
                 check(call(), 3, asked)
 
 
-@pytest.mark.parametrize("name", ["greedy", "beams", "early", "groups"])
+@pytest.mark.parametrize("name", ["greedy", "beams", "early"])
 def test_an_article_without_any_id_left_does_not_change_the_others(models: dict[str, Model], name: str) -> None:
     sources = [[5, 9], list(range(VOCAB)), [6, 7, 8]]
     options = {"encoder_no_repeat_ngram_size": 1, "max_length": 6, **METHODS[name]}

@@ -12,7 +12,8 @@ import pytest
 from bart.errors import InputError
 from scripts.benchmarks import loading, training
 from tests.tiny_shards import tiny_tokenizer, write_tiny_shards
-from utils.data.corruption import Corruption, CorruptionOptions
+from utils.data.corruption import Corruption
+from utils.data.options import CorruptionOptions
 from utils.data.pairs import Pair
 from utils.data.shards import Manifest
 

@@ -44,12 +44,12 @@ def test_charts_are_drawn_as_png_and_svg(
     monkeypatch.setattr(warnings, "catch_warnings", lambda *, record=False, module=None: CATCH(record=record))
     names = ("one", "two") if several else ("one",)
     series = [Series(name, [1, 2, 3][: 3 if kind == "histogram" else 2], [4, 5]) for name in names]
-    chart = Chart("name", "Title", "x", "y", series, True, [("p50", 1.5)])
+    chart = Chart("name", "Title", "x", "y", series, True)
     svg = draw(tmp_path / "name.png", chart)
     [picture] = tmp_path.iterdir()
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
     texts = [element.text for element in ET.fromstring(svg).iter(f"{SVG}text")]
-    assert {"Title", "x", "y", "p50"} <= set(texts)
+    assert {"Title", "x", "y"} <= set(texts)
     assert [name for name in ("one", "two") if name in texts] == (["one", "two"] if several else [])
     both = draw(tmp_path / "both.png", chart, chart)
     assert both.count(">Title<") == 2 and both.count(">two<") == several  # one legend

@@ -12,7 +12,8 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
 from bart.errors import InputError
-from utils.metrics.bleu import BleuOptions, main, translation_scores
+from utils.metrics.bleu import main, translation_scores
+from utils.metrics.options import BleuOptions
 
 ROOT = Path(__file__).parents[3]
 

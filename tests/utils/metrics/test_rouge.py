@@ -20,7 +20,8 @@ from rouge_score import rouge_scorer
 from bart.errors import InputError
 from utils.metrics import bleu
 from utils.metrics import rouge as module
-from utils.metrics.rouge import ROUGE_TYPES, RougeOptions, main, rouge, rouge_per_example, wordnet_exceptions
+from utils.metrics.options import RougeOptions, wordnet_exceptions
+from utils.metrics.rouge import ROUGE_TYPES, main, rouge, rouge_per_example
 from utils.metrics.rouge_pairs import RougeRule
 from utils.metrics.significance import compare, means_and_intervals
 from utils.text.sentences import split_sentences

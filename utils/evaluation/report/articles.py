@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from bart.errors import InputError
@@ -25,7 +24,6 @@ COLUMNS = {
 }
 # Statistics that relate a summary to its source, which for a translation is in another language.
 OF_THE_SOURCE = {"wrong", "compression", "coverage", "density", *(f"novel{n}" for n in NOVEL_ORDERS)}
-INPUTS = ("source", "reference")  # texts that are the same for all runs; all other texts are a run's output
 
 
 def add_articles(run: Run, split: str) -> None:
@@ -77,73 +75,37 @@ def text_names(run: Run) -> list[str]:
     return [name for article in run.articles[:1] for name, text in article.items() if isinstance(text, str)]
 
 
-def have_statistics(runs: Sequence[Run]) -> bool:
-    return bool(runs) and all("statistics" in run.articles[0] for run in runs)
+def has_statistics(run: Run) -> bool:
+    return bool(run.articles) and "statistics" in run.articles[0]
 
 
-def same_articles(runs: Sequence[Run]) -> list[Run]:
-    """The first run that has articles, and those whose articles have the same sources and references."""
-
-    def inputs(run: Run) -> list[tuple[str, ...]]:
-        return [tuple(text_of(article, name) for name in INPUTS) for article in run.articles]
-
-    scored = [run for run in runs if run.articles]
-    wanted = inputs(scored[0]) if scored else []
-    return scored[:1] + [run for run in scored[1:] if any(wanted[0]) and inputs(run) == wanted]
-
-
-def shown_texts(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The texts that stand beside each other under an article's source: the reference, and what each run generated.
+def shown_texts(run: Run) -> list[dict[str, Any]]:
+    """The texts that stand beside each other under an article's source: the reference, and what the run generated.
 
     Returns:
         `name` and `heading` of each text, its `values` and, of a summary, its `facts`, both in the articles' order.
     """
-    names = [name for run in runs[:1] for name in text_names(run)]
-    chosen = [("Reference", "reference", runs[0])] if "reference" in names else []
-    for run in runs:
-        for name in names:
+    names, texts = text_names(run), []
+    for name in sorted(names, key=lambda name: name != "reference"):  # which comes first
+        if name not in ("source", "id"):
+            has_facts = name == "summary" and "facts" in run.articles[0]
+            facts = [article["facts"] for article in run.articles] if has_facts else None
+            values = [text_of(article, name) for article in run.articles]
             heading = name.replace("_", " ").capitalize()
-            if len(runs) > 1:
-                heading = run.name if name == "summary" else f"{run.name}: {heading}"
-            if name not in (*INPUTS, "id"):
-                chosen.append((heading, name, run))
-    texts = []
-    for heading, name, run in chosen:
-        has_facts = name == "summary" and "facts" in run.articles[0]
-        facts = [article["facts"] for article in run.articles] if has_facts else None
-        values = [text_of(article, name) for article in run.articles]
-        texts.append({"name": name, "heading": heading, "values": values, "facts": facts})
+            texts.append({"name": name, "heading": heading, "values": values, "facts": facts})
     return texts
 
 
-def columns_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The numbers of each run's articles, and for several runs how much higher they are than the first run's.
-
-    Returns:
-        `values` of each column in the articles' order, its `heading` and `digits`; `metric`, by which readers of a
-        comparison choose columns; `row`, the run or the difference; `signed`, true where positive numbers get a plus.
-    """
-
-    def values_of(name: str, part: str | None = None) -> list[list[float | None]]:
-        records = [[article.get(part, {}) if part else article for article in run.articles] for run in runs]
-        return [[_rounded(record.get(name)) for record in group] for group in records]
-
-    wrong, *others = [(label, digits, values_of(name, "statistics")) for name, (label, digits) in COLUMNS.items()]
-    names = dict.fromkeys(name for run in runs for name in scores_of(run.articles[0]))
-    scores = [(label_of(name), 2 if name == "error" else 1, values_of(name)) for name in names]
+def columns_of(run: Run) -> list[dict[str, Any]]:
+    """The numbers of the articles: `heading`, `digits` and `values`, in the articles' order, of each column."""
+    statistics = [article.get("statistics", {}) for article in run.articles]
+    names = [name for article in run.articles[:1] for name in scores_of(article)]
+    scores = {name: (label_of(name), 2 if name == "error" else 1) for name in names}
     columns = []
-    for metric, digits, values in (wrong, *scores, *others):  # readers look for wrong facts first
-        if all(value is None for numbers in values for value in numbers):
-            continue
-        shared = {"metric": metric, "digits": digits}
-        for run, numbers in zip(runs, values, strict=True):
-            heading = metric.replace("ROUGE", "R") + (f", {run.name}" if len(runs) > 1 else "")
-            columns.append({"heading": heading, "row": run.name, "values": numbers, "signed": False, **shared})
-        for run, numbers in zip(runs[1:], values[1:], strict=True):
-            pairs = zip(values[0], numbers, strict=True)
-            differences = [None if None in (first, own) else _rounded(own - first) for first, own in pairs]
-            row = f"{run.name} less {runs[0].name}" if len(runs) > 2 else "Difference"
-            columns.append({"heading": row, "row": row, "values": differences, "signed": True, **shared})
+    for name, (heading, digits) in {"wrong": COLUMNS["wrong"], **scores, **COLUMNS}.items():  # wrong facts come first
+        values = [_rounded(record.get(name)) for record in (statistics if name in COLUMNS else run.articles)]
+        if any(value is not None for value in values):
+            columns.append({"heading": heading, "digits": digits, "values": values})
     return columns
 
 
