@@ -170,7 +170,7 @@ def published_checks(on_gpu: bool) -> list[Check]:
                 {device}"""
         checks.append(Check(f"pretraining {network} {length}", command, partial(trained, published=rate)))
     longer = r"\1 " * 40  # contexts of several windows, so that nearly all of these are full
-    command = f"""python -m utils.corpora.sample_tasks --output_dir "$OUT/data" --n_train 400 --n_val 16 --n_test 1 &&
+    command = f"""python -m utils.corpora.sample_corpus --output_dir "$OUT/data" --n_train 400 --n_val 16 --n_test 1 &&
         sed -E -i.once 's/"context": "(.*)", "answers"/"context": "{longer}", "answers"/' \\
             "$OUT"/data/questions/*.jsonl &&
         python "$ROOT/finetune.py" --task question_answering --do_train --data_dir "$OUT/data/questions" \\

@@ -16,7 +16,7 @@ from utils.tasks import TASKS, find_task, options_of
 from utils.training.options import FINE_TUNING_RATE, SCRATCH_RATE, EpochOptions
 
 if TYPE_CHECKING:
-    from utils.tasks.task import Task
+    from utils.tasks.task import ScoredTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +65,10 @@ class FinetuneArguments(TrainingArguments):
             raise InputError(f"--lora_rank is {rank}; it needs --do_train, which is not given")
 
     @property
-    def task_class(self) -> type[Task]:
+    def task_class(self) -> type[ScoredTask]:
         return find_task(self.task)
 
-    def make_task(self) -> Task:
+    def make_task(self) -> ScoredTask:
         self.check_metric(self.task_class.metrics)
         limits = {"train": self.batches.n_train, "val": self.batches.n_val, "test": self.places.n_test}
         places = self.places

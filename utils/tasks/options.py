@@ -25,6 +25,7 @@ MOST_READ = 512  # tokens of a text that are read by default, where the model ha
 # Tokens that fine-tuning cuts sources and targets to by default, as in the published recipe for CNN-DM.
 SOURCE_LENGTH, TARGET_LENGTH = 1024, 142
 QUESTION_LENGTH = 64  # tokens
+TOKEN = "target token"  # what the loss of tasks is the mean over that generate text
 MOST_OF_TEXT = 128  # tokens of an example of text by default
 TASK_NAME_HELP = f"a task of GLUE ({', '.join(GLUE)}): its columns, labels and, without --data_dir, its set on the Hub"
 

@@ -64,6 +64,7 @@ class TextToText(Task[BartForConditionalGeneration]):
     Options = TextToTextOptions
     TrainingOptions = TextToTextTrainingOptions
     EvalOptions = TextToTextEvalOptions
+    model_classes = (BartForConditionalGeneration,)
     prediction_name = "summary"
     separator = "\n"
 
@@ -123,7 +124,7 @@ class TextToText(Task[BartForConditionalGeneration]):
 
     def encode(self, raw: PairFiles | Pairs, split: str, loaded: LoadedBart, for_scoring: bool = False) -> TokenPairs:
         positions, kind = loaded.model.config.max_position_embeddings, "test" if for_scoring else split
-        lengths = (self.options.max_source_length or positions, self._target_length(kind) or positions)
+        lengths = self.read_length(loaded), self._target_length(kind) or positions
         if loaded.source_tokenizer is None and loaded.model.config.source_encoder_layers:
             raise InputError("the model reads another language than it writes; allowed: --task translation")
         tokenizers = (loaded.source_tokenizer or loaded.tokenizer, loaded.tokenizer)
@@ -152,6 +153,9 @@ class TextToText(Task[BartForConditionalGeneration]):
             effect = "and are cut there" + ("" if kind == "train" else " for the loss")
             warn_of_cut(pairs.targets.cut, len(pairs), targets, lengths[1], f"--{prefix}max_target_length", effect)
         return pairs
+
+    def read_length(self, loaded: LoadedBart) -> int:
+        return self.options.max_source_length or loaded.model.config.max_position_embeddings
 
     def _target_length(self, kind: str) -> int | None:
         """The tokens that targets are cut to in training and validation, train or val, and in scoring, test.
@@ -184,8 +188,8 @@ class TextToText(Task[BartForConditionalGeneration]):
         self, model: ModelOptions, learned: tuple[str, ...] | None, checkpoint: Path | None = None
     ) -> LoadedBart:
         """The model, with a length of generated texts; InputError where it cannot generate what it will be asked to."""
-        config, classes = self.config(model), [BartForConditionalGeneration]
-        loaded = initial_model(model, config, classes, columns=learned or (), checkpoint=checkpoint)
+        columns = learned or ()
+        loaded = initial_model(model, self.config(model), self.model_classes, columns=columns, checkpoint=checkpoint)
         config, generation = loaded.model.config, loaded.model.generation_config
         positions = config.max_position_embeddings
         if generation.max_length is None and generation.max_new_tokens is None:
@@ -335,7 +339,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         positions = loaded.model.config.max_position_embeddings
         return {
             "generation": loaded.model.generation_config.merged(**self.scoring_generation()).to_dict(),
-            "max_source_length": self.options.max_source_length or positions,
+            "max_source_length": self.read_length(loaded),
             "max_target_length": self._target_length("test") or positions,
             "prefix": self.evaluation.prefix,
             "drop_repeated_sentences": self.options.decoding.drop_repeated_sentences,

@@ -26,7 +26,7 @@ from tests.tiny_run import CONFIG, OF_BERT, checkpoint_of, compute_in_double, ro
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt
 from tests.utils.training.test_module import assert_trained_alike
-from utils.corpora.sample_tasks import write_sample_tasks
+from utils.corpora.sample_corpus import write_sample_corpus
 from utils.data.options import Place
 from utils.data.splits import SPLITS, split_of
 from utils.predict import main as predict
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.usefixtures("no_pictures", "one_thread")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Topics, tags and questions of a few stories, a vocabulary and a config."""
     folder = tmp_path_factory.mktemp("corpus")
-    write_sample_tasks(folder, {"train": 40, "val": 6, "test": 8})
+    write_sample_corpus(folder, {"train": 40, "val": 6, "test": 8})
     texts = [json.loads(line)["text"] for line in (folder / "topics" / "train.jsonl").open()]
     for name, tokenizer_class, config in (
         ("bart", BartTokenizer, {**CONFIG, "max_position_embeddings": 128}),
