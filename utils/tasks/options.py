@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bart.configuration.configuration import PROBLEMS
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option, part
+from utils.data.columns import LABELS, PAIRS, TAGS, TEXTS, WORDS
 from utils.data.options import CorruptionOptions, MaskingOptions
-from utils.data.places import LABELS, PAIRS, TAGS, TEXTS, WORDS
 from utils.data.shard_format import DENOISING, MLM, MLM_NSP
 from utils.metrics.options import BleuOptions, RougeOptions
 from utils.models.generation_options import GENERATE, GenerationOptions
