@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
-from utils.data.places import LABELS
+from utils.data.columns import LABELS
 from utils.metrics.by_class import scores_by_class
 from utils.metrics.files import FileOptions, Value, print_scores
 from utils.metrics.significance import pearson_of

@@ -41,7 +41,7 @@ from utils.recipes.data import as_trained, read_to_score, read_to_train, with_ta
 from utils.recipes.evaluation import card_options, evaluate
 from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.training_arguments import TrainingArguments
-from utils.tasks.task import Task, TrainedTask
+from utils.tasks.task import ScoredTask, TrainedTask
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData
 from utils.training.options import Plan
@@ -188,7 +188,7 @@ def train_on(
         write_card(output_dir, output_dir / EXPORT, card_options)
 
 
-def predict(args: FinetuneArguments, task: Task, split: str, raw: Any) -> None:
+def predict(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> None:
     """Predict and score a split, with the best checkpoint of this run or with the model that is named."""
     output_dir = Path(args.run.output_dir)
     if args.do_train:
