@@ -20,8 +20,8 @@ AnyTask = TypeVar("AnyTask", bound=TrainedTask)
 
 def as_trained(task: AnyTask, model: str) -> AnyTask:
     """A task that reads as training read, as far as the config of weights tells."""
-    config, _ = stored_configs(model, task.config_classes)
-    return task.as_trained(config or task.config_classes[0]())
+    config, _ = stored_configs(model, task.config_classes())
+    return task.as_trained(config or task.config_classes()[0]())
 
 
 def with_table_prepared(task: AnyTask) -> AnyTask:

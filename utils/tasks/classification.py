@@ -84,6 +84,8 @@ class Classification(HeadTask):
     """Texts, or pairs of them, to classes, sets of labels or numbers."""
 
     Options, TrainingOptions, EvalOptions = OPTIONS["classification"]
+    pipeline, target, endpoint = "text-classification", "label", "/classify"
+    fields: ClassVar = {"text": str, "pair": str | None}
     model_classes = (BartForSequenceClassification, BertForSequenceClassification)
     kept = ("max_source_length", "label_field", "drop_label")
     separator = JOINT

@@ -79,6 +79,8 @@ class Tagging(HeadTask):
     """Words to tags. Where tags are in a scheme such as BIO, metrics count whole entities as seqeval does."""
 
     Options, TrainingOptions, EvalOptions = OPTIONS["tagging"]
+    pipeline, target, endpoint = "token-classification", "word", "/tag"
+    fields: ClassVar = {"words": list[str] | None, "text": str | None}
     model_classes = (BartForTokenClassification, BertForTokenClassification)
     suffixes: ClassVar = frozenset(CONLL) - {".txt"}  # which holds lines of text, unless a directory says otherwise
     metrics: ClassVar[Mapping[str, str]] = dict.fromkeys((*ENTITY_METRICS, *PLAIN_METRICS), "max")
@@ -198,9 +200,6 @@ class Tagging(HeadTask):
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
         given, known = self.options.words_field, (*WORDS, "text")
         return (column_of("words_field", given, known, columns, self.place.data_dir, self.columns[:1]),)
-
-    def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
-        return "words", "text"
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> list[Sentence]:
         sentences = []

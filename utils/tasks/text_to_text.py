@@ -65,6 +65,7 @@ class TextToText(Task[BartForConditionalGeneration]):
     TrainingOptions = TextToTextTrainingOptions
     EvalOptions = TextToTextEvalOptions
     streams = True
+    model_classes = (BartForConditionalGeneration,)
     prediction_name = "summary"
     separator = "\n"
 
@@ -193,8 +194,9 @@ class TextToText(Task[BartForConditionalGeneration]):
         self, model: ModelOptions, learned: tuple[str, ...] | None, checkpoint: Path | None = None
     ) -> LoadedBart:
         """The model, with a length of generated texts; InputError where it cannot generate what it will be asked to."""
-        config, classes = self.config(model), [BartForConditionalGeneration]
-        loaded = initial_model(model, config, classes, columns=learned or (), checkpoint=checkpoint)
+        loaded = initial_model(
+            model, self.config(model), self.model_classes, columns=learned or (), checkpoint=checkpoint
+        )
         config, generation = loaded.model.config, loaded.model.generation_config
         positions = config.max_position_embeddings
         if generation.max_length is None and generation.max_new_tokens is None:
