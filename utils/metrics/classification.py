@@ -1,14 +1,6 @@
-"""Scores of classes, sets of labels, and numbers.
-
-`python -m utils.metrics.classification PREDICTIONS REFERENCES` scores a file of labels.
-"""
+"""Scores of classes, sets of labels, and numbers."""
 
 from __future__ import annotations
-
-from utils.app.commands import run_program
-
-if __name__ == "__main__":
-    run_program("utils.metrics.classification")
 
 import math
 import re
@@ -23,9 +15,9 @@ from numpy.typing import ArrayLike
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
-from utils.data.places import LABELS
+from utils.data.columns import LABELS
 from utils.metrics.by_class import scores_by_class
-from utils.metrics.files import FileOptions, Value, check_rows, print_scores, values_of
+from utils.metrics.files import FileOptions, Value, print_scores
 from utils.metrics.significance import pearson_of
 from utils.text.lines import list_in
 
@@ -155,20 +147,13 @@ class ClassificationArguments:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score labels or numbers, one a line or in a column of a table, which may hold lists of labels."
-    args = parse_dataclass(ClassificationArguments, argv, text)
+    args = parse_dataclass(ClassificationArguments, argv, text, prog)
     files, separator = args.files, args.label_separator
     if separator == "":
         raise InputError("--label_separator is ''; allowed: a text such as |")
-    references = values_of(files.references, "label_field", args.label_field, REFERENCES, tables=files.tables)
-    field, taken = files.prediction_field, references[0].column
-    systems = [
-        values_of(path, "prediction_field", field, files.usual(path, PREDICTIONS, taken), tables=files.tables)
-        for path in files.systems
-    ]
-    for path, rows in zip(files.systems, systems, strict=True):
-        check_rows((path, files.references), rows, references)
+    references, systems = files.values("label_field", args.label_field, REFERENCES, PREDICTIONS)
     right, *predicted = (np.array([number_of(row.value) for row in rows]) for rows in (references, *systems))
     measured = np.concatenate([right, predicted[0]]) if np.isfinite(predicted[0]).all() else right
     has_fractions = np.isfinite(right).all() and (measured % 1).any()

@@ -12,7 +12,7 @@ from bart.errors import InputError
 from bart.modeling.checkpoint import stored_configs
 from utils.corpora.prepare import prepared
 from utils.data.splits import MissingSplit
-from utils.tasks.task import Task, TrainedTask
+from utils.tasks.task import ScoredTask, TrainedTask
 
 logger = logging.getLogger(__name__)
 AnyTask = TypeVar("AnyTask", bound=TrainedTask)
@@ -70,7 +70,7 @@ def read_to_train(task: TrainedTask, data_dir: str) -> dict[str, Any]:
     return examples
 
 
-def read_to_score(task: Task, split: str | None) -> tuple[str, Any]:
+def read_to_score(task: ScoredTask, split: str | None) -> tuple[str, Any]:
     """Read the split that is scored, and return its name: by default test or, where the data have none, val.
 
     Raises:

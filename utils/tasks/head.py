@@ -163,7 +163,6 @@ class HeadTask(Task[PretrainedModel]):
         return loaded
 
     def read_length(self, loaded: LoadedModel) -> int:
-        """Tokens that the model reads at once."""
         return self.options.max_source_length or min(MOST_READ, loaded.model.config.max_position_embeddings)
 
     # ---- Data

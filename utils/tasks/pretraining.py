@@ -14,7 +14,6 @@ from torch import Tensor
 
 from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
-from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.data.batches import Inputs
 from utils.data.noise import Noise

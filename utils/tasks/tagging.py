@@ -27,10 +27,11 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForTokenClassification
 from utils.data.batches import Inputs, pad
-from utils.data.columns import Record, column_of, read_records
+from utils.data.columns import TAGS, WORDS, Record, column_of, value_in
 from utils.data.options import Place
-from utils.data.places import CONLL, TABLES, TAGS, WORDS, suffix_of, table_in, value_in
+from utils.data.places import CONLL, TABLES, suffix_of, table_in
 from utils.data.splits import WHOLE, Choice, check_split, of_split
+from utils.data.tables import read_records
 from utils.data.tokenized import warn_of, warn_of_cut, warn_of_unknown
 from utils.metrics.by_class import confusion_of_classes, surest_errors
 from utils.metrics.entities import (

@@ -158,7 +158,7 @@ def test_hostile_json_lines(tmp_path: Path) -> None:
         ("a.jsonl", b'{"source": "a", "target": "\xff"}\n', "a.jsonl, line 1: not UTF-8"),
         ("a.jsonl", b"\n\n", "no examples for train and val and test"),
         ("a.jsonl", b"", "a.jsonl: the file is empty"),
-        ("a.jsonl", b'{"text": "a", "title": "b"}\n', "has the fields text, title: name those"),
+        ("a.jsonl", b'{"text": "a", "title": "b"}\n', "name one with --target_field (columns: text, title; usual: "),
         ("a.jsonl.gz", b"no gzip", "a.jsonl.gz: cannot be read (Not a gzipped file"),
         (
             "a.jsonl.gz",
@@ -209,7 +209,7 @@ def test_text_files_that_do_not_match(tmp_path: Path) -> None:
         (["--input", "{good}", "."], "--input .: no such file"),
         (["--input", "{good}", "{csv}"], "--input takes files of one kind"),
         (["--source_field", "sauce"], "--source_field is 'sauce'.*did you mean 'source'"),
-        (["--target_field", ""], "--target_field is ''; .*has the fields source, target"),
+        (["--target_field", ""], "--target_field is ''; allowed: source, target"),
         (["--target_field", "source", "--source_field", "source"], "are both 'source'"),
         (["--output", "{good}"], "good.jsonl is there already"),
         (["--input", "/proc/self/mem", "/proc/self/mem"], "/proc/self/mem: cannot be read"),
@@ -394,7 +394,7 @@ def test_a_file_that_gives_no_data_directory_is_named(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "few.jsonl", [{"document": "a", "summary": "b"}])
     with pytest.raises(InputError, match=f"^--data_dir {file}: no examples for .*val"):
         prepared_file(str(file), (None, None))
-    with pytest.raises(InputError, match="few.jsonl has the fields document, summary"):
+    with pytest.raises(InputError, match="few.jsonl: --source_field is 'body'; allowed: document, summary"):
         prepared_file(str(file), ("body", None))
     with pytest.raises(InputError, match="no.csv: no such file$"):
         prepared_file(str(tmp_path / "no.csv"), (None, None))

@@ -343,7 +343,7 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
         ),
         (
             *("classification", {"both__csv": "text,kind\na,b\n"}, ()),
-            r"no label column; name one with --label_field \(columns: kind, text\)",
+            r"no label column; name one with --label_field \(columns: kind, text; usual: label, ",
         ),
         (
             *("classification", {"both__jsonl": TEXTS}, ("--text_field", "txt")),
