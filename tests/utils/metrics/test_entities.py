@@ -15,8 +15,8 @@ from seqeval.scheme import BILOU, IOBES
 from sklearn import metrics as sklearn_metrics
 
 from bart.errors import InputError
+from utils.data.conll import read_conll
 from utils.metrics.entities import groups_of, main, scores_by_group, tag_counts, tag_scores
-from utils.text.conll import read_conll
 from utils.text.tags import Scheme, is_iob1, scheme_of
 
 KINDS = ("PER", "LOC")
@@ -213,7 +213,7 @@ def test_the_command_reads_conll_tables_and_lines_of_tags(
         (["less.txt", "r.conll"], f"less.txt has 1 sentences; allowed: {len(right)}, as the references have"),
         (["short.txt", "r.conll"], "short.txt, line 1: 1 tags; r.conll:1 has 5 words"),
         (["other.conll", "r.conll"], "other.conll:1: the word 'x'; allowed: the words of r.conll:1, here 'w1'"),
-        (["p.conll", "r.conll", "--prediction_field", "7"], "p.conll: --prediction_field is 7; allowed: 1 to 2"),
+        (["p.conll", "r.conll", "--prediction_field", "7"], "p.conll: --prediction_field is '7'; allowed: 1, 2"),
         (["p.conll", "r.jsonl", "--tags_field", "x"], "r.jsonl: --tags_field is 'x'; allowed: tags, words"),
         (["none", "r.conll"], "none: no such file"),
         (["r.conll"] * 2, "r.conll: its tags would be its predictions; name these with --prediction_field"),
