@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from scripts.benchmarks.throughput import BenchmarkRow, PretrainingBenchmark
 from tests.scripts.recording import (
     PRETRAINS,
     ROOT,
@@ -23,7 +24,6 @@ from tests.scripts.recording import (
     settings_of,
     shell,
 )
-from utils.benchmark import BenchmarkRow, PretrainingBenchmark
 
 NVIDIAS = "200 32 5e-3 4e-3 bf16 true 8 2166 200 95040 7560 100 40 120 configs/config.json"
 

@@ -418,7 +418,7 @@ def test_labels_that_training_has_not_seen(
     )
     options = ("--data_dir", folder, "--do_predict")
     with monkeypatch.context() as patch:
-        patch.setattr("utils.recipes.training.train_on", None)
+        patch.setattr("utils.recipes.training.train", None)
         with pytest.raises(
             InputError, match=r"' of val \(1 in all, .*, '.*' of test \([12] in all, .*; --unknown_labels wrong"
         ):
