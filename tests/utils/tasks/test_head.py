@@ -367,7 +367,7 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
             *("tagging", {"train__conll": "a O\nb B-X\n", "val__conll": "a O\nb B-Y\n"}, ()),
             r"not seen: 'B-Y' of val \(1 in all, the first one .*val.conll:1, word 2\); allowed: O, B-X; --unknown",
         ),
-        ("tagging", {"both__conll": "a O\nb\n"}, (), "train.conll, line 2: 1 columns; allowed: 2, a word first"),
+        ("tagging", {"both__conll": "a O\nb\n"}, (), "train.conll, line 2: 1 columns; allowed: 2, as in most lines"),
         ("tagging", {"both__jsonl": WORDS.replace('"b"', "1")}, (), r"words is \['a', 1\]; allowed: a list of texts"),
         ("tagging", {"both__conll": "a O\nb X\n"}, ("--tags_field", "t"), "--tags_field is t; .*conll: --tags_column"),
         (
