@@ -123,7 +123,7 @@ def programs() -> Iterator[tuple[str, list[str]]]:
     paths = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     words = {"finetune": [["--task", task] for task in TASKS], "run_eval": [["--task", task] for task in TASKS]}
     words["run_pretraining"] = [["--task", task] for task in ("denoising", "mlm_nsp")]
-    words["utils.benchmark"] = [["training"], ["pretraining"], ["inference"]]
+    words["scripts.benchmarks.throughput"] = [["training"], ["pretraining"], ["inference"]]
     words["utils.metrics.__main__"] = [["rouge"], ["bleu"], ["classification"], ["entities"], ["squad"]]
     for path in paths.splitlines():
         name = re.search(r'^    run_program\("([\w.]+)"\)$', (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)

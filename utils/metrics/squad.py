@@ -18,10 +18,11 @@ from numpy.typing import ArrayLike
 from bart.errors import InputError
 from bart.files import read_json
 from utils.app.cli import parse_dataclass
-from utils.data.columns import column_of, names_in, read_records
+from utils.data.columns import column_of, names_in
 from utils.data.places import TABLES, suffix_of
 from utils.data.splits import WHOLE, Choice
 from utils.data.squad import Question, read_answers
+from utils.data.tables import read_records
 from utils.metrics.files import FileOptions, print_scores
 from utils.metrics.rouge_pairs import rouge_tokenizer
 from utils.text.lines import check_counts

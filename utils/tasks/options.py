@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bart.configuration.configuration import PROBLEMS
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option, part
+from utils.data.columns import LABELS, PAIRS, TAGS, TEXTS, WORDS
 from utils.data.options import CorruptionOptions, MaskingOptions
-from utils.data.places import LABELS, PAIRS, TAGS, TEXTS, WORDS
 from utils.data.shard_format import DENOISING, MLM, MLM_NSP
 from utils.metrics.options import BleuOptions, RougeOptions
 from utils.models.generation_options import GENERATE, GenerationOptions
@@ -258,10 +258,9 @@ class TaggingOptions(LabelOptions):
     tags_field: str | None = option(None, help=f"column of their tags; by default {', '.join(TAGS)}")
     words_column: str | None = option(
         None,
-        help="column of a CoNLL file's words, by its number from 1, or its name in a header; by default the first one "
-        "that holds neither tags nor numbers",
+        help="column of a CoNLL file's words, by its number from 1, or its name in a header; by default the first one",
     )
-    tags_column: str | None = option(None, help="column of their tags; by default the last one, or one in a scheme")
+    tags_column: str | None = option(None, help="column of their tags; by default the last one")
 
 
 @dataclass(frozen=True)

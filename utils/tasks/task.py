@@ -20,8 +20,9 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Examples, Inputs
-from utils.data.columns import Record, records_of
+from utils.data.columns import Record
 from utils.data.options import Place
+from utils.data.rows import rows_of, whole
 from utils.data.splits import WHOLE
 from utils.data.streaming import StreamedExamples
 from utils.models.loading import LoadedModel
@@ -72,7 +73,6 @@ class TrainedTask(ABC, Generic[Model]):
     Attributes:
         Options: dataclass of the options of the task in all programs; fields by `utils.app.cli.option`.
         TrainingOptions: the same for those that finetune.py adds.
-        streams: true if it can read a training set while it trains on it.
         means: the number of means that the loss is the sum of; `count` and `loss` give (means,) if there are several.
         metrics: all metrics that `metrics_of` may give, each with "max" or "min", the direction in which it gets
             better. "loss" is a metric of every task.
@@ -84,7 +84,6 @@ class TrainedTask(ABC, Generic[Model]):
 
     Options: ClassVar[type] = NoOptions
     TrainingOptions: ClassVar[type] = NoOptions
-    streams: ClassVar[bool] = False
     means: ClassVar[int] = 1
     metrics: ClassVar[Mapping[str, str]] = {}
     model_classes: ClassVar[tuple[type[PretrainedModel], ...]]
@@ -351,7 +350,7 @@ class Task(ScoredTask[Model]):
 
     def records(self, file: Path) -> Iterable[Record]:
         """The rows of a table, or of another file that the task reads, one after the other."""
-        return records_of(file, self.place.tables)
+        return whole(rows_of(file, self.place.tables))
 
     @abstractmethod
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:

@@ -63,7 +63,6 @@ def build_report(folder: PathName, output: PathName | None = None, split: str | 
             scores=[table for table in scores if table.rows],
             texts=articles.shown_texts(run),
             columns=articles.columns_of(run),
-            sources=[articles.text_of(article, "source") for article in run.articles],
             tables=tables,
             charts=charts,
             picture=picture,
