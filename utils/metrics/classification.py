@@ -30,7 +30,7 @@ def name_of(label: Any) -> str:
     return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label))
 
 
-def read_label(where: str, value: Any, separator: str | None = None, names: Set[str] = frozenset()) -> Any:
+def read_label(where: str, value: Any, separator: str | None = None) -> Any:
     """A label, or the list of labels that a value is, or a text in JSON.
 
     Names have no white space at their ends.
@@ -39,7 +39,6 @@ def read_label(where: str, value: Any, separator: str | None = None, names: Set[
         where: begins an error.
         separator: stands between the labels of any other text, of which a blank one is a list of none; None where such
             a text is one label.
-        names: labels that are known, some of which may hold the separator.
 
     Raises:
         InputError: a label is missing, blank, or neither a text nor a finite number.
@@ -48,7 +47,7 @@ def read_label(where: str, value: Any, separator: str | None = None, names: Set[
     if is_text and (listed := list_in(value, True, f"{where}: ")) is not None:
         labels = listed
     elif separator is not None and not isinstance(value, list):
-        labels = _parts(value, separator, names) if is_text else [value]
+        labels = (value.split(separator) if value.strip() else []) if is_text else [value]
     every = labels if isinstance(labels, list) else [labels]
     every = [name_of(each.strip()) if isinstance(each, str) else each for each in every]
     for each in every:
@@ -216,7 +215,7 @@ def _predicted_labels(rows: Sequence[Value], separator: str | None, has_sets: bo
     """The labels of each prediction; of two separators, the one that makes fewer unknown labels counts."""
     readings = []
     for used in dict.fromkeys([separator or JOINT, JOINT]) if has_sets else [None]:
-        labels = ((where, read_label(f"{where}: the label", value, used, known)) for where, value, *_ in rows)
+        labels = ((where, read_label(f"{where}: the label", value, used)) for where, value, *_ in rows)
         readings.append([_labels_of(where, label, has_sets) for where, label in labels])
     return min(readings, key=lambda labels: len({*chain.from_iterable(labels)} - known))
 
@@ -237,13 +236,3 @@ def _labels_of(where: str, label: Any, has_sets: bool) -> list[str]:
         allowed = "a list of labels" if has_sets else "one label"
         raise InputError(f"{where}: the label is {label!r}; allowed: {allowed}")
     return [*map(name_of, label if has_sets else [label])]
-
-
-def _parts(text: str, separator: str, names: Set[str]) -> list[str]:
-    """The labels of a text; a name that holds the separator, such as "Arts, Crafts", is one if its parts are not."""
-    if not text.strip():
-        return []
-    if {*(parts := text.split(separator))} <= names:
-        return parts
-    end, holding = re.escape(separator), sorted((name for name in names if separator in name), key=len, reverse=True)
-    return re.findall(rf"(?:^|(?<={end}))(?:{'|'.join(map(re.escape, holding))}|.*?)(?={end}|$)", text, re.S)

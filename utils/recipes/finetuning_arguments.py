@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError
 from utils.app.cli import all_options, changeable, early_option, option, parse_dataclass
@@ -16,6 +16,8 @@ from utils.tasks import TASKS, find_task, options_of
 from utils.training.options import FINE_TUNING_RATE, SCRATCH_RATE, EpochOptions
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from utils.tasks.task import ScoredTask
 
 
@@ -73,7 +75,15 @@ class FinetuneArguments(TrainingArguments):
         limits = {"train": self.batches.n_train, "val": self.batches.n_val, "test": self.places.n_test}
         places = self.places
         place = Place(places.data_dir, places.cache_dir, limits, places.val_ratio, places.tables)
-        return self.task_class(place, self.task_options, self.training)
+        task = self.task_class(place, self.task_options, self.training)
+        if self.do_train or self.model.weights.is_scratch:
+            return task
+        from utils.recipes.data import as_trained  # here, because --help needs no torch
+
+        return as_trained(task, self.model.weights.model_name_or_path)
+
+    def _with_data(self, data_dir: str, **parts: Any) -> Self:
+        return replace(self, places=replace(self.places, data_dir=data_dir), **parts)
 
 
 def parse_finetune_arguments(argv: Sequence[str] | None = None) -> FinetuneArguments:
