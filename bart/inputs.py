@@ -18,7 +18,8 @@ from bart.errors import InputError
 _NEUTRAL: dict[str, tuple[object, ...]] = dict.fromkeys(
     "inputs_embeds decoder_inputs_embeds position_ids past_key_values encoder_hidden_states encoder_attention_mask "
     "head_mask decoder_head_mask cross_attn_head_mask output_attentions output_hidden_states text_target "
-    "text_pair_target stride return_overflowing_tokens return_length".split(),
+    "text_pair_target stride return_overflowing_tokens return_length return_special_tokens_mask pad_to_multiple_of "
+    "is_split_into_words".split(),
     (None, False),
 )
 _NEUTRAL |= dict.fromkeys(("use_cache", "verbose"), (None, False, True))
@@ -48,12 +49,9 @@ def check_ids(name: str, ids: Tensor | None, vocab_size: int, **same_shape: Tens
         raise InputError(f"{name} are {ids.dtype} {tuple(ids.shape)}; allowed: integers (texts, length)")
     for beside, value in same_shape.items():
         check_shape(beside, value, ids.shape, name)
-    if ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():  # nor exporting
+    if ids.device.type != "cpu" or not ids.numel():
         return
-    try:
-        least, most = map(int, ids.aminmax())
-    except RuntimeError:  # in `torch.func.vmap`, and of fake tensors, no number can be read
-        return
+    least, most = map(int, ids.aminmax())
     if least < 0 or most >= vocab_size:
         raise InputError(f"{name} hold {least} to {most}; allowed: ids from 0 to {vocab_size - 1}")
 

@@ -20,7 +20,7 @@ try:
     foreach = SimpleNamespace(
         **{
             name: getattr(torch, f"_foreach_{name}")
-            for name in "add add_ addcmul_ clamp_min_ copy_ div_ lerp_ mul mul_ norm pow reciprocal_ rsqrt sqrt".split()
+            for name in "add_ addcmul_ copy_ div_ lerp_ mul mul_ norm reciprocal_ sqrt".split()
         }
     )
     fused_adamw_ = torch._fused_adamw_

@@ -37,8 +37,6 @@ elif [[ ! -s $RESULTS_DIR/test_scores.json || ! $RESULTS_DIR/report.html -nt $RE
 fi
 
 phase "results"
-run python -m utils.evaluation.show "$RESULTS_DIR"
-echo
 echo "Curves, scores and every article with its summary, for a browser: $RESULTS_DIR/report.html"
 echo
 echo "$((SECONDS - installed)) seconds, installation apart"

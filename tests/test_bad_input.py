@@ -135,7 +135,7 @@ def test_scoring(tiny: list[str], tmp_path: Path, run: Run) -> None:
     words = [model, tmp_path / "config.json", tmp_path / "data", place, "--device", "cpu"]
     (tmp_path / "file").write_text("")
     for options, message in [
-        (["--num_beam_groups", 3], "--num_beam_groups is 3; allowed: divisors of num_beams (2)"),
+        (["--num_beam_groups", 3], "unknown argument --num_beam_groups; leave it off"),
         (["--eval_beams", 4, "--num_return_sequences", 5], "--num_return_sequences is 5; allowed: at most num_beams"),
         (["--eval_beams", 0], "argument --eval_beams: '0' is not allowed: it takes an integer at least 1"),
         (["--top_p", 1.5], "--top_p is 1.5; allowed: above 0 and at most 1"),

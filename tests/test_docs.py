@@ -17,7 +17,8 @@ from tests.forked import free_port
 from utils.app.cli import all_settings
 from utils.recipes.evaluation_arguments import parse_eval_arguments
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
-from utils.recipes.pretraining_arguments import TASKS, parse_pretraining_arguments
+from utils.recipes.pretraining_arguments import parse_pretraining_arguments
+from utils.tasks.options import PRETRAINING
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -80,7 +81,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_options_that_pages_give_exist() -> None:
     """The options of the entry points; the other programs have tests of their own that run their `--help`."""
     words = ["--data_dir", "data", "--max_steps", "1", "--task"]
-    pretraining = {name for task in TASKS for name in parse_pretraining_arguments([*words, task]).settings()}
+    pretraining = {name for task in PRETRAINING for name in parse_pretraining_arguments([*words, task]).settings()}
     known = {
         "finetune.py": {*parse_finetune_arguments(["--do_train"]).settings(), "config", "help"},
         "run_eval.py": {*all_settings(parse_eval_arguments(["model", "config", "data", "out"]))},

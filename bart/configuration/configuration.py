@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from bart.errors import InputError, naming
 from bart.files import PathName, read_json
 from bart.hub import resolve
-from bart.tensor_files import read_file
 
 if TYPE_CHECKING:
     from typing import Self
@@ -224,6 +223,8 @@ class ModelConfig:
             path = path / CONFIG_FILE
         elif path.suffix not in (".json", ".ckpt"):
             path = path.with_name(CONFIG_FILE)
+        from bart.tensor_files import read_file  # here, because modules of options import this one, and need no torch
+
         stored = read_file(path).get("config") if path.suffix == ".ckpt" else read_json(path)
         with naming(path):
             if not isinstance(stored, dict):

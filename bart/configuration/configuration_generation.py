@@ -12,52 +12,21 @@ from typing import Any
 
 from bart.errors import InputError
 
-_ANY = object()
-# Options of transformers that are not built here, with the value that does not change the ids; _ANY where none does.
-_NOT_BUILT = {
-    **dict.fromkeys(
-        "transformers_version _from_model_config _commit_hash cache_implementation cache_config disable_compile "
-        "is_assistant num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold "
-        "assistant_lookbehind target_lookbehind compile_config max_cache_len continuous_batching_config "
-        "prefill_chunk_size low_memory prompt_lookup_num_tokens max_matching_ngram_size assistant_model "
-        "assistant_ensemble_weight assistant_early_exit speculation_type use_mtp synced_gpus custom_generate "
-        "decoder_attention_mask head_mask decoder_head_mask cross_attn_head_mask remove_invalid_values".split(),
-        _ANY,
-    ),
-    **{"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0},
-    **{"guidance_scale": 1.0, "penalty_alpha": 0.0},
-    **dict.fromkeys(
-        "min_p top_h dola_layers sequence_bias suppress_tokens begin_suppress_tokens forced_decoder_ids constraints "
-        "exponential_decay_length_penalty force_words_ids renormalize_logits stop_strings "
-        "max_time token_healing watermarking_config negative_prompt_ids negative_prompt_attention_mask".split(),
-        False,
-    ),
-}
-# What is to be done in place of other arguments of transformers' generate; none changes the ids in a file.
-_ELSEWHERE = {
-    "use_cache": "keys and values are always kept: leave it off",
-    "output_hidden_states": "ids and scores are all that is returned; model.encode gives the encoder's states",
-    "output_attentions": "ids and scores are all that is returned",
-    "output_logits": "output_scores returns the scores after all rules",
-    "prefix_allowed_tokens_fn": "model.generate takes it, for one batch",
-    "logits_processor": "model.generate takes it, for one batch",
-    "streamer": "model.generate takes it, for one batch",
-    "stopping_criteria": "sequences end at eos_token_id, max_length or max_ratio",
-    "inputs": "it is called input_ids",
-    "inputs_embeds": "sources are input_ids, or encoder_outputs",
-    "decoder_input_ids": "every sequence begins with decoder_start_token_id alone",
-    "past_key_values": "encoder_outputs saves the encoding of the same articles",
-    "tokenizer": "decoding knows ids, and no text",
-}
+# Options of transformers that change the ids and are not built here, with the value that changes nothing.
+_NOT_BUILT = dict.fromkeys(("typical_p", "encoder_repetition_penalty", "guidance_scale"), 1.0) | dict.fromkeys(
+    "epsilon_cutoff eta_cutoff penalty_alpha min_p top_h dola_layers sequence_bias suppress_tokens "
+    "begin_suppress_tokens forced_decoder_ids constraints exponential_decay_length_penalty force_words_ids "
+    "renormalize_logits stop_strings max_time token_healing watermarking_config".split()
+)
 _DEFAULT_NEW_TOKENS = 20
 # The least values of integers; 0 for those that are not named.
-_LEAST = {"max_length": 2, "max_new_tokens": 1, "num_beams": 1, "num_beam_groups": 1, "num_return_sequences": 1}
+_LEAST = {"max_length": 2, "max_new_tokens": 1, "num_beams": 1, "num_return_sequences": 1}
 # The ranges of finite numbers, and their names.
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "temperature": (lambda value: value > 0, "a finite number above 0"),
     "repetition_penalty": (lambda value: value > 0, "a finite number above 0"),
     "length_penalty": (lambda value: True, "a finite number"),
-    "diversity_penalty": (lambda value: value >= 0, "0 or more"),
+    "diversity_penalty": (lambda value: value == 0, "0, as there are no beam groups: do_sample draws other sequences"),
     "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
     "max_ratio": (lambda value: value > 0, "a finite number above 0"),
     "min_ratio": (lambda value: value >= 0, "a finite number of at least 0"),
@@ -94,10 +63,8 @@ class GenerationConfig:
     num_beams: int = 1
     """Beams per article; 1 is greedy search, or plain sampling."""
     num_beam_groups: int = 1
-    """Groups of diverse beam search (Vijayakumar et al., 2016, https://arxiv.org/abs/1610.02424); divides num_beams."""
     diversity_penalty: float = 0.0
-    """Subtracted from a token's score once for each beam of an earlier group that chose it in this step; above 0 with
-    groups, 0 without."""
+    """Diverse beam groups are not built: these two options have one value each, which transformers writes."""
     length_penalty: float = 1.0
     """A finished hypothesis scores (sum of log-probabilities) / (ids after the start token) ** length_penalty."""
     early_stopping: bool | str = False
@@ -154,13 +121,8 @@ class GenerationConfig:
                 setattr(self, option.name, 0 if option.name == "top_k" else option.default)
         if self.max_ratio is not None and self.min_ratio is not None:
             self._require(self.min_ratio <= self.max_ratio, "min_ratio", f"at most max_ratio ({self.max_ratio})")
-        beams, groups = self.num_beams, self.num_beam_groups
-        self._require(beams % groups == 0, "num_beam_groups", f"divisors of num_beams ({beams})")
-        if groups > 1:
-            self._require(not self.do_sample, "do_sample", "False with num_beam_groups above 1")
-            self._require(self.diversity_penalty > 0, "diversity_penalty", "above 0 with groups, or all would be equal")
-        else:
-            self._require(self.diversity_penalty == 0, "diversity_penalty", "0 unless num_beam_groups is above 1")
+        self._require(self.num_beam_groups == 1, "num_beam_groups", "1; do_sample draws other sequences")
+        beams = self.num_beams
         if beams > 1 or not self.do_sample:
             allowed = f"at most num_beams ({beams})" + ("" if beams > 1 else " without do_sample")
             self._require(self.num_return_sequences <= beams, "num_return_sequences", allowed)
@@ -176,23 +138,21 @@ class GenerationConfig:
         Unknown names are left out, with a warning if they could have changed the result.
         """
         given = cls.effective(options)
-        known = {option.name for option in dataclasses.fields(cls)}
-        if unknown := [name for name in given if name not in known]:
+        if unknown := [name for name in given if name in _NOT_BUILT]:
             warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=2)
-        return cls(**{name: value for name, value in given.items() if name in known})
+        return cls(**{name: value for name, value in given.items() if name not in unknown})
 
     @classmethod
     def effective(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the options that have a value and, where they are not supported here, could change the result."""
-        given = {name: value for name, value in options.items() if value is not None and name not in _ELSEWHERE}
+        """Those of the options that have a value and are built here, or are not and could change the result."""
+        given = {name: value for name, value in options.items() if value is not None}
         # Of transformers 2 and 3, which had it in the model's config alone.
         if given.get("_from_model_config") and given.pop("force_bos_token_to_be_generated", False):
             given["forced_bos_token_id"] = given.get("bos_token_id")
         known = {option.name for option in dataclasses.fields(cls)}
-        neutral = {name: _NOT_BUILT.get(name, False) for name in given.keys() - known}
-        # False, 0 and empty lists switch an option off, unless another number does.
-        off = [name for name, value in neutral.items() if value in (_ANY, given[name]) or not (value or given[name])]
-        return {name: value for name, value in given.items() if name not in off}
+        # 0 and empty lists switch an option off, unless another number does.
+        missed = {name for name, off in _NOT_BUILT.items() if (given.get(name) != off if off else given.get(name))}
+        return {name: value for name, value in given.items() if name in known | missed}
 
     @classmethod
     def from_model_config(cls, fields: Mapping[str, Any]) -> GenerationConfig:
@@ -220,21 +180,20 @@ class GenerationConfig:
         """A copy with some options replaced.
 
         Raises:
-            InputError: an unknown option (the message names a similar one, or what to do in its place), or a bad value.
+            InputError: an unknown option (the message names a similar one), or a bad value.
         """
         known = [option.name for option in dataclasses.fields(self)]
         for name, value in options.items():
             if name in known:
                 continue
-            if name in _ELSEWHERE:
-                raise InputError(f"{name} is no generation option here: {_ELSEWHERE[name]}")
             if name in _NOT_BUILT:
                 raise InputError(
                     f"{name} is {value!r}, an option of transformers' generate that is not built here: leave it off, "
                     "or give logits_processor=[transformers' processor for it]"
                 )
-            near = difflib.get_close_matches(name, known, n=1)
-            raise InputError(f"unknown generation option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            hint = f"did you mean {near[0]!r}?" if near else "leave it off, or use transformers on the exported model"
+            raise InputError(f"{name} is no generation option here: {hint}")
         return dataclasses.replace(self, **options)
 
     @property

@@ -104,28 +104,31 @@ class BeamSearch:
         max_length: T, at least 2.
         limits: (B, 2) the least and the greatest length, at most T, of each article's sequences. All state is on their
             device.
-        first: the number of this search's first beam, where an article also has beams of other searches.
     """
 
-    def __init__(self, config: GenerationConfig, max_length: int, limits: Tensor, first: int = 0) -> None:
+    def __init__(self, config: GenerationConfig, max_length: int, limits: Tensor) -> None:
         self.config = config
         self.limits, device = limits, limits.device
-        self.width = config.num_beams // config.num_beam_groups
-        self.beams = torch.arange(first, first + self.width, device=device)
+        self.width = config.num_beams
         self.eos_ids = torch.tensor(config.eos_token_ids, dtype=torch.long, device=device)
         self.pad_token_id = config.fill_token_id or 0  # without EOS ids there is nothing to pad
         shape = (len(limits), self.width)
-        tokens = self.beams.new_full((*shape, max_length), self.pad_token_id)
+        tokens = self.eos_ids.new_full((*shape, max_length), self.pad_token_id)
         tokens[:, :, 0] = config.start_token_id
-        parents = self.beams.new_full((*shape, max_length - 1), -1)
+        parents = self.eos_ids.new_full((*shape, max_length - 1), -1)
         hopeless = torch.full(shape, _HOPELESS, dtype=torch.float32, device=device)
         unfinished = torch.zeros(shape, dtype=torch.bool, device=device)
         self.finished = Hypotheses(tokens, parents, hopeless, unfinished)
         # All beams start alike. Only the first may be extended, or they would stay alike.
-        self.open = Hypotheses(tokens, parents, hopeless.index_fill(1, self.beams.new_zeros(1), 0.0), unfinished)
-        self.lengths = self.beams.new_ones(len(limits))  # (B,): t
+        self.open = Hypotheses(tokens, parents, hopeless.index_fill(1, self.eos_ids.new_zeros(1), 0.0), unfinished)
+        self.lengths = self.eos_ids.new_ones(len(limits))  # (B,): t
         # (B, 1): true if an article's finished hypotheses may still change.
         self.active = torch.ones_like(unfinished[:, :1])
+
+    @property
+    def tokens(self) -> Tensor:
+        """(B, K, T) the ids of the open hypotheses."""
+        return self.open.tokens
 
     @property
     def last_ids(self) -> Tensor:
@@ -162,6 +165,11 @@ class BeamSearch:
         self.lengths = self.lengths + 1
         return parents
 
+    def results(self) -> Hypotheses:
+        """The sequences to return for each article, (B, N, …), best first."""
+        count = self.config.num_return_sequences
+        return Hypotheses(*(tensor[:, :count] for tensor in vars(self.finished).values()))
+
     def _extend(self, scores: Tensor) -> Hypotheses:
         """The C most likely extensions of the open hypotheses by one id; ``finished`` says which of them end there.
 
@@ -179,7 +187,7 @@ class BeamSearch:
 
         extended = self.open.take(beams)
         put_column(extended.tokens, self.lengths, ids)
-        put_column(extended.parents, self.lengths - 1, self.beams[beams])
+        put_column(extended.parents, self.lengths - 1, beams)
         return replace(extended, scores=sums, finished=is_among(ids, self.eos_ids) | self._is_last())
 
     def _is_last(self) -> Tensor:
@@ -215,43 +223,3 @@ class BeamSearch:
     def _penalty(self, lengths: Tensor) -> Tensor:
         """(B,) numbers of ids after the start token -> (B, 1), the divisor of a hypothesis's score."""
         return (lengths[:, None].double() ** self.config.length_penalty).float()
-
-
-class DiverseBeamGroup(BeamSearch):
-    """One group of diverse beam search, with the choices of transformers 4 (its ``BeamSearchScorer``).
-
-    It differs from BeamSearch in four ways: an article is done when even its best *candidate*, ended or not, cannot
-    improve it; open hypotheses are the best candidates in order of rank, however bad; with early stopping, hypotheses
-    cut at max_length do not count if those that ended suffice; and a finished article emits padding.
-    """
-
-    def _eligible(self, candidates: Hypotheses) -> Tensor:
-        eligible = super()._eligible(candidates)
-        if self.config.early_stopping is True:
-            ended = eligible & self._ended(candidates)
-            enough = (self.finished.finished.sum(1) + ended.sum(1) >= self.width)[:, None]
-            eligible = torch.where(self._is_last() & enough, ended, eligible)
-        return eligible
-
-    def _next_open(self, candidates: Hypotheses) -> Hypotheses:
-        # This also holds in the last step, where all candidates finish: later groups are penalised for these ids, and
-        # EOS is not among them.
-        by_rank = self._ended(candidates).long().argsort(dim=1, stable=True)
-        chosen = candidates.take(by_rank[:, : self.width])
-        ids = column(chosen.tokens, self.lengths).masked_fill(~self.active, self.pad_token_id)
-        put_column(chosen.tokens, self.lengths, ids)
-        return chosen
-
-    def _ended(self, candidates: Hypotheses) -> Tensor:
-        """(B, C) bool: the candidates that took an EOS id, rather than being cut at max_length."""
-        return is_among(column(candidates.tokens, self.lengths), self.eos_ids)
-
-    def _attainable(self, candidates: Hypotheses) -> Tensor:
-        return candidates.scores[:, :1] / self._penalty(self._assumed_lengths())
-
-
-def best_hypotheses(searches: Sequence[BeamSearch], count: int) -> Hypotheses:
-    """The ``count`` best finished hypotheses of each article, best first, from the beam groups that searched it."""
-    # Of equal scores the later group's comes first, as in transformers.
-    hypotheses = Hypotheses.join([search.finished for search in reversed(searches)])
-    return hypotheses.take(hypotheses.scores.sort(dim=1, descending=True, stable=True).indices[:, :count])

@@ -62,11 +62,11 @@ def generate(
     streamer: Any = None,
     **options: Any,
 ) -> Tensor | GenerationOutput:
-    """Generate ids with greedy search, sampling, beam search or diverse beam search.
+    """Generate ids with greedy search, sampling or beam search.
 
-    In fp32 the ids are those of transformers 5's ``generate`` (for beam groups: of transformers 4's). The model runs in
-    eval mode and gets its mode back. Threads that share a model call ``model.eval()`` before, as the first to end would
-    give it back while others generate.
+    In fp32 the ids are those of transformers 5's ``generate``. The model runs in eval mode and gets its mode back.
+    Threads that share a model call ``model.eval()`` before, as the first to end would give it back while others
+    generate.
 
     Args:
         input_ids: (B, S) int64; may be left out with encoder_outputs.

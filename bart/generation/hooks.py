@@ -60,7 +60,7 @@ def hooks_for(
         raise InputError(f"streamer is {streamer!r}; allowed: an object with the methods put and end")
     if streamer is not None and config.num_beams > 1:
         raise InputError(f"streamer needs num_beams 1, and it is {config.num_beams}: beams change until the end")
-    constraints = [] if allowed is None else [_only(allowed, config.num_beams // config.num_beam_groups)]
+    constraints = [] if allowed is None else [_only(allowed, config.num_beams)]
     kept: list[Tensor] | None = [] if config.output_scores and config.return_dict_in_generate else None
     return Hooks(constraints, list(map(_rule_of, processors)), None if streamer is None else streamer.put, kept)
 

@@ -217,17 +217,6 @@ def top_p(share: float, at_least: int) -> Rule:
     return rule
 
 
-def diversity_penalties(chosen: Tensor, penalty: float, vocab_size: int) -> Tensor:
-    """Penalties (B, V) of the tokens that earlier beam groups chose in this step (HammingDiversityLogitsProcessor).
-
-    Args:
-        chosen: (B, N) ids that the earlier groups of each article chose; N may be 0.
-        penalty: of a token, for each time it was chosen.
-    """
-    counts = torch.zeros(chosen.shape[0], vocab_size, dtype=torch.float32, device=chosen.device)
-    return counts.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=counts.dtype)).mul_(penalty)
-
-
 def rules_for(
     config: GenerationConfig,
     max_length: int,

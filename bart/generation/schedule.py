@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.generation.beam_search import Hypotheses
+from bart.generation.beam_search import BeamSearch, Hypotheses
 from bart.generation.cache import DecoderCache, padded
 from bart.generation.graphs import RecordedSteps, recorder_for
 from bart.generation.hooks import NO_HOOKS, Hooks
 from bart.generation.model import Model
-from bart.generation.rules import NO_ID, Rule, rules_for
-from bart.generation.search import BeamGroups, Search, TokenSearch
+from bart.generation.rules import NO_ID, Prefixes, Rule, rules_for
+from bart.generation.search import Search, TokenSearch
 
 
 @dataclass
@@ -117,7 +117,7 @@ class DecodingBatch:
         beams = config.num_beams if config.num_beams > 1 else config.num_return_sequences
         # The last id of a sequence is never read.
         cache = self.model.new_cache(new.states, new.mask, beams=beams, max_length=self.max_length - 1)
-        search = BeamGroups if config.num_beams > 1 else TokenSearch
+        search = BeamSearch if config.num_beams > 1 else TokenSearch
         return cache, search(config, self.max_length, new.limits(config, self.max_length))
 
     def step(self) -> None:
@@ -146,7 +146,7 @@ class DecodingBatch:
 
     def active(self) -> list[bool]:
         """True for each article whose result may still change. The host waits for the device."""
-        return self.search.active.tolist()
+        return self.search.active[:, 0].tolist()
 
     def results(self, places: list[int]) -> tuple[list[int], Hypotheses]:
         """The numbers and the sequences (M, N, …) of the articles in these places (M)."""
@@ -158,9 +158,21 @@ class DecodingBatch:
         logits = self.model.decode(self.search.last_ids, self.cache).flatten(0, 1)
         has_beams = self.config.num_beams > 1
         scores = logits.log_softmax(dim=1, dtype=torch.float32) if has_beams else logits.float()
-        parents = self.search.step(scores, self.rules, shortest, longest, self.hooks.kept)
+        parents = self.search.step(self._after_rules(scores, shortest, longest))
         if parents is not None:
             self.cache.reorder(parents)
+
+    def _after_rules(self, scores: Tensor, shortest: int, longest: int) -> Tensor:
+        """Scores (R, V) after all rules; tight bounds on the hypotheses' lengths save computation."""
+        tokens = self.search.tokens
+        each = self.search.lengths, self.search.limits
+        lengths, limits = (values.repeat_interleave(tokens.shape[1], dim=0) for values in each)
+        prefixes = Prefixes(tokens[:, :, :longest].flatten(0, 1), lengths, shortest, longest, limits)
+        for rule in self.rules:
+            scores = rule(prefixes, scores)
+        if self.hooks.kept is not None:
+            self.hooks.kept.append(scores)
+        return scores
 
     def _set_ids(self, ids: Tensor | None) -> None:
         self.ids = ids

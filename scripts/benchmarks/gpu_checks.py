@@ -28,10 +28,10 @@ from bart.errors import InputError, naming
 from bart.files import write_json
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks.measuring import MODES_ON_CUDA
+from scripts.benchmarks.throughput import LOG_EVERY, measure, new_folder, training_metrics
 from utils.app.cli import option, parse_dataclass
 from utils.app.machine import ROOT, environment
 from utils.app.tables import markdown_table
-from utils.benchmark import LOG_EVERY, measure, new_folder, training_metrics
 
 COLUMNS = {
     "name": "check", "result": "result", "rate": "figure", "unit": "", "peer_rate": "peer", "peer": "",
@@ -42,8 +42,7 @@ COLUMNS = {
 # Options of fine-tuning runs of a tiny model.
 FINE_TUNING = {
     "fp32": "", "tf32": "--tf32", "bf16": "--bf16", "fp16": "--fp16",
-    "bf16 O2": "--bf16 --amp_level O2", "bf16 O3": "--bf16 --amp_level O3",
-    "fp16 O0": "--fp16 --amp_level O0", "fp16 O2": "--fp16 --amp_level O2", "fp16 O3": "--fp16 --amp_level O3",
+    "bf16 O2": "--bf16 --amp_level O2", "fp16 O0": "--fp16 --amp_level O0", "fp16 O2": "--fp16 --amp_level O2",
     **{name: f"--bf16 --optimizer {name}" for name in "fused_adam lamb fused_lamb adafactor sgd".split()},
     "fused_lamb fp16 O2": "--fp16 --amp_level O2 --optimizer fused_lamb",
     "activation checkpointing": "--bf16 --activation_checkpointing",
@@ -116,7 +115,7 @@ def fine_tuning_checks(on_gpu: bool) -> list[Check]:
         # Examples are cut to one length, so that all steps need the same memory.
         options += " --max_source_length 32 --max_target_length 4 --max_steps 200 --log_every_n_steps 20"
         checks.append(Check(f"memory {precision}", f"{learning} {options}", constant, 3, gpus))
-    for level in ("O1", "O2", "O3"):
+    for level in ("O1", "O2"):
         command = f'{tune} "$OUT/run" {scratch} --gpus {int(on_gpu)} --bf16 --amp_level {level} --eval_beams 2'
         checks.append(Check(f"beams in validation {level}", command, trained, 3))
     base = f'{tune} "$OUT/first" {scratch} --gpus {int(on_gpu)}'
@@ -171,7 +170,7 @@ def published_checks(on_gpu: bool) -> list[Check]:
                 {device}"""
         checks.append(Check(f"pretraining {network} {length}", command, partial(trained, published=rate)))
     longer = r"\1 " * 40  # contexts of several windows, so that nearly all of these are full
-    command = f"""python -m utils.corpora.sample_tasks --output_dir "$OUT/data" --n_train 400 --n_val 16 --n_test 1 &&
+    command = f"""python -m utils.corpora.sample_corpus --output_dir "$OUT/data" --n_train 400 --n_val 16 --n_test 1 &&
         sed -E -i.once 's/"context": "(.*)", "answers"/"context": "{longer}", "answers"/' \\
             "$OUT"/data/questions/*.jsonl &&
         python "$ROOT/finetune.py" --task question_answering --do_train --data_dir "$OUT/data/questions" \\

@@ -16,7 +16,7 @@ JOINS_AND_LEAVES = {"next_sources", "rows_of", "of", "join", "results", "_articl
 BEGINS = {"__init__", "rules_for", "bad_words", "<listcomp>"}
 
 
-@pytest.mark.parametrize("names", [["groups", "rules"], pytest.param([*METHODS], marks=pytest.mark.slow)], ids=str)
+@pytest.mark.parametrize("names", [["beams", "rules"], pytest.param([*METHODS], marks=pytest.mark.slow)], ids=str)
 def test_no_step_waits(names: list[str]) -> None:
     assert waits_in_steps(tiny(), [METHODS[name] for name in names]) == [{}] * 3 * len(names)
 

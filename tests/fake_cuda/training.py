@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from pytorch_lightning.plugins.precision import HalfPrecision, MixedPrecision, Precision
+from pytorch_lightning.plugins.precision import Precision
 from torch import Tensor
 from torch.optim import Optimizer
 
@@ -21,7 +21,7 @@ from utils.data.batches import Batch
 from utils.training.module import TrainingModule
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import HardwareOptions
-from utils.training.precision import half_dtype, is_half_throughout, keeps_master_weights, trainer_precision
+from utils.training.precision import half_dtype, keeps_master_weights, trainer_precision
 
 # Precision, level and optimizer.
 Mix = tuple[str, str, str]
@@ -31,16 +31,12 @@ MIXES: tuple[Mix, ...] = (
     ("fp16", "O1", "adamw"),
     ("fp16", "O2", "adamw"),
     ("fp16", "O1", "lamb"),
-    ("fp16", "O1", "adafactor"),
-    ("fp16", "O2", "adafactor"),
     ("fp16", "O1", "sgd"),
     ("fp16", "O2", "sgd"),
     ("bf16", "O1", "lamb"),
     ("bf16", "O1", "adafactor"),
     ("bf16", "O1", "sgd"),
     ("bf16", "O2", "lamb"),
-    ("bf16", "O3", "adamw"),
-    ("fp16", "O3", "adafactor"),
 )
 # What a loss might do by mistake, and what is said of it.
 PLANTED: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
@@ -81,7 +77,7 @@ class _Stepper:
     def __init__(self, module: _Module) -> None:
         hardware, options = module.plan.hardware, module.plan.optimisation
         arguments = trainer_precision(hardware)
-        self.plugin: Precision = arguments["plugins"][0] if "plugins" in arguments else _plugin(arguments["precision"])
+        self.plugin: Precision = arguments["plugins"][0] if "plugins" in arguments else Precision()
         self.plugin._after_closure = lambda _, optimizer: module.on_before_optimizer_step(optimizer)
         self.module = module
         self.optimizer: Optimizer = build_optimizer(module.model, options, hardware)
@@ -92,19 +88,13 @@ class _Stepper:
         self.plugin.optimizer_step(self.optimizer, model=self.module, closure=lambda: None)
 
 
-def _plugin(name: Any) -> Precision:
-    if name == "32-true":
-        return Precision()
-    return HalfPrecision(name) if name.endswith("-true") else MixedPrecision(name, "cuda")
-
-
 def _on_device(module: TrainingModule, batches: list[Batch], mix: Mix) -> tuple[_Module, list[Batch]]:
     """The module and its batches on the device, in a `fake` mode."""
     half, level, name = mix
     hardware = HardwareOptions(gpus=1, amp_level=level, **({} if half == "fp32" else {half: True}))
     options = replace(module.plan.optimisation, optimizer=name, adam_epsilon=None, nvlamb=False)
-    pure = keeps_master_weights(hardware) or is_half_throughout(hardware)
-    loaded = replace(module.loaded, model=on_device(module.model, half_dtype(hardware) if pure else None))
+    dtype = half_dtype(hardware) if keeps_master_weights(hardware) else None
+    loaded = replace(module.loaded, model=on_device(module.model, dtype))
     loaded.model.compute_with(CudaBackend(leaves_out_padding=True))
     plan = replace(module.plan, hardware=hardware, optimisation=options)
     ours = _Module(module.task, loaded, plan, 100, 1)

@@ -1,27 +1,23 @@
 """Generated ids equal those of transformers over a grid of options, on tiny random BARTs that stop at different steps.
 
 Both networks run in double precision, so that no choice depends on rounding; both round logits to fp32 and go on in
-that. Beam groups, which transformers 5 no longer has, are compared with a recording (see record_diverse_beams.py).
+that.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
 from torch import Tensor
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.generation import GenerationConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
-from tests.bart.rounding import rounding
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -30,7 +26,6 @@ pytestmark = [
 ]
 
 PAD, EOS, VOCAB = 1, 2, 97
-FIXTURES = Path(__file__).parent / "fixtures"
 
 CONFIG: dict[str, Any] = {
     "vocab_size": VOCAB,
@@ -242,36 +237,3 @@ def test_a_generation_config_may_be_given_as_there(pairs: list[Pair]):
         got = ours.generate(ids, attention_mask=mask, generation_config=given, length_penalty=0.5)
         assert torch.equal(got, expected)
     assert ours.generation_config.num_beams == 1
-
-
-def recorded() -> dict[str, Any]:
-    return json.loads((FIXTURES / "diverse_beams.json").read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
-def recorded_model() -> BartForConditionalGeneration:
-    model = BartForConditionalGeneration(BartConfig(**recorded()["config"])).double().eval()
-    model.load_state_dict(load_file(FIXTURES / "diverse_beams.safetensors"), strict=False)
-    return model
-
-
-@pytest.fixture(scope="module")
-def error_of_logits(recorded_model: BartForConditionalGeneration) -> float:
-    """How much logits may differ from ours, because the recording was made in fp32."""
-    ids, sequences = torch.tensor(recorded()["input_ids"]), torch.tensor(recorded()["cases"][0]["sequences"])
-    sources = ids.repeat_interleave(len(sequences) // len(ids), dim=0)
-    return rounding(recorded_model, lambda model: model(sources, decoder_input_ids=sequences).logits)
-
-
-@pytest.mark.parametrize("case", recorded()["cases"], ids=range(len(recorded()["cases"])))
-def test_diverse_beams(recorded_model: BartForConditionalGeneration, error_of_logits: float, case: dict[str, Any]):
-    ids = torch.tensor(recorded()["input_ids"])
-    got = recorded_model.generate(ids, return_dict_in_generate=True, output_scores=True, **case["options"])
-    assert got.sequences.tolist() == case["sequences"]
-    bound = 2 * error_of_logits * len(got.scores)  # of a sum of log-probabilities
-    torch.testing.assert_close(got.sequences_scores, torch.tensor(case["sequences_scores"]), atol=bound, rtol=0)
-    assert bound < 0.01
-
-
-def test_the_recording_holds_different_lengths():
-    assert len(set().union(*(lengths(torch.tensor(case["sequences"])) for case in recorded()["cases"]))) >= 8

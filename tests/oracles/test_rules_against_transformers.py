@@ -14,7 +14,6 @@ from bart.generation.rules import (
     Prefixes,
     Rule,
     bad_words,
-    diversity_penalties,
     encoder_no_repeat_ngram,
     forced_token,
     min_length,
@@ -104,9 +103,3 @@ def test_a_bad_word_may_begin_with_the_very_first_id():
     """As transformers 5.23 has it; 5.17 wanted one id more in front."""
     scores = bad_words([[2, 4], [9, 2, 4]], CPU)(rows_of_one_length(torch.tensor([[2]])), torch.zeros(1, VOCAB))
     assert scores.isinf().nonzero().tolist() == [[0, 4]]
-
-
-def test_diversity_penalty_counts_how_often_earlier_groups_chose_a_token():
-    penalties = diversity_penalties(torch.tensor([[4, 4, 6], [0, 1, 2]]), 0.5, 8)
-    assert penalties.tolist() == [[0, 0, 0, 0, 1, 0, 0.5, 0], [0.5, 0.5, 0.5, 0, 0, 0, 0, 0]]
-    assert not diversity_penalties(torch.zeros(2, 0, dtype=torch.long), 0.5, 8).any()

@@ -14,7 +14,8 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.data.options import Place
 from utils.data.squad import Question
 from utils.models.loading import LoadedModel
-from utils.tasks.question_answering import QuestionAnswering, QuestionAnsweringOptions, WindowOptions
+from utils.tasks.options import QuestionAnsweringOptions, WindowOptions
+from utils.tasks.question_answering import QuestionAnswering
 from utils.tasks.tagging import Sentence, Tagging
 
 Tokenizer = BartTokenizer | BertTokenizer

@@ -32,14 +32,17 @@ _NEGATIVE_POWER = re.compile(r"-[\d.]+[eE][+-]?\d+")  # such as -1e-3, which arg
 _ELSEWHERE = {
     "affinity": "torchrun --numa-binding=node binds processes to cores",
     "allreduce_post_accumulation_half_precision": "leave it off: gradients are averaged in fp32",
+    **dict.fromkeys(("num_beam_groups", "diversity_penalty"), "leave it off; --do_sample draws other sequences"),
     **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "finetune.py --distill sft does it"),
     "load_model_weights_only": "--model_name_or_path CHECKPOINT starts from weights alone",
     "local_rank": "leave it off: torchrun tells each process its rank",
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
+    "picture": "leave it off: python -m utils.corpora.inspect prints counts and lengths alone",
     "pre_ln": 'the model\'s config says it, "pre_ln": true in the file of --config_path',
     "profile": "nsys profile python finetune.py ... traces a run",
     **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates the one pair of its data"),
+    "url_lists": "leave it off: the published lists of abisee/cnn-dailymail are downloaded",
     "sync_timeout": "leave it off: processes wait for each other",
 }
 _URL = re.compile(r"\s*([^/\s]+://|hub:)", re.IGNORECASE)  # as a path it would be a folder here, such as ./s3:/bucket
@@ -262,6 +265,7 @@ def parse_dataclass(
     prog: str | None = None,
     parts: Mapping[str, type] | None = None,
     defaults: Mapping[str, Any] | None = None,
+    of_tasks: Mapping[str, Sequence[type]] = types.MappingProxyType({}),
 ) -> Arguments:
     """Read a dataclass of `option` fields from a command line, and from a YAML file where it has an option `config`.
 
@@ -275,6 +279,7 @@ def parse_dataclass(
         prog: what to call the program, where the command that the user typed is not enough.
         parts: field -> dataclass, for parts that depend on the task.
         defaults: option -> what this program has in place of the default of the field.
+        of_tasks: the dataclasses of each value of --task, for --help, which shows them all.
 
     Raises:
         InputError: the YAML file, or what the dataclasses themselves check.
@@ -311,6 +316,8 @@ def parse_dataclass(
         group = parser if section == "options" else parser.add_argument_group(section)
         for each in members:
             each.add_to(group, stored.get(each.name, each.default))
+    if {"-h", "--help"} & {*argv}:
+        parser.epilog = _help_of_tasks(of_tasks, {name: each.limits["help"] for name, each in options.items()})
     values = _parse(parser, argv, [f"--{name}" for each in options.values() for name in each.names])
     for name in stored.keys() & values.keys():
         if values[name] != stored[name]:
@@ -320,6 +327,31 @@ def parse_dataclass(
                 file=sys.stderr,
             )
     return _build(cls, parts or {}, values)
+
+
+def _help_of_tasks(of_tasks: Mapping[str, Sequence[type]], shown: Mapping[str, str]) -> str:
+    """The part of --help about the options of other tasks; those of the same tasks stand together.
+
+    Args:
+        shown: help texts of the options that stand in other parts.
+    """
+    tasks: dict[tuple[str, str], list[str]] = {}
+    made: dict[tuple[str, str], _Option] = {}
+    for task, kinds in of_tasks.items():
+        for field, annotation in (pair for kind in kinds for fields in option_groups(kind, {}) for pair in fields):
+            key = field.name, field.metadata["help"]
+            if shown.get(field.name) != field.metadata["help"]:
+                tasks.setdefault(key, []).append(task)
+                made[key] = _Option.of(field, annotation)
+    sections = []
+    for names in dict.fromkeys(map(tuple, tasks.values())):
+        parser = _Parser(usage=argparse.SUPPRESS, add_help=False)
+        group = parser.add_argument_group(f"with --task {' or '.join(names)}")
+        for key, each in made.items():
+            if tuple(tasks[key]) == names:
+                each.add_to(group, each.default)
+        sections.append(parser.format_help())
+    return "\n".join(sections)
 
 
 def option_groups(cls: type, parts: Mapping[str, type]) -> Iterator[list[tuple[dataclasses.Field[Any], Any]]]:

@@ -22,8 +22,8 @@ from pyarrow import parquet
 from bart.errors import InputError
 from bart.files import as_named
 from utils.app.errors import brief
+from utils.data.options import TEXT_FILES
 
-KINDS = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")
 PIECE = 1 << 24  # bytes of a file that are a piece, at least
 NOT_UTF8, NOT_JSON, NEAR_EMPTY = "not UTF-8", "not JSON", "near-empty"
 _EMPTY_LINE = re.compile(r"\n[^\S\n]*\n")
@@ -93,9 +93,11 @@ def find_files(option: str, places: Sequence[str]) -> list[Path]:
         except OSError as error:
             raise InputError(f"--{option} {place}: cannot be read ({brief(error)})") from None
         if not inner:
-            raise InputError(f"--{option} {place}: no file in this folder ends in {', '.join(KINDS)}")
+            raise InputError(f"--{option} {place}: no file in this folder ends in {', '.join(TEXT_FILES)}")
         if not all(map(_kind_of, inner)):
-            raise InputError(f"--{option} {place}: not a known kind of file; it takes {', '.join(KINDS)}, and folders")
+            raise InputError(
+                f"--{option} {place}: not a known kind of file; it takes {', '.join(TEXT_FILES)}, and folders"
+            )
         files |= inner
     return sorted(files)
 
@@ -117,7 +119,7 @@ def _files_in(folder: Path, seen: set[Path]) -> Iterator[Path]:
 
 
 def _kind_of(path: Path) -> str | None:
-    return next((kind for kind in KINDS if path.name.lower().endswith(kind)), None)
+    return next((kind for kind in TEXT_FILES if path.name.lower().endswith(kind)), None)
 
 
 def pieces_of(path: Path, text_field: str, held_out: bool = False) -> list[Piece]:

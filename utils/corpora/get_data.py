@@ -23,34 +23,29 @@ from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import is_made, making
 from utils.corpora.sample_corpus import write_sample_corpus
-from utils.corpora.stories import parse_story, read_archive, read_url_list, story_name, strip_dateline
+from utils.corpora.stories import parse_story, story_name, strip_dateline, unpack
+from utils.data.columns import Record
 from utils.data.parallel_text import SIDES
 from utils.data.published import load_from_hub, opening
 from utils.data.splits import SPLITS
-from utils.data.tables import Row, TableReader, open_dataset
+from utils.data.tables import Row, pairs_in
 
 logger = logging.getLogger("utils.corpora.get_data")
 
 # Examples of train, val and test, as published; and the places of the sets on the Hub.
 PUBLISHED_SIZES = {"cnn_dm": (287_113, 13_368, 11_490), "xsum": (204_045, 11_332, 11_334)}
-ON_HUB = {"cnn_dm": "abisee/cnn_dailymail:3.0.0", "xsum": "EdinburghNLP/xsum"}
-CONVERTED = "@refs/convert/parquet"  # where the Hub keeps Parquet files that it makes of sets in other formats
-STORY_FILES = ("cnn_stories", "dailymail_stories", "url_lists")  # options that name the files of --sources stories
-# The sets that an option is for.
-USERS = {**dict.fromkeys(("sources", *STORY_FILES, "datelines"), ("cnn_dm",)), "allow_other_sizes": ("cnn_dm", "xsum")}
+# XSum is a program there; the branch has the Parquet files that the Hub made of it.
+ON_HUB = {"cnn_dm": "abisee/cnn_dailymail:3.0.0", "xsum": "EdinburghNLP/xsum@refs/convert/parquet"}
+STORIES = ("cnn_stories", "dailymail_stories")  # options that name the archives of --sources stories
 SETS = (*PUBLISHED_SIZES, "sample")
 # The last commit of the Hub's repository that had the archives of stories, and the commit of the lists of URLs.
 ARCHIVES = "hf://datasets/abisee/cnn_dailymail@11343c3752184397d56efc19a8a7cceb68089318/data"
 URL_LISTS = "https://raw.githubusercontent.com/abisee/cnn-dailymail/b15ad0a2db0d407a84b8ca9b5731e1f1c4bd24b9/url_lists"
 # SHA-256, from the Hub's metadata of cnn_dailymail.
 PUBLISHED = {
-    "cnn_stories.tgz": "e8fbc0027e54e0a916abd9c969eb35f708ed1467d7ef4e3b17a56739d65cb200",
-    "dailymail_stories.tgz": "ad69010002210b7c406718248ee66e65868b9f6820f163aa966369878d14147e",
-    "all_train.txt": "a5cee49f3a6c862c26ce29308236d2a99625ab6c86a43be22d5206b2790d8029",
-    "all_val.txt": "81887e982b045083409c6ee838aede8ff4b97291605bcfb21bffc456a16991db",
-    "all_test.txt": "c4f5efb5ec2126430a5c156efbd13d0e9c4cb490169e552c38b4a51981a009bd",
+    "cnn_stories": "e8fbc0027e54e0a916abd9c969eb35f708ed1467d7ef4e3b17a56739d65cb200",
+    "dailymail_stories": "ad69010002210b7c406718248ee66e65868b9f6820f163aa966369878d14147e",
 }
-
 
 url_option = partial(option, metavar="FILE_OR_URL", reaches=bool)
 
@@ -67,27 +62,23 @@ class GetDataOptions:
     )
     cnn_stories: str = url_option(f"{ARCHIVES}/cnn_stories.tgz", help="archive of CNN's stories")
     dailymail_stories: str = url_option(f"{ARCHIVES}/dailymail_stories.tgz", help="archive of the Daily Mail's stories")
-    url_lists: str = url_option(
-        URL_LISTS, metavar="FOLDER_OR_URL", help="where all_train.txt, all_val.txt and all_test.txt are"
-    )
     datelines: str = option(
         "keep", choices=("keep", "strip"), help="whether articles of CNN-DM keep a dateline such as `(CNN) -- `"
     )
-    allow_other_sizes: bool = option(
-        False, help="take a set whose sizes, archives or URL lists are not the published ones"
-    )
+    allow_other_sizes: bool = option(False, help="take a set whose sizes or archives are not the published ones")
 
     def __post_init__(self) -> None:
         """Refuse options that do nothing."""
-        given = {field.name: value for field in fields(self) if (value := getattr(self, field.name)) != field.default}
-        for name, users in USERS.items():
-            if name in given and not {*users} & {*self.sets}:
+        for field in fields(self)[1:]:
+            users = ("cnn_dm", "xsum") if field.name == "allow_other_sizes" else ("cnn_dm",)
+            if getattr(self, field.name) == field.default:
+                continue
+            if not {*users} & {*self.sets}:
                 raise InputError(
-                    f"--{name} is of use with {' and '.join(users)} only, not with {' and '.join(self.sets)}"
+                    f"--{field.name} is of use with {' and '.join(users)} only, not with {' and '.join(self.sets)}"
                 )
-        for name in STORY_FILES:
-            if name in given and self.sources != "stories":
-                raise InputError(f"--{name} {given[name]}: is of use with --sources stories only")
+            if field.name in STORIES and self.sources != "stories":
+                raise InputError(f"--{field.name}: is of use with --sources stories only")
 
     @cached_property
     def folder(self) -> Path:
@@ -124,20 +115,21 @@ def get_set(name: str, options: GetDataOptions) -> None:
         return
     facts: dict[str, Any] = {"set": name}
     if name == "cnn_dm":
-        facts |= {option: getattr(options, option) for option in ("sources", *STORY_FILES, "datelines")}
+        facts |= {option: getattr(options, option) for option in ("sources", *STORIES, "datelines")}
     if is_made(folder, facts):
         return
-    of_stories = name == "cnn_dm" and options.sources == "stories"
-    strips = name == "cnn_dm" and options.datelines == "strip"
     with making(folder, facts) as data:
         data.facts["allow_other_sizes"] = options.allow_other_sizes
-        if of_stories:
+        if of_stories := facts.get("sources") == "stories":
             rows = _stories(options, data.folder)
         else:
-            splits, data.facts["from"] = _load_from_hub(name)
+            with opening(f"{ON_HUB[name]} on the Hub"):
+                splits, data.facts["from"] = load_from_hub(ON_HUB[name])
             rows = _rows_on_hub(name, splits, options)
         for split, row in rows:
-            data.add(split, replace(row, source=strip_dateline(row.source)) if strips else row)
+            if facts.get("datelines") == "strip":
+                row = replace(row, source=strip_dateline(row.source))
+            data.add(split, row)
         if of_stories:
             for split, count in data.written.items():
                 # The lists also name stories without article or highlights, which were never counted as examples.
@@ -152,78 +144,55 @@ def _check_size(name: str, split: str, count: int, unit: str, options: GetDataOp
         )
 
 
-def _load_from_hub(name: str) -> tuple[Mapping[str, Any], str]:
-    from huggingface_hub import HfApi
-
-    place = ON_HUB[name]
-    with opening(f"{place} on the Hub"):
-        files = HfApi().list_repo_files(place.partition(":")[0], repo_type="dataset")
-    if not any(file.endswith(".parquet") for file in files):
-        place += CONVERTED
-    with opening(f"{place} on the Hub"):
-        return load_from_hub(place, streaming=False)
-
-
 def _rows_on_hub(name: str, splits: Mapping[str, Any], options: GetDataOptions) -> Iterator[tuple[str, Row]]:
     for split in SPLITS:
         if split not in splits:
             raise InputError(f"{name} on the Hub: no {split} split; there are {', '.join(splits)}")
         _check_size(name, split, len(splits[split]), "rows on the Hub", options)
     for split in SPLITS:
-        rows = TableReader(open_dataset(splits[split].to_iterable_dataset(), f"{name} {split}")).rows()
+        records = (Record(str(number), values) for number, values in enumerate(splits[split], 1))
+        rows = pairs_in(records, (None, None), f"{name} {split}")
         for row in progress(f"{name} {split}", len(splits[split]), "rows", rows):
             yield split, row
 
 
-def _published_file(name: str, option: str, place: str, options: GetDataOptions) -> Path:
-    """A file here, or one that is downloaded unless it was before.
-
-    Raises:
-        InputError: it is missing; or it is not the published one, and --allow_other_sizes is not given.
+def _downloaded(name: str, place: str) -> Path:
+    """A file here, or one that is downloaded unless it was before; an InputError, which begins with the name, if it is
+    missing.
     """
     from datasets import DownloadManager
 
-    with opening(f"--{option}: {place}"):
+    with opening(f"{name}: {place}"):
         try:
-            path = Path(DownloadManager().download(os.path.expanduser(place)))
+            return Path(DownloadManager().download(os.path.expanduser(place)))
         except FileNotFoundError:  # also where a server cannot be reached
-            raise InputError(f"--{option}: {place} cannot be found or reached") from None
-    if options.allow_other_sizes:
-        return path
-    digest = sha256_of(path)
-    if digest != PUBLISHED[name]:
-        hint = ", and a download is made anew once this file is deleted" if "://" in place else ""
-        raise InputError(
-            f"--{option}: {path} has SHA-256 {digest}, the published {name} has {PUBLISHED[name]}; "
-            f"--allow_other_sizes takes it as it is{hint}"
-        )
-    return path
+            raise InputError(f"{name}: {place} cannot be found or reached") from None
 
 
 def _stories(options: GetDataOptions, folder: Path) -> Iterator[tuple[str, Row]]:
-    """The stories of the archives, in the order of the URL lists.
+    """The stories of the archives, which are unpacked into the folder first, in the order of the URL lists.
 
-    They go to a nameless file in the folder first. Memory holds only where in it each story lies.
+    Raises:
+        InputError: an archive or a list is missing; an archive is not the published one, and --allow_other_sizes is not
+            given.
     """
-    urls, places = {}, {}
-    for split in SPLITS:
-        name = f"all_{split}.txt"
-        place = f"{options.url_lists.rstrip('/')}/{name}"
-        urls[split] = read_url_list(_published_file(name, "url_lists", place, options))
-    wanted = {story_name(url) for split in SPLITS for url in urls[split]}
-    with tempfile.TemporaryFile(dir=folder) as spool:
-        for option in ("cnn_stories", "dailymail_stories"):
-            path = _published_file(f"{option}.tgz", option, getattr(options, option), options)
-            logger.info("reading %s", path)
-            for name, content in progress(f"reading {path.name}", None, "stories", read_archive(path, wanted)):
-                places[name] = spool.tell(), len(content)
-                spool.write(content)
+    lists = {split: _downloaded("the list of URLs", f"{URL_LISTS}/all_{split}.txt") for split in SPLITS}
+    with tempfile.TemporaryDirectory(dir=folder) as unpacked:
+        for option in STORIES:
+            path = _downloaded(f"--{option}", getattr(options, option))
+            if not options.allow_other_sizes and (digest := sha256_of(path)) != PUBLISHED[option]:
+                raise InputError(
+                    f"--{option}: {path} has SHA-256 {digest}, the published one {PUBLISHED[option]}; "
+                    "--allow_other_sizes takes it as it is"
+                )
+            logger.info("unpacking %s", path)
+            unpack(path, Path(unpacked))
+        stories = {path.name: path for path in Path(unpacked).rglob("*.story")}
         for split in SPLITS:
-            for url in progress(f"cnn_dm {split}", len(urls[split]), "stories", urls[split]):
-                row = Row(url, fault="no story in the archives")
-                if place := places.get(story_name(url)):
-                    spool.seek(place[0])
-                    row = _story_row(url, spool.read(place[1]))
+            urls = lists[split].read_text().split()
+            for url in progress(f"cnn_dm {split}", len(urls), "stories", urls):
+                story = stories.get(story_name(url))
+                row = _story_row(url, story.read_bytes()) if story else Row(url, fault="no story in the archives")
                 yield split, row
 
 

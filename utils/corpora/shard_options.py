@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from bart.errors import InputError
 from utils.app.cli import option
-from utils.corpora.documents import KINDS
+from utils.corpora.documents import TEXT_FILES
 from utils.data.shard_format import DENOISING, MLM_NSP, SPECIAL
 
 WORK = ".work"  # a folder beside the shards, until they are whole
@@ -22,7 +22,9 @@ MOST_EXAMPLES, LEAST_SHARDS = 1 << 16, 8  # of a file, and of a bin, unless --sh
 class MakeShardsOptions:
     """The command line."""
 
-    input: tuple[str, ...] = option(metavar="PATH", help=f"files of text ({', '.join(KINDS)}), and folders of them")
+    input: tuple[str, ...] = option(
+        metavar="PATH", help=f"files of text ({', '.join(TEXT_FILES)}), and folders of them"
+    )
     tokenizer: str = option(metavar="NAME", help="folder of a vocabulary, or Hub name")
     output: Path = option(metavar="DIR", help="folder for the shards, made if need be")
     task: str = option(

@@ -6,17 +6,15 @@ tokenisation: a full stop that a line lacks is put directly after its last lette
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import re
 import tarfile
 import zlib
-from collections.abc import Container, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from bart.errors import InputError
-from utils.text.lines import read_lines
 
-LARGEST_STORY = 1 << 24  # bytes; published ones have less than a hundredth of it
 _MARKER = "@highlight"
 # A line that ends in one of these gets no full stop.
 _SENTENCE_ENDS = (".", "!", "?", "'", "`", '"', "\u2019", "\u201d", ")")
@@ -68,28 +66,14 @@ def story_name(url: str) -> str:
     return f"{hashlib.sha1(url.encode()).hexdigest()}.story"
 
 
-def read_url_list(path: Path) -> list[str]:
-    """The URLs of a split, one a line; blank lines do not count."""
-    return [line.strip() for line in read_lines(path, blank=True) if line.strip()]
-
-
-def read_archive(path: Path, wanted: Container[str]) -> Iterator[tuple[str, bytes]]:
-    """Read files of a `.tgz` one at a time, each as its name without folders and its bytes. None is unpacked.
-
-    Args:
-        wanted: the names of the files to read.
+def unpack(path: Path, folder: Path) -> None:
+    """Unpack a `.tgz` of stories into a folder, and nothing outside it.
 
     Raises:
-        InputError: the file is no such archive, or a damaged one, or holds a file too large for a story.
+        InputError: the file is no such archive, or a damaged one.
     """
     try:
         with tarfile.open(path, "r:gz") as archive:
-            while (member := archive.next()) is not None:
-                archive.members.clear()  # the list of a large archive takes gigabytes
-                name = PurePosixPath(member.name).name
-                if member.isfile() and name in wanted:
-                    if member.size > LARGEST_STORY:
-                        raise InputError(f"{path}: {name} has {member.size} bytes; allowed: at most {LARGEST_STORY}")
-                    yield name, archive.extractfile(member).read()
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+            archive.extractall(folder, filter="data")
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{path}: not a whole .tgz archive ({error})") from None

@@ -6,50 +6,21 @@ import hashlib
 import logging
 import shutil
 from contextlib import suppress
-from dataclasses import dataclass
 from glob import escape
 from pathlib import Path
 
 from bart.errors import InputError
 from bart.files import as_named
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.app.cli import changeable, option
 from utils.app.output_files import file_digest
-from utils.corpora.documents import KINDS, PIECE, find_files
+from utils.corpora.documents import PIECE, find_files
 from utils.corpora.make_shards import make_shards
 from utils.corpora.shard_options import WORK, MakeShardsOptions
+from utils.data.options import SHARDS_VAL_RATIO, ShardOptions
 from utils.data.shard_format import FORMAT, MANIFEST, TOKENIZER
 from utils.data.token_cache import KEPT, alone, cache_folder, mark_as_used, remove_unused
 
 logger = logging.getLogger(__name__)
-VAL_RATIO = 0.01  # --val_ratio
-
-
-@dataclass(frozen=True)
-class ShardOptions:
-    """Where shards are, or text, and what shards are made of it."""
-
-    data_dir: str = option(
-        section="data",
-        help="directory of shards, which utils.corpora.make_shards makes; or text, of which they are made once: a file "
-        f"({', '.join(KINDS)}), or a folder of such",
-        on_resume="by_content",
-    )
-    val_ratio: float | None = option(
-        None,
-        above=0,
-        most=0.5,
-        help=f"share of the documents of text that is held out, one at least; by default {VAL_RATIO:g}",
-        on_resume="by_content",
-    )
-    text_field: str | None = option(
-        None, help="field of JSON Lines and Parquet that holds a document; by default text", on_resume="by_content"
-    )
-    cache_dir: str | None = changeable(
-        None,
-        help="folder for the shards of text; by default .cache beside the text or, where that cannot be written, "
-        "~/.cache/bart-pytorch",
-    )
 
 
 def is_text(data_dir: str) -> bool:
@@ -73,7 +44,11 @@ def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: 
         InputError: there are no files of text, or too few documents; or the cache cannot be written.
         RunError: the disk is full.
     """
-    data_dir, val_ratio, text_field = options.data_dir, options.val_ratio or VAL_RATIO, options.text_field or "text"
+    data_dir, val_ratio, text_field = (
+        options.data_dir,
+        options.val_ratio or SHARDS_VAL_RATIO,
+        options.text_field or "text",
+    )
     place = as_named(data_dir)
     files = find_files("data_dir", [data_dir])
     contents = [(str(file.relative_to(place.parent)), file_digest(file)) for file in files]

@@ -22,7 +22,7 @@ from utils.app.cli import option, parse_dataclass
 from utils.app.output_files import writable_folder
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import building
-from utils.corpora.documents import KINDS, find_files, pieces_of, read_documents
+from utils.corpora.documents import TEXT_FILES, find_files, pieces_of, read_documents
 from utils.data.parallel_text import read_pairs
 from utils.text.lines import reference_texts
 
@@ -34,7 +34,9 @@ class TrainTokenizerOptions:
     output_dir: str = option(help="folder for the tokenizer's files, made if need be")
     data_dir: str | None = option(None, help="folder with train.source and train.target")
     input: tuple[str, ...] = option(
-        (), metavar="PATH", help=f"files of raw text ({', '.join(KINDS)}), and folders of them, in place of --data_dir"
+        (),
+        metavar="PATH",
+        help=f"files of raw text ({', '.join(TEXT_FILES)}), and folders of them, in place of --data_dir",
     )
     text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
     max_megabytes: int = option(

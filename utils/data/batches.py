@@ -65,7 +65,7 @@ def pad_ids(rows: Sequence[np.ndarray], pad_token_id: int) -> Inputs:
     return {"input_ids": input_ids, "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long()}
 
 
-@dataclass  # not frozen: for --amp_level O3 Lightning copies it and sets the copy's fields
+@dataclass(frozen=True)
 class Batch:
     """A micro-batch.
 

@@ -11,55 +11,20 @@ drawn from in turn. That also lets numpy compute it for a whole batch at once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import exp
 
 import numpy as np
 
-from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.app.cli import card_option
 from utils.data.draws import before_each, keys_of, part_of, places_of, random_bits, rows_of, shuffle_of, uniform
 from utils.data.noise import Noise
+from utils.data.options import CorruptionOptions
 from utils.data.pairs import Pair
 from utils.data.shard_format import ShardRow
 
 SPACE = "Ġ"  # how byte-level BPE writes the space before a word
 # The purposes of random numbers.
 _SENTENCES, _LENGTHS, _SPANS, _WORDS, _TOKENS, _REPLACED, _REPLACEMENTS, _ROTATED, _BEGINNINGS = range(9)
-
-
-@dataclass(frozen=True)
-class CorruptionOptions:
-    """The share of each kind of noise."""
-
-    mlm_probability: float = card_option(
-        0.3,
-        section="corruption",
-        least=0,
-        most=1,
-        help="share of the tokens that infilling takes: spans of words, each of which becomes one <mask>",
-    )
-    poisson_lambda: float = card_option(
-        3.0, least=0.1, most=100, help="mean length of these spans in words; spans of length 0 insert a <mask>"
-    )
-    permute_sentence_ratio: float = card_option(
-        1.0, least=0, most=1, help="share of an example's sentences that change places"
-    )
-    token_mask_ratio: float = card_option(
-        0.0, least=0, most=1, help="share of the tokens of which each becomes a <mask>"
-    )
-    token_delete_ratio: float = card_option(0.0, least=0, most=1, help="share of the tokens that are deleted")
-    rotate_ratio: float = card_option(0.0, least=0, most=1, help="share of the examples that begin at another token")
-    random_ratio: float = card_option(0.0, least=0, most=1, help="share of the <mask> that become random tokens")
-
-    def __post_init__(self) -> None:
-        shares = self.mlm_probability, self.token_mask_ratio, self.token_delete_ratio
-        if sum(shares) > 1 + 1e-9:
-            raise InputError(
-                "--mlm_probability, --token_mask_ratio and --token_delete_ratio are "
-                f"{', '.join(f'{share:g}' for share in shares)}; allowed: 1 in all, since they take different tokens"
-            )
 
 
 class Corruption(Noise):

@@ -6,35 +6,21 @@ The masks of an example depend on the seed, the epoch, the example's number and 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bart.modeling.loss import IGNORE_INDEX
 from bert.tokenization.tokenization_bert import BertTokenizer
-from utils.app.cli import card_option
 from utils.data.draws import before_each, keys_of, part_of, places_of, random_bits, rows_of, shuffle_of, uniform
 from utils.data.noise import Noise
+from utils.data.options import MaskingOptions
 from utils.data.pairs import Pair
 from utils.data.shard_format import ShardRow
 
 CONTINUES = "##"  # how WordPiece writes a piece within a word
 MASKED, RANDOM = 0.8, 0.1  # of the chosen tokens; the rest stay as they are
 _CHOSEN, _KINDS, _DRAWN = range(3)  # the purposes of random numbers
-
-
-@dataclass(frozen=True)
-class MaskingOptions:
-    """The choice of the tokens that are to be predicted."""
-
-    mlm_probability: float = card_option(
-        0.15, section="masking", above=0, most=1, help="share of an example's tokens, special ones counted"
-    )
-    max_predictions_per_seq: int | None = card_option(
-        None, least=1, help="tokens of an example at most; by default 20 at length 128 and 80 at 512"
-    )
-    whole_word_mask: bool = card_option(False, help="choose words with all their pieces")
 
 
 class Masking(Noise):

@@ -12,6 +12,8 @@ from utils.data.places import KINDS, is_published
 from utils.data.splits import Choice
 from utils.data.table_options import BY_ENDING, InputOptions
 
+TEXT_FILES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")  # of raw text
+SHARDS_VAL_RATIO = 0.01  # --val_ratio of text of which shards are made
 ALL = -1  # the number of examples that stands for all of them
 
 
@@ -29,13 +31,13 @@ class BatchOptions:
         ALL,
         section="data",
         least=-1,
-        help="training examples to use, chosen by a hash of their texts, or the first ones of a stream; -1 for all",
+        help="training examples to use, chosen by a hash of their texts, or the first ones of shards; -1 for all",
     )
     n_val: int = option(
         ALL, least=-1, help="validation examples to use, chosen likewise; -1 for all", on_resume="validation"
     )
     num_workers: int = changeable(
-        2, least=0, most=256, help="loader processes per GPU, one at most for a stream; 0 loads in the training process"
+        2, least=0, most=256, help="loader processes per GPU, one at most for shards; 0 loads in the training process"
     )
     train_batch_size: int = card_option(8, least=1, help="examples per process and micro-batch")
     gradient_accumulation_steps: int = card_option(1, least=1, help="micro-batches per optimizer step")
@@ -82,8 +84,9 @@ class PlaceOptions:
     )
     cache_dir: str | None = changeable(
         None,
-        help="folder for what is made of the data once: token ids, the splits of a file; by default .cache in the data "
-        "directory, beside the file or, where that cannot be written, ~/.cache/bart-pytorch",
+        help="folder for what is made of the data once: token ids, the lines of tables and published sets; by default "
+        ".cache in the data directory, beside the file or, for sets and where that cannot be written, "
+        "~/.cache/bart-pytorch",
     )
     val_ratio: float | None = val_ratio_option()
     tables: InputOptions = part(InputOptions)
@@ -91,6 +94,79 @@ class PlaceOptions:
 
     def __post_init__(self) -> None:
         check_limit("n_test", self.n_test)
+
+
+@dataclass(frozen=True)
+class ShardOptions:
+    """Where shards are, or text, and what shards are made of it."""
+
+    data_dir: str = option(
+        section="data",
+        help="directory of shards, which utils.corpora.make_shards makes; or text, of which they are made once: a file "
+        f"({', '.join(TEXT_FILES)}), or a folder of such",
+        on_resume="by_content",
+    )
+    val_ratio: float | None = option(
+        None,
+        above=0,
+        most=0.5,
+        help=f"share of the documents of text that is held out, one at least; by default {SHARDS_VAL_RATIO:g}",
+        on_resume="by_content",
+    )
+    text_field: str | None = option(
+        None, help="field of JSON Lines and Parquet that holds a document; by default text", on_resume="by_content"
+    )
+    cache_dir: str | None = changeable(
+        None,
+        help="folder for the shards of text; by default .cache beside the text or, where that cannot be written, "
+        "~/.cache/bart-pytorch",
+    )
+
+
+@dataclass(frozen=True)
+class CorruptionOptions:
+    """The share of each kind of noise."""
+
+    mlm_probability: float = card_option(
+        0.3,
+        section="corruption",
+        least=0,
+        most=1,
+        help="share of the tokens that infilling takes: spans of words, each of which becomes one <mask>",
+    )
+    poisson_lambda: float = card_option(
+        3.0, least=0.1, most=100, help="mean length of these spans in words; spans of length 0 insert a <mask>"
+    )
+    permute_sentence_ratio: float = card_option(
+        1.0, least=0, most=1, help="share of an example's sentences that change places"
+    )
+    token_mask_ratio: float = card_option(
+        0.0, least=0, most=1, help="share of the tokens of which each becomes a <mask>"
+    )
+    token_delete_ratio: float = card_option(0.0, least=0, most=1, help="share of the tokens that are deleted")
+    rotate_ratio: float = card_option(0.0, least=0, most=1, help="share of the examples that begin at another token")
+    random_ratio: float = card_option(0.0, least=0, most=1, help="share of the <mask> that become random tokens")
+
+    def __post_init__(self) -> None:
+        shares = self.mlm_probability, self.token_mask_ratio, self.token_delete_ratio
+        if sum(shares) > 1 + 1e-9:
+            raise InputError(
+                "--mlm_probability, --token_mask_ratio and --token_delete_ratio are "
+                f"{', '.join(f'{share:g}' for share in shares)}; allowed: 1 in all, since they take different tokens"
+            )
+
+
+@dataclass(frozen=True)
+class MaskingOptions:
+    """The choice of the tokens that are to be predicted."""
+
+    mlm_probability: float = card_option(
+        0.15, section="masking", above=0, most=1, help="share of an example's tokens, special ones counted"
+    )
+    max_predictions_per_seq: int | None = card_option(
+        None, least=1, help="tokens of an example at most; by default 20 at length 128 and 80 at 512"
+    )
+    whole_word_mask: bool = card_option(False, help="choose words with all their pieces")
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"  # in a directory of shards
 FORMAT = 1  # of the manifest

@@ -1,14 +1,6 @@
-"""BLEU (Papineni et al., 2002) and chrF (Popovic, 2015) by sacrebleu (Post, 2018).
-
-`python -m utils.metrics.bleu PREDICTIONS REFERENCES` scores a file of translations.
-"""
+"""BLEU (Papineni et al., 2002) and chrF (Popovic, 2015) by sacrebleu (Post, 2018)."""
 
 from __future__ import annotations
-
-from utils.app.commands import run_program
-
-if __name__ == "__main__":
-    run_program("utils.metrics.bleu")
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,38 +9,10 @@ from itertools import zip_longest
 import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
-from bart.errors import InputError
-from utils.app.cli import changeable, parse_dataclass, part
+from utils.app.cli import parse_dataclass, part
 from utils.metrics.files import TextFileOptions, print_scores
-from utils.text.lines import reference_texts, references_of
-from utils.text.scripts import warn_of_unspaced
-
-_SPLIT_AT_BLANKS = ("13a", "intl", "none")
-
-
-@dataclass(frozen=True)
-class BleuOptions:
-    """The BLEU that translations are scored by."""
-
-    bleu_tokenize: str = changeable(
-        BLEU.TOKENIZER_DEFAULT,
-        section="scoring",
-        choices=tuple(BLEU.TOKENIZERS),
-        help="sacrebleu's tokenizer for BLEU, which the signature names: zh for Chinese, ja-mecab, ko-mecab, char",
-    )
-
-    def __post_init__(self) -> None:
-        try:
-            BLEU(tokenize=self.bleu_tokenize)
-        except Exception as error:  # of a package that is missing, or of a download
-            reason = " ".join(str(error).split())
-            raise InputError(f"--bleu_tokenize {self.bleu_tokenize}: {reason}") from None
-
-    def warn_of_scripts(self, references: Sequence[str]) -> None:
-        """Warn where whole clauses count as words."""
-        if self.bleu_tokenize in _SPLIT_AT_BLANKS:
-            chosen = f"--bleu_tokenize {self.bleu_tokenize}"
-            warn_of_unspaced(reference_texts(references), chosen, "zh, ja-mecab and char count shorter ones")
+from utils.metrics.options import BleuOptions
+from utils.text.lines import references_of
 
 
 def translation_scores(
@@ -84,17 +48,17 @@ class BleuArguments:
     files: TextFileOptions = part(TextFileOptions)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score translations, one a line or in a column of a table, by BLEU and chrF."
-    args = parse_dataclass(BleuArguments, argv, text)
-    references, texts = args.files.read()
+    args = parse_dataclass(BleuArguments, argv, text, prog)
+    references, systems = args.files.read()
     args.bleu.warn_of_scripts(references)
     metrics = {"bleu": BLEU(tokenize=args.bleu.bleu_tokenize), "chrf": CHRF()}
     streams = _streams(references)
 
     # sacrebleu's own tests of significance take these two steps; it has no public name for them.
-    def counts_of(path: str) -> np.ndarray:
-        parts = [metric._extract_corpus_statistics(texts[path], streams) for metric in metrics.values()]
+    def counts_of(texts: Sequence[str]) -> np.ndarray:
+        parts = [metric._extract_corpus_statistics(texts, streams) for metric in metrics.values()]
         return np.concatenate([np.array(part, dtype=np.float64) for part in parts], axis=1)
 
     def scores_of(sums: np.ndarray) -> dict[str, float]:
@@ -104,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for (name, metric), part in zip(metrics.items(), parts, strict=True)
         }
 
-    counts = [*map(counts_of, args.files.systems)]
+    counts = [*map(counts_of, systems)]
     signatures = {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
     facts = {"examples": len(references), **signatures}
     print_scores(args.files, f"BLEU and chrF on {len(references):,} examples", counts, scores_of, facts)

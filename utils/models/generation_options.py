@@ -76,10 +76,6 @@ class GenerationOptions(DecodingOptions):
         help="most ids after the start token, in place of --eval_max_gen_length"
     )
     min_new_tokens: int | None = decoding_option(help="fewest ids after the start token, in place of --min_length")
-    num_beam_groups: int | None = decoding_option(help="groups of diverse beam search")
-    diversity_penalty: float | None = decoding_option(
-        help="taken off a token's score for each beam of an earlier group that chose it"
-    )
     num_return_sequences: int | None = decoding_option(
         help="sequences of each article; the best one is scored, the others are written beside it"
     )

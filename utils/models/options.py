@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
-from bart.modeling.checkpoint import stored_configs
 from utils.app.cli import card_option, changeable, option, part
-from utils.models.loading import read_config
+
+if TYPE_CHECKING:
+    from bart.configuration.configuration import ModelConfig
 
 SCRATCH = "scratch"  # what --model_name_or_path calls random weights
 DEFAULT_CONFIG = "configs/config.json"
@@ -60,6 +61,9 @@ class WeightsOptions:
 
 def _config_of(options: WeightsOptions | NewModelOptions, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
     """The config of --config_path or, without one, of the weights."""
+    from bart.modeling.checkpoint import stored_configs  # here, because --help needs no torch
+    from utils.models.loading import read_config
+
     if options.config_path is not None:
         return read_config(options.config_path, kinds)
     config = stored_configs(options.model_name_or_path, kinds)[0]

@@ -23,12 +23,13 @@ from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun, format_scores, score_split
 from utils.models.loading import LoadedModel, for_inference
-from utils.recipes import pretraining_arguments
 from utils.recipes.data import as_trained, read_to_score, with_table_prepared
 from utils.recipes.evaluation_arguments import EvalArguments
 from utils.recipes.finetuning_arguments import FinetuneArguments
-from utils.tasks import find_task, task_of
-from utils.tasks.task import Task
+from utils.recipes.pretraining_arguments import PretrainingArguments
+from utils.tasks import options_of, task_of
+from utils.tasks.options import PRETRAINING
+from utils.tasks.task import ScoredTask
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +70,7 @@ def run(args: EvalArguments) -> None:
 
 def evaluate(
     run: ScoringRun,
-    task: Task,
+    task: ScoredTask,
     loaded: LoadedModel,
     raw: Any,
     device: torch.device,
@@ -111,10 +112,9 @@ def evaluate(
 def card_options(run_dir: Path) -> list[str]:
     """The names of the options that the card of a run names, by what its arguments.yaml says of the task."""
     name = yaml.safe_load((run_dir / "arguments.yaml").read_text(encoding="utf-8"))["task"]
-    task = pretraining_arguments.TASKS.get(name)
-    arguments: type = FinetuneArguments if task is None else pretraining_arguments.PretrainingArguments
-    task = task or find_task(name)
-    groups = option_groups(arguments, {"task_options": task.Options, "training": task.TrainingOptions})
+    arguments: type = PretrainingArguments if name in PRETRAINING else FinetuneArguments
+    options, training, *_ = PRETRAINING.get(name) or options_of(name)
+    groups = option_groups(arguments, {"task_options": options, "training": training})
     return [field.name for fields in groups for field, _ in fields if field.metadata["in_card"]]
 
 

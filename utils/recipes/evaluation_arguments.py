@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError
 from utils.app.cli import early_option, option, parse_dataclass, part
@@ -18,8 +18,10 @@ from utils.data.places import KINDS, is_published
 from utils.data.splits import SPLITS
 from utils.data.table_options import InputOptions
 from utils.evaluation.options import ScoringOptions
-from utils.tasks import TASKS, find_task, task_of
-from utils.tasks.task import Task
+from utils.tasks import TASKS, find_task, options_of, task_of
+
+if TYPE_CHECKING:
+    from utils.tasks.task import ScoredTask
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class EvalArguments:
     )
     debug: bool = option(False, help="log more, such as the time of each article")
 
-    def make_task(self) -> Task:
+    def make_task(self) -> ScoredTask:
         """The task, with its options.
 
         Raises:
@@ -124,7 +126,7 @@ def parse_eval_arguments(argv: Sequence[str] | None = None) -> EvalArguments:
     name = early_option(words, "task")
     if name is None and words and Path(words[0]).exists():
         name = task_of(words[0])
-    task = find_task(name or TASKS[0])
+    options, _, evaluation = options_of(name or TASKS[0])
     return parse_dataclass(
         EvalArguments,
         argv,
@@ -133,6 +135,7 @@ def parse_eval_arguments(argv: Sequence[str] | None = None) -> EvalArguments:
         "where it was when it is started again: what it had predicted lies in\n"
         "SAVE_DIR/.SPLIT_progress until the results are written. A run that was finished\n"
         "is predicted again. Hyphens in names of options stand for underscores.",
-        parts={"task_options": task.Options, "evaluation": task.EvalOptions},
+        parts={"task_options": options, "evaluation": evaluation},
         defaults={"task": name or TASKS[0]},
+        of_tasks={task: options_of(task)[::2] for task in TASKS},
     )

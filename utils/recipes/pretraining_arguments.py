@@ -5,24 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError, naming
 from utils.app.cli import changeable, early_option, option, parse_dataclass
 from utils.app.run_directory import LAST
-from utils.corpora.text_shards import ShardOptions, is_text, shards_of_text
-from utils.data.options import Place
-from utils.data.shard_format import MANIFEST
-from utils.models.loading import check_lengths, own_vocabulary
+from utils.data.options import Place, ShardOptions
+from utils.data.shard_format import DENOISING, MANIFEST
 from utils.models.options import NewModelOptions, shipped_config
 from utils.recipes.training_arguments import TrainingArguments
-from utils.tasks.denoising import Denoising
-from utils.tasks.mlm import Mlm
-from utils.tasks.mlm_nsp import MlmNsp
-from utils.tasks.pretraining import MOST_OF_TEXT, Pretraining
+from utils.tasks import find_task
+from utils.tasks.options import MOST_OF_TEXT, PRETRAINING
 from utils.training.options import FINE_TUNING_RATE, LAMB_RATE, SCRATCH_RATE
 
-TASKS: dict[str, type[Pretraining]] = {task.name: task for task in (Denoising, Mlm, MlmNsp)}
+if TYPE_CHECKING:
+    from utils.tasks.pretraining import Pretraining
+
 DEFAULTS: dict[str, Any] = {
     "save_every_n_steps": 100,
     "log_every_n_steps": 100,
@@ -43,9 +41,9 @@ class PretrainingArguments(TrainingArguments):
     model: NewModelOptions
     shards: ShardOptions
     task: str = option(
-        Denoising.name,
+        DENOISING,
         section="run",
-        choices=tuple(TASKS),
+        choices=tuple(PRETRAINING),
         help="what is trained: BART by denoising; BERT by mlm, or with next sentences by mlm_nsp",
     )
     load_model_weights_only: bool = changeable(
@@ -90,15 +88,18 @@ class PretrainingArguments(TrainingArguments):
 
     @property
     def task_class(self) -> type[Pretraining]:
-        return TASKS[self.task]
+        return find_task(self.task)
 
     def make_task(self) -> Pretraining:
+        from utils.corpora.text_shards import is_text, shards_of_text
+        from utils.models.loading import check_lengths, own_vocabulary
+
         self.check_metric(self.task_class.metrics)
         weights = self.run.resume_from_checkpoint if self.load_model_weights_only else self.model.model_name_or_path
         data_dir, options = self.shards.data_dir, self.task_options
         if is_text(data_dir):
             with naming(f"--task {self.task}"):  # before shards are made, which take a while
-                config = self.model.config(self.task_class.config_classes)
+                config = self.model.config(self.task_class.config_classes())
             most = min(MOST_OF_TEXT, config.max_position_embeddings)
             options = replace(options, max_source_length=options.max_source_length or most)
             check_lengths(config, max_source_length=options.max_source_length)
@@ -107,7 +108,7 @@ class PretrainingArguments(TrainingArguments):
                     f"--data_dir {data_dir}: {MANIFEST} is missing, which shards have; to read it as text, give "
                     "--model_name_or_path or --tokenizer"
                 )
-            read = self.task_class.model_class.tokenizer_class.from_pretrained
+            read = self.task_class.model_classes[0].tokenizer_class.from_pretrained
             tokenizer = own_vocabulary(weights or options.tokenizer, options.tokenizer, read)
             data_dir = shards_of_text(self.shards, tokenizer, self.task, options.max_source_length)
         elif given := [name for name in ("val_ratio", "text_field", "cache_dir") if getattr(self.shards, name)]:
@@ -121,8 +122,12 @@ class PretrainingArguments(TrainingArguments):
 
 def parse_pretraining_arguments(argv: Sequence[str] | None = None) -> PretrainingArguments:
     """Read run_pretraining.py's command line, and the YAML file that it may name."""
-    name = early_option(argv, "task", Denoising.name)
-    task = TASKS.get(name, Denoising)
-    text = "Pretrain BART, or BERT, on text or on shards of text."
-    parts = {"task_options": task.Options, "training": task.TrainingOptions}
-    return parse_dataclass(PretrainingArguments, argv, text, parts=parts, defaults=DEFAULTS)
+    options, noise = PRETRAINING.get(early_option(argv, "task", DENOISING), PRETRAINING[DENOISING])
+    return parse_dataclass(
+        PretrainingArguments,
+        argv,
+        "Pretrain BART, or BERT, on text or on shards of text.",
+        parts={"task_options": options, "training": noise},
+        defaults=DEFAULTS,
+        of_tasks=PRETRAINING,
+    )

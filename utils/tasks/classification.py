@@ -16,19 +16,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bart.configuration.configuration import MULTI_LABEL, PROBLEMS, REGRESSION, SINGLE_LABEL
+from bart.configuration.configuration import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from bart.errors import InputError
 from bart.modeling.heads import BartForSequenceClassification
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForSequenceClassification
-from utils.app.cli import option
 from utils.data.batches import Inputs
-from utils.data.columns import Record, column_of, names_in, read_records, text_in, without_blank
+from utils.data.columns import (
+    LABELS,
+    PAIRS,
+    TEXTS,
+    Record,
+    column_of,
+    names_in,
+    text_in,
+    value_in,
+    without_blank,
+)
 from utils.data.options import PlaceOptions
-from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed, value_in
+from utils.data.places import is_published
 from utils.data.splits import check_split
+from utils.data.tables import read_records
 from utils.data.tokenized import encode_cut, warn_of_cut, warn_of_unknown
 from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
 from utils.metrics.classification import (
@@ -47,7 +57,8 @@ from utils.metrics.significance import pearson_of, scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.model_to_train import renamed
 from utils.tasks.glue import GLUE, HUB_SET, submission
-from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
+from utils.tasks.head import Example, HeadExamples, HeadTask, Labels, logits_of
+from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
 from utils.text.lines import joined
 
@@ -59,41 +70,6 @@ METRICS = {
     MULTI_LABEL: ("f1", "macro_f1", "accuracy"),
     REGRESSION: ("pearson",),
 }
-TASK_NAME_HELP = f"a task of GLUE ({', '.join(GLUE)}): its columns, labels and, without --data_dir, its set on the Hub"
-
-
-@dataclass(frozen=True)
-class ClassificationOptions(LabelOptions):
-    """The columns of a table that examples are made of, and the part of a text that is read."""
-
-    task_name: str | None = option(None, section="texts", choices=tuple(GLUE), help=TASK_NAME_HELP)
-    text_field: str | None = option(None, help=f"column of the texts; by default {', '.join(TEXTS)}")
-    pair_field: str | None = option(
-        None,
-        help=f"column of the second texts of pairs; by default {', '.join(PAIRS)}, where there is one, if --text_field "
-        "is not given",
-    )
-    label_field: str | None = option(None, help=f"column of the labels; by default {', '.join(LABELS)}")
-    label_separator: str | None = option(
-        None, help="what stands between the labels of a text such as a cell of CSV, which then holds any number of them"
-    )
-    drop_label: tuple[str, ...] | None = option(
-        None,
-        help="labels whose rows are left out, such as - of SNLI; -1 stands for null, too, as the Hub's -1 is read",
-    )
-    mismatched: bool = option(False, help="read MNLI's mismatched validation or test set in place of the matched one")
-
-
-@dataclass(frozen=True)
-class ClassificationTrainingOptions(LabelTrainingOptions):
-    """The options that finetune.py adds."""
-
-    problem_type: str | None = option(
-        None,
-        section="texts",
-        choices=PROBLEMS,
-        help="the kind of label; by default a list is any number of labels, a fraction a number, all else one class",
-    )
 
 
 @dataclass(frozen=True)
@@ -118,8 +94,9 @@ class LabelledTexts:
 class Classification(HeadTask):
     """Texts, or pairs of them, to classes, sets of labels or numbers."""
 
-    Options = ClassificationOptions
-    TrainingOptions = ClassificationTrainingOptions
+    Options, TrainingOptions, EvalOptions = OPTIONS["classification"]
+    pipeline, target, endpoint = "text-classification", "label", "/classify"
+    fields: ClassVar = {"text": str, "pair": str | None}
     model_classes = (BartForSequenceClassification, BertForSequenceClassification)
     kept = ("max_source_length", "label_field", "drop_label")
     separator = JOINT
@@ -170,7 +147,7 @@ class Classification(HeadTask):
     def read(self, split: str, for_scoring: bool = False) -> LabelledTexts:
         options, data_dir = self.options, self.place.data_dir
         place, choice = self.place.chosen(split)
-        if options.task_name == "mnli" and split != "train" and is_streamed(data_dir):
+        if options.task_name == "mnli" and split != "train" and is_published(data_dir):
             kind = "mismatched" if options.mismatched else "matched"
             place = f"{'validation' if split == 'val' else split}_{kind}"
         records = read_records(data_dir, place, lambda columns: self.columns_in(columns)[0], choice)
@@ -181,7 +158,7 @@ class Classification(HeadTask):
         records = without_blank(records, lambda record: self.given([record], columns), choice.tables.skip_blank)
         # Nobody but gluebenchmark.com knows the labels of its test sets.
         is_secret = self.glue is not None and split == "test"
-        if not self.is_labelled or (is_secret and is_streamed(data_dir)):
+        if not self.is_labelled or (is_secret and is_published(data_dir)):
             return self.given(records, columns)
         label, trained = options.label_field, [*filter(None, [self.trained.get("label_field")])]
         if label is not None or not is_secret or {*trained, *LABELS} & {*names}:

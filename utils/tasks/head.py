@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
 import logging
-import math
 import time
 from abc import abstractmethod
 from collections import Counter
@@ -14,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from reprlib import repr as shortened
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -23,97 +20,27 @@ import torch
 from torch import Tensor
 
 from bart.configuration.configuration import MULTI_LABEL, REGRESSION, ModelConfig
-from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.files import PathName, read_json
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from bert.configuration.configuration_bert import BertConfig
-from utils.app.cli import all_settings, card_option, option
+from utils.app.cli import all_settings
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad_ids
-from utils.metrics.classification import name_of, number_of
+from utils.metrics.classification import name_of
 from utils.models import loading
 from utils.models.loading import LoadedModel, check_lengths
 from utils.models.model_to_train import initial_model
 from utils.models.options import ModelOptions
-from utils.tasks.task import Prediction, Task, smoothing_option
+from utils.tasks.options import MOST_READ, NAMES_FILES, REFUSE, HeadEvalOptions, HeadTrainingOptions
+from utils.tasks.task import Prediction, Task
 from utils.text.lines import read_lines
 
 if TYPE_CHECKING:
     from typing import Self
 
 logger = logging.getLogger(__name__)
-REFUSE, BALANCED = "refuse", "balanced"
-NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
-MOST_READ = 512  # tokens of a text that are read by default, where the model has as many positions
-
-
-@dataclass(frozen=True)
-class ReadingOptions:
-    """The part of a text that is read."""
-
-    max_source_length: int | None = card_option(
-        None,
-        section="texts",
-        least=8,
-        help=f"tokens read at once; by default as in training, there {MOST_READ} at most, of embeddings as the model's "
-        "files say",
-    )
-
-
-@dataclass(frozen=True)
-class LabelOptions(ReadingOptions):
-    """The same for texts with labels, and what becomes of labels that training lacks."""
-
-    unknown_labels: str = option(
-        REFUSE,
-        choices=(REFUSE, "wrong"),
-        help="labels of validation and test data that training has not seen: refuse them before it starts, or, where "
-        "there is one label a text or word, count them as errors (wrong)",
-        on_resume="validation",
-    )
-    tag_names: tuple[str, ...] | None = option(
-        None,
-        alias="label_names",
-        help="names of labels that are numbers, in their order, or a file of them: one a line, with or without its "
-        f"number and a tab, or a JSON object; of tags in tables by default {', '.join(NAMES_FILES)} beside them",
-    )
-
-
-@dataclass(frozen=True)
-class HeadTrainingOptions:
-    """The options that finetune.py adds for a head."""
-
-    new_head: bool = option(False, section="model", help="begin a new head where the weights have one")
-    classifier_dropout: float | None = card_option(
-        None, section="regularisation", least=0, most=0.99, help="of the head; by default the config's"
-    )
-
-
-@dataclass(frozen=True)
-class LabelTrainingOptions(HeadTrainingOptions):
-    """The same for a head that gives labels."""
-
-    class_weights: str | None = option(
-        None,
-        section="training",
-        metavar="{balanced,FILE}",
-        help="weights of the labels in the training loss: balanced makes rare ones count as much as frequent ones; a "
-        "file is a JSON object of labels and weights, or has label, tab and weight on each line",
-        on_resume="by_content",
-        in_card=True,
-    )
-    label_smoothing: float = smoothing_option()
-
-
-@dataclass(frozen=True)
-class HeadEvalOptions:
-    """The options that run_eval.py adds for a head."""
-
-    only_predict: ClassVar[dict[str, Any]] = {"predict": True}
-    predict: bool = option(False, section="texts", help="only predict: nothing that examples say of the answer is read")
 
 
 @dataclass(frozen=True)
@@ -189,8 +116,6 @@ class HeadTask(Task[PretrainedModel]):
 
     TrainingOptions = HeadTrainingOptions
     EvalOptions = HeadEvalOptions
-    config_classes = (BartConfig, BertConfig)
-    model_classes: ClassVar[tuple[type[PretrainedModel], ...]]  # for each of config_classes
     kept: ClassVar[tuple[str, ...]] = ("max_source_length",)  # options that the model's config keeps as fields
     trained: Mapping[str, Any] = MappingProxyType({})  # the fields that a trained model's config keeps
 
@@ -238,7 +163,6 @@ class HeadTask(Task[PretrainedModel]):
         return loaded
 
     def read_length(self, loaded: LoadedModel) -> int:
-        """Tokens that the model reads at once."""
         return self.options.max_source_length or min(MOST_READ, loaded.model.config.max_position_embeddings)
 
     # ---- Data
@@ -290,7 +214,6 @@ class HeadTask(Task[PretrainedModel]):
     def check(self, examples: Mapping[str, Any], learned: Labels | None) -> None:
         if learned:
             self.check_labels(examples, learned)
-            self.class_weights(examples["train"], learned.names, learned.problem)
 
     def match(self, raw: Any, split: str, loaded: LoadedModel) -> None:
         self.check_labels({split: raw}, Labels(loaded.labels, getattr(loaded.model.config, "problem_type", None)))
@@ -323,40 +246,25 @@ class HeadTask(Task[PretrainedModel]):
             )
         logger.warning("labels that training has not seen count as errors: %s", listed)
 
-    def class_weights(self, train: Any, names: Sequence[str], problem: str | None = None) -> dict[str, float] | None:
-        """The weights of labels in the training loss; None where all weigh the same.
-
-        `balanced` is scikit-learn's: all labels over the number of labels times each one's count. Where an example may
-        have several labels, each is a problem of two classes, with it and without it. Its weight is then the first
-        class's over the second one's: the examples without the label over those with it.
-
-        Raises:
-            InputError: the file of weights is malformed, or does not fit the labels.
-        """
-        given = self.training.class_weights
-        if given is None:
-            return None
-        if given != BALANCED:
-            return _read_weights(given, names)
-        counts = Counter(label for label, _ in set(self.labels_in(train)))  # some lists name a label twice
-        mean = counts.total() / len(counts)
-        weights = {}
-        for name in names:
-            count = counts[name]
-            others = len(train) - count if problem == MULTI_LABEL else mean
-            weights[name] = others / count if others and count else 1.0
-        return weights
-
     def weights_to_train(self, raw: Any, split: str, loaded: LoadedModel, for_scoring: bool) -> dict[str, float] | None:
-        """The `class_weights` of training examples, in the order of the model's labels; its config then names them."""
+        """The weights of the model's labels in the loss of training examples; its config then names them.
+
+        They are scikit-learn's: all labels over the number of labels times each one's count. Where an example may have
+        several labels, each is a problem of two classes, and its weight is the examples without it over those with it.
+        """
         if split != "train" or for_scoring:
             return None
         config = loaded.model.config
         config.extra.pop("class_weights", None)  # of the run that the weights come from
-        weights = self.class_weights(raw, loaded.labels, getattr(config, "problem_type", None))
-        if weights is not None:
-            config.class_weights = weights
-            logger.info("class weights: %s", ", ".join(f"{name} {weight:.4g}" for name, weight in weights.items()))
+        if self.training.class_weights is None:
+            return None
+        counts = Counter(label for label, _ in set(self.labels_in(raw)))  # some lists name a label twice
+        mean, weights = counts.total() / len(counts), {}
+        for name in loaded.labels:
+            others = len(raw) - counts[name] if getattr(config, "problem_type", None) == MULTI_LABEL else mean
+            weights[name] = others / counts[name] if others and counts[name] else 1.0
+        config.class_weights = weights
+        logger.info("class weights: %s", ", ".join(f"{name} {weight:.4g}" for name, weight in weights.items()))
         return weights
 
     def inputs_of(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
@@ -427,33 +335,3 @@ class HeadTask(Task[PretrainedModel]):
 def logits_of(output: Any) -> Tensor:
     """The logits of a head in fp32, whatever the network computes in."""
     return output.logits.float()
-
-
-def _read_weights(path: str, names: Sequence[str]) -> dict[str, float]:
-    """The weights in a file, in the order of these labels."""
-    option, file = f"--class_weights {path}", Path(path)
-    listed = ", ".join(names[:20]) + (" and more" if len(names) > 20 else "")
-    form = f"a JSON object, or lines of label, tab and number, with a number above 0 for each label once: {listed}"
-    if not file.is_file():
-        raise InputError(f"--class_weights is {path!r}; allowed: {BALANCED}, or a file: {form}")
-    if not file.stat().st_size:
-        raise InputError(f"{option}: the file is empty; allowed: {form}")
-    lines = [(number, line) for number, line in enumerate(read_lines(path, blank=True), 1) if line.strip()]
-    given = [(f"{option}, line {number}", *line.rpartition("\t")) for number, line in lines]
-    if lines and lines[0][1].lstrip().startswith("{"):
-        try:
-            pairs = json.loads("\n".join(line for _, line in lines), object_pairs_hook=list)
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{option}: not valid JSON ({error}); allowed: {form}") from None
-        given = [(option, label, "\t", value) for label, value in pairs]
-    weights: dict[str, float] = {}
-    for where, label, tab, value in given:
-        weight = number_of(value)
-        if label.strip() not in names or label.strip() in weights or not 0 < weight < math.inf:
-            again = "again " if label.strip() in weights else ""
-            wrong = f"{label!r} {again}has the weight {value!r}" if tab else f"{shortened(value)} has no tab"
-            raise InputError(f"{where}: {wrong}; allowed: {form}")
-        weights[label.strip()] = weight
-    if missing := [name for name in names if name not in weights]:
-        raise InputError(f"{option}: {missing[0]!r} has no weight; allowed: {form}")
-    return {name: weights[name] for name in names}

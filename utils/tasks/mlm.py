@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from bart.modeling.loss import IGNORE_INDEX
-from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForMaskedLM, BertForPreTraining
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.data.batches import Inputs
-from utils.data.masking import Masking, MaskingOptions
+from utils.data.masking import Masking
 from utils.data.shard_format import MLM, MLM_NSP
+from utils.tasks.options import PRETRAINING
 from utils.tasks.pretraining import Pretraining
 
 SHARE = 0.15625  # of a length, that is predicted at most: 20 of 128 tokens, and 80 of 512
@@ -20,10 +20,10 @@ SHARE = 0.15625  # of a length, that is predicted at most: 20 of 128 tokens, and
 class Mlm(Pretraining[BertForMaskedLM | BertForPreTraining]):
     """Texts with masks to the masked tokens."""
 
-    TrainingOptions = MaskingOptions
+    Options, TrainingOptions = PRETRAINING[MLM]
     name = MLM
-    model_class = BertForMaskedLM
-    config_classes = (BertConfig,)
+    model_classes = (BertForMaskedLM,)
+    pipeline = "fill-mask"
     default_config = "configs/bert_base.json"
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "attention_mask", "labels", "masked_positions")  # of the model
 

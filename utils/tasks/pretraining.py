@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,9 +14,7 @@ from torch import Tensor
 
 from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
-from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.app.cli import card_option, option
 from utils.data.batches import Inputs
 from utils.data.noise import Noise
 from utils.data.options import Place
@@ -26,29 +24,11 @@ from utils.data.shards import Manifest, ShardExamples, StreamedShards
 from utils.models.loading import LoadedModel, check_lengths, fit_vocabulary
 from utils.models.model_to_train import pretraining_model, resumed_model
 from utils.models.options import AdaptationOptions, NewModelOptions
+from utils.tasks.options import PretrainingOptions
 from utils.tasks.task import Model, TrainedTask
 
 if TYPE_CHECKING:
     from typing import Self
-
-MOST_OF_TEXT = 128  # tokens of an example of text by default
-
-
-@dataclass(frozen=True)
-class PretrainingOptions:
-    """The options of all tasks of pretraining."""
-
-    max_source_length: int | None = card_option(
-        None,
-        section="data",
-        least=3,
-        help="tokens of the longest example; by default as the shards have it, and of text "
-        f"{MOST_OF_TEXT}, or the positions of the model if they are fewer",
-    )
-    tokenizer: str | None = option(
-        None,
-        help="vocabulary: a Hub name or directory; by default that of the shards, or of the weights, whose own it is",
-    )
 
 
 class Pretraining(TrainedTask[Model]):
@@ -66,7 +46,6 @@ class Pretraining(TrainedTask[Model]):
     Options = PretrainingOptions
     metrics: ClassVar[Mapping[str, str]] = {"accuracy": "max", "perplexity": "min"}
     name: ClassVar[str]  # of the task, in the manifest of its shards
-    model_class: ClassVar[type[PretrainedModel]]
 
     def __init__(
         self, place: Place, options: Any = None, training: Any = None, weights: str | None = None, seed: int = 0
@@ -81,7 +60,7 @@ class Pretraining(TrainedTask[Model]):
         length = self.options.max_source_length or self.manifest.sequence_length
         self.options = replace(self.options, max_source_length=length)
         vocabulary = self.options.tokenizer or self.manifest.directory / TOKENIZER
-        self.tokenizer = self.model_class.tokenizer_class.from_pretrained(vocabulary)
+        self.tokenizer = self.model_classes[0].tokenizer_class.from_pretrained(vocabulary)
         self.manifest.check(self.tokenizer, length)
         self.noise = self.make_noise(seed)
 
@@ -119,8 +98,8 @@ class Pretraining(TrainedTask[Model]):
     ) -> LoadedModel[Model]:
         config, keeps = self.config(model), model.config_path is None
         if checkpoint is None:
-            return pretraining_model(config, model, self.model_class, self.tokenizer, self.weights)
-        loaded = resumed_model(checkpoint, config, [self.model_class], model.computing, AdaptationOptions(), keeps)
+            return pretraining_model(config, model, *self.model_classes, self.tokenizer, self.weights)
+        loaded = resumed_model(checkpoint, config, self.model_classes, model.computing, AdaptationOptions(), keeps)
         fit_vocabulary(loaded.model, self.tokenizer)
         return loaded
 

@@ -20,7 +20,7 @@ from bart.modeling.heads import BartForQuestionAnswering
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForQuestionAnswering
-from utils.app.cli import all_settings, option, part
+from utils.app.cli import all_settings
 from utils.data.batches import Inputs
 from utils.data.columns import Record
 from utils.data.squad import COLUMNS, Question, is_squad, question_of, read_questions, squad_rows
@@ -28,71 +28,16 @@ from utils.data.tokenized import encode_cut, warn_of, warn_of_cut, warn_of_unkno
 from utils.metrics.by_class import surest_errors
 from utils.metrics.squad import best, by_question, exact_match, f1
 from utils.models.loading import LoadedModel
-from utils.tasks.head import Example, HeadExamples, HeadTask, ReadingOptions
+from utils.tasks.head import Example, HeadExamples, HeadTask
+from utils.tasks.options import OPTIONS, QUESTION_LENGTH
 from utils.tasks.task import Prediction, Scores
 
 if TYPE_CHECKING:
     from typing import Self
 
 NEGATIVE, QUERY = "version_2_with_negative", "max_query_length"  # options
-QUESTION_LENGTH = 64  # tokens
 NO_ANSWER = 0  # the token, `<s>` or `[CLS]`, that stands for it
 SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
-
-
-@dataclass(frozen=True)
-class WindowOptions:
-    """The windows that contexts are cut to, and the answers that are looked for in them."""
-
-    doc_stride: int | None = option(
-        None,
-        section="windows",
-        least=0,
-        help="tokens of a context that a window shares with the one before; by default 128, at most half of one",
-    )
-    max_query_length: int | None = option(
-        None,
-        least=1,
-        help=f"tokens that a question is cut to; by default as in training, there {QUESTION_LENGTH}, or half of the "
-        "tokens read at once where these have no room for so many",
-    )
-    version_2_with_negative: bool | None = option(
-        None,
-        section="answers",
-        help="some questions have no answer, as in SQuAD 2.0; by default off in training, then as in training",
-    )
-    null_score_diff_threshold: float = option(
-        0.0, help="of --version_2_with_negative: no answer is given where it scores more than the best one and this"
-    )
-    n_best_size: int = option(20, least=1, help="answers of a question that nbest_predictions.json holds at most")
-    max_answer_length: int = option(30, least=1, help="tokens of an answer at most")
-
-    def __post_init__(self) -> None:
-        if self.null_score_diff_threshold and self.version_2_with_negative is False:
-            raise InputError(
-                f"--null_score_diff_threshold is {self.null_score_diff_threshold:g}; it is of "
-                "--version_2_with_negative, which is off"
-            )
-
-    def room(self, length: int, tokenizer: PretrainedTokenizer) -> int:
-        """Tokens of a context in a window of some length beside the longest question."""
-        return length - self.max_query_length - 2 - tokenizer.separators
-
-    def stride(self, length: int, tokenizer: PretrainedTokenizer) -> int:
-        """Tokens that a window shares with the one before."""
-        if self.doc_stride is not None:
-            return self.doc_stride
-        return min(128, max(0, self.room(length, tokenizer)) // 2)
-
-
-@dataclass(frozen=True)
-class QuestionAnsweringOptions(ReadingOptions):
-    """The part of a text that is read at once, and its windows."""
-
-    skip_bad_answers: bool = option(
-        False, help="leave out answers that are not where answer_start says, and questions that have no others"
-    )
-    windows: WindowOptions = part(WindowOptions)
 
 
 @dataclass
@@ -119,7 +64,9 @@ class Windows(Example):
 class QuestionAnswering(HeadTask):
     """Questions to the parts of their contexts that answer them."""
 
-    Options = QuestionAnsweringOptions
+    Options, TrainingOptions, EvalOptions = OPTIONS["question_answering"]
+    pipeline, target, endpoint = "question-answering", "window", "/answer"
+    fields: ClassVar = dict.fromkeys(COLUMNS, str)
     model_classes = (BartForQuestionAnswering, BertForQuestionAnswering)
     kept = ("max_source_length", NEGATIVE, QUERY)
     metrics: ClassVar[Mapping[str, str]] = {"f1": "max", "exact_match": "max"}

@@ -3,35 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from utils.app.cli import part
 from utils.app.start import is_first
 from utils.data.parallel_text import Pairs
 from utils.metrics.baselines import leads
-from utils.metrics.rouge import RougeOptions, rouge, rouge_per_example
+from utils.metrics.rouge import rouge, rouge_per_example
 from utils.metrics.rouge_pairs import RougeRule
 from utils.metrics.significance import means_and_intervals
 from utils.models.loading import LoadedBart
+from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
-from utils.tasks.text_to_text import TextToText, TextToTextOptions
+from utils.tasks.text_to_text import TextToText
 from utils.text.lines import reference_texts
-
-
-@dataclass(frozen=True)
-class SummarizationOptions(TextToTextOptions):
-    """The options in all programs."""
-
-    rouge: RougeOptions = part(RougeOptions)
 
 
 class Summarization(TextToText):
     """Documents to summaries. Validation reports ROUGE of the package rouge-score."""
 
-    Options = SummarizationOptions
+    Options, TrainingOptions, EvalOptions = OPTIONS["summarization"]
+    pipeline = "summarization"
     metrics: ClassVar[Mapping[str, str]] = {"rouge1": "max", "rouge2": "max", "rougeLsum": "max"}
 
     def check_options(self) -> None:

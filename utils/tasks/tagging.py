@@ -21,17 +21,18 @@ from torch import Tensor
 
 from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
-from bart.modeling.heads import STACKS, BartForTokenClassification
+from bart.modeling.heads import BartForTokenClassification
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForTokenClassification
-from utils.app.cli import card_option, option
 from utils.data.batches import Inputs, pad
-from utils.data.columns import Record, column_of, read_records
+from utils.data.columns import TAGS, WORDS, Record, column_of, value_in
+from utils.data.conll import Sentence, read_conll
 from utils.data.options import Place
-from utils.data.places import CONLL, TABLES, TAGS, WORDS, suffix_of, table_in, value_in
+from utils.data.places import CONLL, TABLES, suffix_of, table_in
 from utils.data.splits import WHOLE, Choice, check_split, of_split
+from utils.data.tables import read_records
 from utils.data.tokenized import warn_of, warn_of_cut, warn_of_unknown
 from utils.metrics.by_class import confusion_of_classes, surest_errors
 from utils.metrics.entities import (
@@ -46,9 +47,9 @@ from utils.metrics.entities import (
 from utils.metrics.significance import scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
-from utils.tasks.head import Example, HeadExamples, HeadTask, LabelOptions, Labels, LabelTrainingOptions, logits_of
+from utils.tasks.head import Example, HeadExamples, HeadTask, Labels, logits_of
+from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
-from utils.text.conll import Sentence, read_conll
 from utils.text.lines import BlankText, list_in
 from utils.text.scripts import WORD_CHARACTERS
 from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
@@ -59,31 +60,6 @@ CONLL_COLUMNS = ("words_column", "tags_column")  # options whose values the mode
 # Words of a text in any script, and marks between them, as CoNLL's sets have them.
 WORD_OR_MARK = regex.compile(rf"[{WORD_CHARACTERS}_]+|[^{WORD_CHARACTERS}_\s\x1c-\x1f]")
 UNREAD = 0  # the place of `<s>` or `[CLS]`
-
-
-@dataclass(frozen=True)
-class TaggingOptions(LabelOptions):
-    """The columns of a file that examples are made of, and the part of a text that is read."""
-
-    words_field: str | None = option(
-        None, section="texts", help=f"column of a table's words; by default {', '.join(WORDS)}"
-    )
-    tags_field: str | None = option(None, help=f"column of their tags; by default {', '.join(TAGS)}")
-    words_column: str | None = option(
-        None,
-        help="column of a CoNLL file's words, by its number from 1, or its name in a header; by default the first one "
-        "that holds neither tags nor numbers",
-    )
-    tags_column: str | None = option(None, help="column of their tags; by default the last one, or one in a scheme")
-
-
-@dataclass(frozen=True)
-class TaggingTrainingOptions(LabelTrainingOptions):
-    """The options that finetune.py adds."""
-
-    token_states: str | None = card_option(
-        None, section="model", choices=STACKS, help="the stack whose states are classified; by default the decoder"
-    )
 
 
 @dataclass
@@ -103,8 +79,9 @@ class TaggedExample(Example):
 class Tagging(HeadTask):
     """Words to tags. Where tags are in a scheme such as BIO, metrics count whole entities as seqeval does."""
 
-    Options = TaggingOptions
-    TrainingOptions = TaggingTrainingOptions
+    Options, TrainingOptions, EvalOptions = OPTIONS["tagging"]
+    pipeline, target, endpoint = "token-classification", "word", "/tag"
+    fields: ClassVar = {"words": list[str] | None, "text": str | None}
     model_classes = (BartForTokenClassification, BertForTokenClassification)
     suffixes: ClassVar = frozenset(CONLL) - {".txt"}  # which holds lines of text, unless a directory says otherwise
     metrics: ClassVar[Mapping[str, str]] = dict.fromkeys((*ENTITY_METRICS, *PLAIN_METRICS), "max")
@@ -224,9 +201,6 @@ class Tagging(HeadTask):
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
         given, known = self.options.words_field, (*WORDS, "text")
         return (column_of("words_field", given, known, columns, self.place.data_dir, self.columns[:1]),)
-
-    def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
-        return "words", "text"
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> list[Sentence]:
         sentences = []

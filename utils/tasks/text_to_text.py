@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,23 +19,29 @@ from bart.errors import InputError
 from bart.files import PathName, read_json
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, Seq2SeqOutput, training_operations
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.app.cli import card_option, changeable, option, part
 from utils.app.progress import Clock
 from utils.corpora.data_directory import COLUMNS, PROVENANCE
 from utils.data.batches import Batch, Inputs, pad
-from utils.data.columns import Record
-from utils.data.pairs import StreamedPairs, TokenPairs, collate_pairs
-from utils.data.parallel_text import Pairs
-from utils.data.places import FromTraining, check_fields, fields_of, is_streamed
-from utils.data.tables import Row, Table, open_split, read_sources, read_split
+from utils.data.columns import FromTraining, Record, columns_of_pairs
+from utils.data.pairs import TokenPairs, collate_pairs
+from utils.data.parallel_text import Pairs, read_pairs
+from utils.data.places import check_fields
+from utils.data.tables import Row, read_sources
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
 from utils.data.tokenized import warn_of_cut
 from utils.models import loading
-from utils.models.generation_options import GENERATE, GenerationOptions, check_generation
+from utils.models.generation_options import check_generation
 from utils.models.loading import LoadedBart, LoadedModel, check_lengths
 from utils.models.model_to_train import initial_model
 from utils.models.options import ModelOptions
-from utils.tasks.task import Prediction, Scores, Task, smoothing_option
+from utils.tasks.options import (
+    SOURCE_LENGTH,
+    TARGET_LENGTH,
+    TextToTextEvalOptions,
+    TextToTextOptions,
+    TextToTextTrainingOptions,
+)
+from utils.tasks.task import Prediction, Scores, Task
 from utils.text.lines import BlankText, references_of
 from utils.text.sentences import without_repeats
 
@@ -45,71 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 # Articles whose loss is computed at once while others are decoded; bounds the memory of the logits.
 LOSSES_AT_ONCE = 8
-# Tokens that fine-tuning cuts sources and targets to by default, as in the published recipe for CNN-DM.
-SOURCE_LENGTH, TARGET_LENGTH = 1024, 142
 TARGET_LENGTHS = ("max_target_length", "val_max_target_length", "test_max_target_length")  # options of training
-
-
-@dataclass(frozen=True)
-class TextToTextOptions:
-    """The columns of a table that examples are made of, and how a text is read and generated."""
-
-    source_field: str | None = option(
-        None,
-        section="texts",
-        help="column of the sources where data_dir is no directory; by default as published sets do it",
-    )
-    target_field: str | None = option(None, help="column of the targets where data_dir is no directory")
-    max_source_length: int | None = card_option(
-        None,
-        least=3,
-        help=f"tokens a source is cut to; by default the model's positions, in finetune.py at most {SOURCE_LENGTH}",
-    )
-    decoding: GenerationOptions = part(GenerationOptions)
-
-
-@dataclass(frozen=True)
-class TextToTextTrainingOptions:
-    """The options that finetune.py adds."""
-
-    label_smoothing: float = smoothing_option()
-    max_target_length: int | None = card_option(
-        None, section="texts", least=3, help=f"tokens of a training target; by default {TARGET_LENGTH} at most"
-    )
-    val_max_target_length: int | None = option(
-        None, least=3, help="of a validation target; by default as in training", on_resume="validation"
-    )
-    test_max_target_length: int | None = changeable(
-        None, least=3, help="of a target that is scored, for its loss; the same default"
-    )
-    eval_beams: int | None = option(
-        None,
-        section=GENERATE,
-        least=0,
-        help="beams in validation and, without --pred_beams, in scoring; by default the config's num_beams; 0 scores "
-        "validation by the teacher-forced arg-max, without search, and leaves scoring at the config's num_beams",
-        on_resume="validation",
-    )
-    pred_beams: int | None = changeable(None, least=1, help="beams in scoring; by default --eval_beams")
-
-
-@dataclass(frozen=True)
-class TextToTextEvalOptions:
-    """The options that run_eval.py adds."""
-
-    only_predict: ClassVar[dict[str, Any]] = {"references": False}
-
-    references: bool = option(
-        True,
-        section="texts",
-        help="score predictions by their references; --no_references only predicts, for which {split}.source, a file "
-        "of one source a line, or a table without targets will do",
-    )
-    prefix: str = option("", help="put before each source text, as some models want it", reaches=bool)
-    max_target_length: int | None = option(
-        None, least=3, help="tokens a target is cut to for its loss; by default the model's positions"
-    )
-    eval_beams: int | None = option(None, section=GENERATE, least=1, help="num_beams of generate; 1 is greedy search")
 
 
 class TextToText(Task[BartForConditionalGeneration]):
@@ -122,7 +64,7 @@ class TextToText(Task[BartForConditionalGeneration]):
     Options = TextToTextOptions
     TrainingOptions = TextToTextTrainingOptions
     EvalOptions = TextToTextEvalOptions
-    streams = True
+    model_classes = (BartForConditionalGeneration,)
     prediction_name = "summary"
     separator = "\n"
 
@@ -155,26 +97,22 @@ class TextToText(Task[BartForConditionalGeneration]):
         target_field = self.options.target_field or next(map(FromTraining, self.columns[1:]), None)
         return (self.source_field, target_field) if self.evaluation.references else None
 
-    def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs | Table:
+    def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs:
         data_dir, (held_in, choice) = self.place.data_dir, self.place.chosen(split)
         if not self.evaluation.references:
             return read_sources(data_dir, held_in, choice, self.source_field), None
-        if not for_scoring and split == "train" and is_streamed(data_dir):
-            return open_split(data_dir, split, self.pair_fields)
-        if for_scoring or is_streamed(data_dir):
-            return read_split(data_dir, held_in, choice, self.pair_fields)
+        if for_scoring:
+            return read_pairs(data_dir, held_in, choice)
         return check_pairs(data_dir, held_in, choice, self.place.cache_dir)
 
-    def learn(self, train: PairFiles | Table) -> tuple[str, ...]:
+    def learn(self, train: PairFiles) -> tuple[str, ...]:
         """The columns of sources and targets, where they come from a table."""
-        if isinstance(train, Table):
-            return train.fields
         provenance = Path(self.place.data_dir) / PROVENANCE
         facts = read_json(provenance) if provenance.is_file() else {}
         return tuple(facts[name] for name in COLUMNS if facts.get(name))
 
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
-        return fields_of({*columns}, (self.source_field,), self.place.data_dir)
+        return columns_of_pairs(columns, (self.source_field,), self.place.data_dir)
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> Pairs:
         rows = [Row.of(*record, columns) for record in records]
@@ -184,16 +122,12 @@ class TextToText(Task[BartForConditionalGeneration]):
                 raise kind(f"{row.name}: {row.fault}; allowed: a text that is not blank")
         return [row.source for row in rows], None
 
-    def encode(
-        self, raw: PairFiles | Pairs | Table, split: str, loaded: LoadedBart, for_scoring: bool = False
-    ) -> TokenPairs | StreamedPairs:
+    def encode(self, raw: PairFiles | Pairs, split: str, loaded: LoadedBart, for_scoring: bool = False) -> TokenPairs:
         positions, kind = loaded.model.config.max_position_embeddings, "test" if for_scoring else split
-        lengths = (self.options.max_source_length or positions, self._target_length(kind) or positions)
+        lengths = self.read_length(loaded), self._target_length(kind) or positions
         if loaded.source_tokenizer is None and loaded.model.config.source_encoder_layers:
             raise InputError("the model reads another language than it writes; allowed: --task translation")
         tokenizers = (loaded.source_tokenizer or loaded.tokenizer, loaded.tokenizer)
-        if isinstance(raw, Table):
-            return StreamedPairs(raw, tokenizers, *lengths)
         source, target = raw
         if isinstance(source, TextFile):
             sides = zip(raw, tokenizers, lengths, strict=True)
@@ -219,6 +153,9 @@ class TextToText(Task[BartForConditionalGeneration]):
             effect = "and are cut there" + ("" if kind == "train" else " for the loss")
             warn_of_cut(pairs.targets.cut, len(pairs), targets, lengths[1], f"--{prefix}max_target_length", effect)
         return pairs
+
+    def read_length(self, loaded: LoadedBart) -> int:
+        return self.options.max_source_length or loaded.model.config.max_position_embeddings
 
     def _target_length(self, kind: str) -> int | None:
         """The tokens that targets are cut to in training and validation, train or val, and in scoring, test.
@@ -251,8 +188,8 @@ class TextToText(Task[BartForConditionalGeneration]):
         self, model: ModelOptions, learned: tuple[str, ...] | None, checkpoint: Path | None = None
     ) -> LoadedBart:
         """The model, with a length of generated texts; InputError where it cannot generate what it will be asked to."""
-        config, classes = self.config(model), [BartForConditionalGeneration]
-        loaded = initial_model(model, config, classes, columns=learned or (), checkpoint=checkpoint)
+        columns = learned or ()
+        loaded = initial_model(model, self.config(model), self.model_classes, columns=columns, checkpoint=checkpoint)
         config, generation = loaded.model.config, loaded.model.generation_config
         positions = config.max_position_embeddings
         if generation.max_length is None and generation.max_new_tokens is None:
@@ -402,7 +339,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         positions = loaded.model.config.max_position_embeddings
         return {
             "generation": loaded.model.generation_config.merged(**self.scoring_generation()).to_dict(),
-            "max_source_length": self.options.max_source_length or positions,
+            "max_source_length": self.read_length(loaded),
             "max_target_length": self._target_length("test") or positions,
             "prefix": self.evaluation.prefix,
             "drop_repeated_sentences": self.options.decoding.drop_repeated_sentences,

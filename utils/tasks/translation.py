@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from bart.configuration.configuration_bart import BartConfig
@@ -11,14 +11,14 @@ from bart.errors import InputError
 from bart.files import PathName
 from bart.modeling.checkpoint import stored_configs
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.app.cli import card_option, option, part
 from utils.data.parallel_text import Pairs
-from utils.metrics.bleu import BleuOptions, translation_scores
+from utils.metrics.bleu import translation_scores
 from utils.models import loading
 from utils.models.loading import LoadedBart
 from utils.models.options import ModelOptions
+from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
-from utils.tasks.text_to_text import TextToText, TextToTextOptions, TextToTextTrainingOptions
+from utils.tasks.text_to_text import TextToText
 
 # What the first stage trains (Lewis et al., 2020, section 3.4): the new encoder, BART's positions, and the input
 # projection of the self-attention of its encoder's first layer.
@@ -30,44 +30,11 @@ STAGE_1 = (
 )
 
 
-@dataclass(frozen=True)
-class TranslationOptions(TextToTextOptions):
-    """The options in all programs."""
-
-    bleu: BleuOptions = part(BleuOptions)
-
-
-@dataclass(frozen=True)
-class TranslationTrainingOptions(TextToTextTrainingOptions):
-    """The options that finetune.py adds."""
-
-    source_encoder_layers: int | None = card_option(
-        None,
-        section="source language",
-        least=1,
-        help="put a new encoder of so many layers, with --source_tokenizer, in place of the encoder's token embeddings",
-    )
-    source_tokenizer: str | None = option(None, help="vocabulary of the sources: a Hub name or directory")
-    translation_stage: int | None = card_option(
-        None,
-        least=1,
-        most=2,
-        help="1 trains the new encoder, the positions, and the first layer's input projection; 2 all; by default all",
-    )
-
-    def __post_init__(self) -> None:
-        if (self.source_encoder_layers is None) != (self.source_tokenizer is None):
-            raise InputError(
-                f"--source_encoder_layers is {self.source_encoder_layers}, --source_tokenizer is "
-                f"{self.source_tokenizer}: give both or neither"
-            )
-
-
 class Translation(TextToText):
     """Sentences to their translations. Validation reports the loss alone, since corpus BLEU is no mean."""
 
-    Options = TranslationOptions
-    TrainingOptions = TranslationTrainingOptions
+    Options, TrainingOptions, EvalOptions = OPTIONS["translation"]
+    pipeline = "translation"
 
     def look_at(self, references: Sequence[str]) -> None:
         self.options.bleu.warn_of_scripts(references)

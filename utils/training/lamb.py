@@ -20,16 +20,13 @@ class Lamb(Optimizer):
         u = m / (sqrt(v) + eps) + d·w,    w ← w - lr · |w| / |u| · u,
 
     where the ratio of norms, the trust ratio, is 1 if either of them is 0. It is 1 throughout a group without decay
-    (biases and norms), which leaves Adam's step; `nvlamb` takes the ratio there too. Moments and arithmetic are fp32
-    for weights in half precision. apex's own clip of the gradients is left to the training loop. If a loss scaler's
-    `found_inf` is 1, a step changes nothing; the host does not wait for it, so the number of steps is a tensor.
-
-    Without the ratio in any group this is AdamW (Loshchilov & Hutter, 2019).
+    (biases and norms), which leaves Adam's step; `nvlamb` takes the ratio there too. apex's own clip of the gradients
+    is left to the training loop. If a loss scaler's `found_inf` is 1, a step changes nothing; the host does not wait
+    for it, so the number of steps is a tensor.
 
     Args:
         parameters: parameters, or groups of them, as for any torch optimizer.
         lr: step size, relative to the norm of each decayed tensor.
-        adapts: scale steps by the ratio of norms.
         nvlamb: scale them in groups without decay, too; apex's `use_nvlamb`.
 
     Attributes:
@@ -44,11 +41,10 @@ class Lamb(Optimizer):
         eps: float = 1e-6,
         weight_decay: float = 0.01,
         *,
-        adapts: bool = True,
         nvlamb: bool = False,
     ) -> None:
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0})
-        self.adapts, self.nvlamb = adapts, nvlamb
+        self.nvlamb = nvlamb
         self.trust_ratios: list[Tensor] = []
 
     @torch.no_grad()
@@ -64,15 +60,10 @@ class Lamb(Optimizer):
     def _update(self, group: dict[str, Any], parameters: list[nn.Parameter]) -> None:
         for parameter in parameters:
             if not self.state[parameter]:
-                dtype = torch.promote_types(parameter.dtype, torch.float32)
-                for name in ("exp_avg", "exp_avg_sq"):
-                    self.state[parameter][name] = torch.zeros_like(parameter, dtype=dtype)
+                self.state[parameter] = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
         means = [self.state[parameter]["exp_avg"] for parameter in parameters]
         squares = [self.state[parameter]["exp_avg_sq"] for parameter in parameters]
-        # `to` makes no copy of what has the moments' type already.
-        gradients = [p.grad.to(mean.dtype) for p, mean in zip(parameters, means, strict=True)]
-        weights = [p.to(mean.dtype) for p, mean in zip(parameters, means, strict=True)]
-
+        gradients = [parameter.grad for parameter in parameters]
         (beta1, beta2), found_inf = group["betas"], getattr(self, "found_inf", None)
         if found_inf is not None:
             updates, steps = foreach.mul(means, 0), [group["step"]] * len(means)
@@ -91,16 +82,14 @@ class Lamb(Optimizer):
             foreach.mul_(updates, means)
             foreach.div_(updates, 1 - beta1 ** group["step"])
         if group["weight_decay"]:
-            foreach.add_(updates, weights, alpha=group["weight_decay"])
+            foreach.add_(updates, parameters, alpha=group["weight_decay"])
             if found_inf is not None:
                 foreach.mul_(updates, 1 - found_inf)
-        if self.adapts and (group["weight_decay"] or self.nvlamb):
-            norms = torch.stack(foreach.norm(weights))
+        if group["weight_decay"] or self.nvlamb:
+            norms = torch.stack(foreach.norm(parameters))
             ratios = norms / torch.stack(foreach.norm(updates))
             # A norm of 0 makes the ratio 0, NaN or infinite.
             ratios = torch.where((ratios > 0) & ratios.isfinite(), ratios, 1)
             foreach.mul_(updates, list(ratios.unbind()))
             self.trust_ratios.append(ratios)
-        foreach.add_(weights, updates, alpha=-group["lr"])
-        if any(weight is not parameter for weight, parameter in zip(weights, parameters, strict=True)):
-            foreach.copy_(parameters, weights)
+        foreach.add_(parameters, updates, alpha=-group["lr"])

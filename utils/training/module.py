@@ -72,11 +72,9 @@ class TrainingModule(pl.LightningModule):
             turn_dropout_off(self.model)
         counts = [self.task.count(batch.inputs) for batch in step if batch.is_real]
         nothing = torch.zeros(self.task.means, dtype=torch.float64, device=self.device)  # exact, and weights fit in
-        # A network in pure half precision makes that torch's default, whose greatest number targets may exceed.
-        precise = torch.promote_types(torch.get_default_dtype(), torch.float32)
-        targets = self._summed(sum(counts, nothing)).to(precise)
+        targets = self._summed(sum(counts, nothing)).to(torch.get_default_dtype())
         targets += targets == 0  # a loss over nothing is 0: sentences may be cut before the end of their first word
-        losses = torch.zeros(len(step), dtype=precise, device=self.device)
+        losses = torch.zeros(len(step), device=self.device)
         with self.model.backend.step(self.model.layers):
             for number, batch in enumerate(step):
                 with self._exchanging_gradients(number == len(step) - 1):

@@ -13,12 +13,12 @@ from torch import nn
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
+from transformers.optimization import Adafactor
 
 from bart.torch_internals import leave_scaling
-from utils.training.adafactor import Adafactor
 from utils.training.lamb import Lamb
 from utils.training.options import SCHEDULES, HardwareOptions, OptimisationOptions
-from utils.training.precision import MasterWeights, is_half_throughout, keep_state_dtypes, keeps_master_weights
+from utils.training.precision import MasterWeights, keeps_master_weights
 
 logger = logging.getLogger(__name__)
 # The classes of NVIDIA's apex, and what is used where apex cannot run.
@@ -33,8 +33,7 @@ def build_optimizer(model: nn.Module, options: OptimisationOptions, hardware: Ha
     as it is given, or SGD with a momentum of 0.9, whose decay is an L2 penalty. fused_adam and fused_lamb are those of
     NVIDIA's apex where that can run, and otherwise adamw and lamb.
 
-    The training loop clips gradients (`--gradient_clip_val`), so the clip of apex's LAMB is off. AdamW and LAMB keep
-    their moments in fp32 whatever the weights are.
+    The training loop clips gradients (`--gradient_clip_val`), so the clip of apex's LAMB is off.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     # Biases and norms are the parameters that are no matrices, whatever their names.
@@ -45,10 +44,7 @@ def build_optimizer(model: nn.Module, options: OptimisationOptions, hardware: Ha
     build = partial(_build, options=options, hardware=hardware)
     if keeps_master_weights(hardware):
         return MasterWeights(groups, build)
-    optimizer = build(groups)
-    if is_half_throughout(hardware):
-        keep_state_dtypes(optimizer)
-    return optimizer
+    return build(groups)
 
 
 def _build(groups: list[dict[str, Any]], options: OptimisationOptions, hardware: HardwareOptions) -> Optimizer:
@@ -64,17 +60,14 @@ def _build(groups: list[dict[str, Any]], options: OptimisationOptions, hardware:
         case "lamb" | "fused_lamb":
             return Lamb(groups, lr=lr, nvlamb=options.nvlamb, **eps)
         case "adafactor":
-            return Adafactor(groups, lr=lr)
+            return Adafactor(groups, lr=lr, relative_step=False, scale_parameter=False)
         case "sgd":
-            has_scaler = hardware.fp16 and hardware.amp_level in ("O1", "O2")
+            has_scaler = hardware.fp16 and hardware.amp_level != "O0"
             optimizer = SGD(groups, lr=lr, momentum=MOMENTUM, fused=has_scaler or None)
             # Fused, it skips steps; if that is the first one, torch would leave momentum without values.
             for group in groups if has_scaler else ():
                 for parameter in group["params"]:
                     optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
-        case _ if is_half_throughout(hardware):
-            # torch's AdamW would keep the moments in half precision, where the second ones underflow.
-            return Lamb(groups, lr=lr, adapts=False, **{"eps": 1e-8, **eps})
         case _:
             optimizer = AdamW(groups, lr=lr, fused=True, **eps)
     # Fused ones would otherwise unscale fp16 gradients themselves, after the clip, which Lightning refuses.
@@ -89,8 +82,6 @@ def apex_class(optimizer: str, hardware: HardwareOptions) -> type[Optimizer] | N
         missing = f"apex's {name} runs on GPUs alone, and this run is on the CPU"
     elif hardware.strategy == "fsdp":
         missing = f"apex's {name} takes no sharded weights (--strategy fsdp)"
-    elif name == "FusedLAMB" and is_half_throughout(hardware) and hardware.bf16:
-        missing = "apex's FusedLAMB takes no bfloat16 weights (--amp_level O3)"
     else:
         try:
             importlib.import_module("amp_C")  # its CUDA extensions

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option
 from utils.app.run_directory import LAST
@@ -30,7 +28,6 @@ SCHEDULES: dict[str, tuple[str, dict[str, Any]] | None] = {
 }
 OPTIMIZERS = ("adamw", "fused_adam", "adafactor", "lamb", "fused_lamb", "sgd")
 STRATEGIES = ("ddp", "fsdp")
-AMP_LEVELS = ("O0", "O1", "O2", "O3")
 
 
 @dataclass(frozen=True)
@@ -210,13 +207,14 @@ class HardwareOptions:
     tf32: bool = card_option(False, help="fp32 with TF32 tensor cores in matrix products")
     amp_level: str = option(
         "O1",
-        choices=AMP_LEVELS,
-        help="how --fp16 and --bf16 are used: O0 not at all, O1 autocast, O2 half weights with fp32 master copies, "
-        "O3 half everywhere",
+        metavar="{O0,O1,O2}",
+        help="how --fp16 and --bf16 are used: O0 not at all, O1 autocast, O2 half weights with fp32 master copies",
     )
 
     def __post_init__(self) -> None:
         self._resolve_devices()
+        if self.amp_level not in ("O0", "O1", "O2"):
+            raise InputError(f"--amp_level is {self.amp_level}; allowed: O1 or O2, and O0 for neither")
         chosen = [f"--{name}" for name in ("fp16", "bf16", "tf32") if getattr(self, name)]
         if len(chosen) > 1:
             raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
@@ -224,13 +222,13 @@ class HardwareOptions:
             raise InputError(f"{chosen[0]} needs a GPU; this run is on the CPU, which takes fp32 (no flag) or --bf16")
         if self.strategy == "fsdp" and self.fp16 and self.amp_level != "O0":
             raise InputError("--strategy fsdp and --fp16 exclude each other; fsdp takes --bf16, --tf32 or fp32")
-        if self.strategy == "fsdp" and self.bf16 and self.amp_level in ("O2", "O3"):
-            raise InputError(
-                f"--strategy fsdp and --amp_level {self.amp_level} exclude each other; fsdp takes O0 or O1"
-            )
+        if self.strategy == "fsdp" and self.bf16 and self.amp_level == "O2":
+            raise InputError("--strategy fsdp and --amp_level O2 exclude each other; fsdp takes O0 or O1")
 
     def _resolve_devices(self) -> None:
         """Make --gpus, --accelerator and --devices say the same, each of them given or not."""
+        import torch  # here, because --help needs none of it
+
         launched = int(os.environ.get("LOCAL_WORLD_SIZE", "0"))
         none_there = self.gpus is None and self.devices is None and not torch.cuda.is_available()
         accelerator = self.accelerator or ("cpu" if self.gpus == 0 or none_there else "gpu")

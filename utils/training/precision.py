@@ -16,7 +16,6 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.optim import Optimizer
 
 from bart.torch_internals import foreach, leave_scaling
-from utils.training.adafactor import Adafactor
 from utils.training.lamb import Lamb
 from utils.training.options import HardwareOptions
 
@@ -39,19 +38,12 @@ def keeps_master_weights(hardware: HardwareOptions) -> bool:
     return hardware.amp_level == "O2" and half_dtype(hardware) is not None
 
 
-def is_half_throughout(hardware: HardwareOptions) -> bool:
-    """Return true if weights are halves without master copies (O3)."""
-    return hardware.amp_level == "O3" and half_dtype(hardware) is not None
-
-
 def trainer_precision(hardware: HardwareOptions) -> dict[str, Any]:
     """Lightning's Trainer arguments for the precision asked for."""
     dtype = half_dtype(hardware)
     if dtype is None:
         return {"precision": "32-true"}
     name = "16" if dtype is torch.float16 else "bf16"
-    if is_half_throughout(hardware):
-        return {"precision": f"{name}-true"}
     device = "cuda" if hardware.gpus else "cpu"
     scaler = LossScaler(device) if dtype is torch.float16 else None
     plugin = HalfWeights if keeps_master_weights(hardware) else MixedPrecision
@@ -65,14 +57,14 @@ def fsdp_precision(hardware: HardwareOptions) -> MixedPrecisionPolicy:
 
 
 class LossScaler(torch.amp.GradScaler):
-    """Loss scaling in which our own and torch's fused optimizers skip steps, so that the host need not ask the device.
+    """Loss scaling in which LAMB and torch's fused optimizers skip steps, so that the host need not ask the device.
 
     torch lets them skip steps only where they unscale gradients too, after the clip. Here that is done before it.
     """
 
     def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> float | None:
         inner = optimizer.inner if isinstance(optimizer, MasterWeights) else optimizer
-        skips = isinstance(inner, (Adafactor, Lamb)) or inner.param_groups[0].get("fused")
+        skips = isinstance(inner, Lamb) or inner.param_groups[0].get("fused")
         leave_scaling(optimizer, not skips)
         try:
             return super().step(optimizer, *args, **kwargs)
@@ -145,24 +137,3 @@ class MasterWeights(Optimizer):
         self.inner.load_state_dict({name: value for name, value in state_dict.items() if name != "masters"})
         self._share()
         foreach.copy_(self.masters, [master.to(self.masters[0].device) for master in masters])
-
-
-def keep_state_dtypes(optimizer: Optimizer) -> None:
-    """Let an optimizer's state return from a checkpoint in the precision it had.
-
-    torch rounds it to the precision of the weights; with O3 that would round fp32 moments to half precision.
-    """
-    saved: dict[int, dict[str, Any]] = {}
-
-    def remember(_: Optimizer, state_dict: dict[str, Any]) -> None:
-        saved.update(state_dict["state"])
-
-    def restore(optimizer: Optimizer) -> None:
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        for number, values in saved.items():
-            state = optimizer.state[parameters[number]]
-            state |= {name: v.to(state[name].device) for name, v in values.items() if isinstance(v, Tensor)}
-        saved.clear()
-
-    optimizer.register_load_state_dict_pre_hook(remember)
-    optimizer.register_load_state_dict_post_hook(restore)

@@ -9,19 +9,17 @@ import torch
 from torch import Tensor
 
 from bart.generation import GenerationConfig
-from bart.generation.beam_search import BeamSearch, DiverseBeamGroup, _top_sums, best_hypotheses
+from bart.generation.beam_search import BeamSearch, _top_sums
 from bart.generation.rules import draw
 
 PAD, EOS, START, A, B = range(5)
 VOCAB = 5
 
 
-def machine(
-    kind: type[BeamSearch] = BeamSearch, articles: int = 1, max_length: int = 5, first: int = 0, **options
-) -> BeamSearch:
+def machine(articles: int = 1, max_length: int = 5, **options) -> BeamSearch:
     ids = {"decoder_start_token_id": START, "pad_token_id": PAD, "eos_token_id": EOS}
     config = GenerationConfig(**{"num_beams": 2, **ids, **options})
-    return kind(config, max_length, torch.tensor([[0, max_length]] * articles), first)
+    return BeamSearch(config, max_length, torch.tensor([[0, max_length]] * articles))
 
 
 def table(*rows: dict[int, float]) -> Tensor:
@@ -106,7 +104,7 @@ def test_length_penalty_decides_between_short_and_long():
     def best(length_penalty: float) -> list[int]:
         search = after_two_steps(length_penalty=length_penalty, early_stopping="never")
         search.step(table({EOS: 0.9, A: 0.1}, {A: 0.5, B: 0.5}))  # A A EOS: 0.18·0.9 = 0.162
-        return best_hypotheses([search], 1).tokens[0, 0].tolist()
+        return search.results().tokens[0, 0].tolist()
 
     assert best(0.0) == [START, A, EOS, PAD, PAD]
     assert best(2.0) == [START, A, A, EOS, PAD]  # log 0.162 / 3² = -0.202 against log 0.30 / 2² = -0.301
@@ -145,9 +143,9 @@ def test_ties_keep_every_beam_different():
     assert len({tuple(prefix) for prefix in prefixes(search)}) == 2
 
 
-def test_articles_do_not_see_each_other_and_beams_are_the_callers():
+def test_articles_do_not_see_each_other():
     alone = [machine(), machine()]
-    both = machine(articles=2, first=4)
+    both = machine(articles=2)
     other_step, other_a, other_b = {B: 0.9, EOS: 0.1}, {A: 0.6, EOS: 0.4}, {A: 0.3, B: 0.7}
     steps = [
         (table(STEP_1, STEP_1), table(other_step, other_step)),
@@ -161,7 +159,7 @@ def test_articles_do_not_see_each_other_and_beams_are_the_callers():
         assert torch.equal(both.open.tokens[article], search.open.tokens[0])
         assert torch.equal(both.finished.tokens[article], search.finished.tokens[0])
         assert torch.equal(both.finished.scores[article], search.finished.scores[0])
-    assert set(parents.flatten().tolist()) <= {4, 5}
+    assert set(parents.flatten().tolist()) <= {0, 1}
 
 
 def test_an_article_that_joins_later_and_one_that_stays_get_what_they_get_alone():
@@ -191,31 +189,6 @@ def test_no_eos_runs_to_max_length():
     torch.testing.assert_close(search.finished.scores, logs(0.6**3, 0.6**2 * 0.4) / 3)
 
 
-def test_done_group_of_a_diverse_search_emits_padding():
-    search = machine(DiverseBeamGroup, length_penalty=0.0, early_stopping=True)
-    search.step(table(STEP_1, STEP_1))
-    search.step(table(AFTER_A, AFTER_B))
-    assert not search.active.item()
-    search.step(table({A: 1.0}, {B: 1.0}))
-    assert search.last_ids.tolist() == [[PAD, PAD]]
-
-
-def test_diverse_group_weighs_its_best_candidate_even_if_it_ended():
-    """0.30 has ended, so no open beam can reach it; transformers 4 compares it with the worst finished all the same."""
-    options = {"length_penalty": 2.0, "early_stopping": False}
-    assert not after_two_steps(**options).active.item()
-    assert after_two_steps(kind=DiverseBeamGroup, **options).active.item()
-
-
-def test_best_hypotheses_ranks_all_groups_together():
-    groups = [after_two_steps(length_penalty=0.0), machine(length_penalty=0.0)]
-    groups[1].step(table({EOS: 0.28, A: 0.4, B: 0.3}, STEP_1))
-    groups[1].step(table({EOS: 0.725, A: 0.1}, {EOS: 0.1, A: 0.9}))  # 0.29
-    actual = best_hypotheses(groups, 3)
-    torch.testing.assert_close(actual.scores, logs(0.30, 0.29, 0.27))
-    assert actual.tokens[0, 1].tolist() == [START, A, EOS, PAD, PAD]
-
-
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("columns", [100, 128 * 40, 128 * 40 + 77])
 def test_the_greatest_sums_of_many(beams: int, columns: int):
@@ -238,19 +211,3 @@ def test_draw_avoids_banned_columns_and_survives_rows_without_any():
     drawn = torch.cat([draw(scores, 1) for _ in range(50)], dim=1)
     assert set(drawn[0].tolist()) == {A, B}
     assert all(0 <= token < VOCAB for token in drawn[1].tolist())
-
-
-@pytest.mark.parametrize(("kind", "kept"), [(BeamSearch, (0.42, 0.30)), (DiverseBeamGroup, (0.30, 0.18))])
-def test_cut_hypotheses_do_not_count_in_a_diverse_group_that_has_enough_ended_ones(kind: type[BeamSearch], kept):
-    search = machine(kind, max_length=3, length_penalty=0.0, early_stopping=True)
-    search.step(table({A: 0.6, EOS: 0.3, B: 0.1}, STEP_1))
-    search.step(table({A: 0.7, EOS: 0.3}, {A: 1.0}))  # on top: 0.42, cut at max_length, and 0.18, ended
-    torch.testing.assert_close(search.finished.scores, logs(*kept))
-
-
-def test_among_equals_the_later_groups_comes_first():
-    groups = [machine(length_penalty=0.0), machine(length_penalty=0.0)]
-    groups[0].step(table({EOS: 0.5, A: 0.5}, STEP_1))
-    groups[1].step(table({A: 1.0}, STEP_1))
-    groups[1].step(table({EOS: 0.5, A: 0.5}, STEP_1))
-    assert best_hypotheses(groups, 1).tokens[0, 0].tolist() == [START, A, EOS, PAD, PAD]

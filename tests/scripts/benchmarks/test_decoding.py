@@ -79,13 +79,9 @@ def test_ctranslate2_decodes_text(decode: Callable[..., dict[str, Any]]) -> None
 
 
 def test_options_that_a_peer_lacks_are_left_out(decode: Callable[..., dict[str, Any]]) -> None:
-    report = decode([TRANSFORMERS, OURS], num_beam_groups=2, diversity_penalty=0.5, bad_words_ids=[[5]])
-    assert report["decoding"]["num_beam_groups"] == 1
+    report = decode([TRANSFORMERS, OURS], bad_words_ids=[[5]])
+    assert report["decoding"].get("bad_words_ids") is None
     assert report["results"][1]["identical_share"] >= SAME_IDS
-
-
-def test_other_ids_are_counted() -> None:
-    assert decoding.identical_share([[4], [6]], [[4], [5]]) == 0.5
 
 
 @pytest.mark.parametrize(

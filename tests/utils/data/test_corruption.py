@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_shards import tiny_tokenizer
-from utils.data.corruption import Corruption, CorruptionOptions
+from utils.data.corruption import Corruption
+from utils.data.options import CorruptionOptions
 
 NONE = {"mlm_probability": 0.0, "permute_sentence_ratio": 0.0}
 WIDE = 50_000  # ids of a vocabulary in which every token of a text can be another

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.tiny_shards import tiny_tokenizer
 from tests.utils.data.test_corruption import assert_uniform
-from utils.data.masking import Masking, MaskingOptions
+from utils.data.masking import Masking
+from utils.data.options import MaskingOptions
 from utils.data.pairs import Pair
 from utils.data.shard_format import MLM_NSP, ShardRow
 

@@ -24,8 +24,8 @@ from utils.app.errors import RunError
 from utils.data import shards as shards_module
 from utils.data import streaming
 from utils.data.batches import Batch
-from utils.data.corruption import Corruption, CorruptionOptions
-from utils.data.options import BatchOptions
+from utils.data.corruption import Corruption
+from utils.data.options import BatchOptions, CorruptionOptions
 from utils.data.pairs import collate_pairs
 from utils.data.shards import Manifest, ShardExamples, ShardReader, ShardRow, StreamedShards
 from utils.data.streaming import StreamedExamples, StreamLoader, TrainStream

@@ -12,7 +12,8 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
 from bart.errors import InputError
-from utils.metrics.bleu import BleuOptions, main, translation_scores
+from utils.metrics.bleu import main, translation_scores
+from utils.metrics.options import BleuOptions
 
 ROOT = Path(__file__).parents[3]
 
@@ -74,7 +75,7 @@ def test_the_command_scores_two_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert printed["bleu"] == pytest.approx(expected.score) and expected.score > 30
     assert printed["chrf"] == pytest.approx(sacrebleu.corpus_chrf(CHINESE[0], [CHINESE[1]]).score)
     done = subprocess.run(
-        [sys.executable, "-m", "utils.metrics.bleu", predictions, references, "--bleu_tokenize", "zh"],
+        [sys.executable, "-m", "utils.metrics", "bleu", predictions, references, "--bleu_tokenize", "zh"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -8,7 +8,6 @@ import platform
 import re
 import shutil
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -125,45 +124,6 @@ def test_wandb_that_is_not_installed(train: Train, tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_wandb_gets_the_project_the_arguments_and_the_metrics(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Lightning's own logger, on a stand-in for the package."""
-    logged: dict[str, float] = {}
-    started: list[dict[str, object]] = []
-
-    class Run:
-        def log(self, metrics: dict[str, float]) -> None:
-            logged.update(metrics)
-
-    def init(**options: object) -> Run:
-        started.append(options)
-        return Run()
-
-    packages = tmp_path / "packages"
-    info = packages / "wandb-0.99.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: wandb\nVersion: 0.99.0\n")
-    monkeypatch.syspath_prepend(packages)
-    parts = {
-        "wandb": {"init": init, "run": None, "__path__": []},
-        "wandb.sdk": {"__path__": []},
-        "wandb.sdk.lib": {"RunDisabled": type("RunDisabled", (), {})},
-        "wandb.wandb_run": {"Run": Run},
-    }
-    for name, content in parts.items():
-        stand_in = types.ModuleType(name)
-        vars(stand_in).update(content)
-        monkeypatch.setitem(sys.modules, name, stand_in)
-    output = train("run", "--wandb_project", "bart", "--max_steps", 2, "--seed", 9)
-    (start,) = started
-    assert (start["project"], start["dir"]) == ("bart", str(output))
-    assert start["config"] == yaml.safe_load((output / "arguments.yaml").read_text())
-    assert start["config"]["seed"] == 9
-    assert logged["trainer/global_step"] == 1
-    assert {"train_loss", "tokens_per_second", "val_loss"} <= logged.keys()
-
-
 def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: Path) -> None:
     output = train("run", "--max_steps", 2, "--do_predict")
     others = [output / "notes.txt", output / "mine" / "last.ckpt"]
@@ -205,18 +165,18 @@ def test_a_compiler_that_is_missing_is_named(train: Train, monkeypatch: pytest.M
 
 
 def test_a_folder_that_is_removed_during_the_run_is_named(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    def removed(args: Any, *_: object) -> None:
-        shutil.rmtree(args.run.output_dir)
-        Path(args.run.output_dir, "metrics.csv").read_bytes()
+    def removed(plan: Any, *_: object) -> None:
+        shutil.rmtree(plan.args.run.output_dir)
+        Path(plan.args.run.output_dir, "metrics.csv").read_bytes()
 
-    monkeypatch.setattr(training, "train_on", removed)
+    monkeypatch.setattr(training, "train", removed)
     with pytest.raises(RunError, match=r"^--output_dir .*run: it was removed during the run$"):
         train("run")
 
 
 def test_options_of_the_scoring_are_checked_before_training(train: Train, tmp_path: Path) -> None:
     for options, message in (
-        (("--pred_beams", 4, "--num_beam_groups", 3), "num_beam_groups"),
+        (("--pred_beams", 4, "--num_return_sequences", 5), "num_return_sequences"),
         (("--bad_words_ids", "[[5"), "^--bad_words_ids is '\\[\\[5'; allowed: ids such as"),
         (("--eos_token_id", "[2, 9999]"), "^--eos_token_id"),
         (("--pred_beams", 4, "--eval_max_gen_length", 99), "eval_max_gen_length is 99; the model has 64 positions"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import re
 import shutil
@@ -29,11 +28,10 @@ from utils.models.model_to_train import renamed
 from utils.predict import main as predict
 from utils.tasks.classification import (
     Classification,
-    ClassificationOptions,
-    ClassificationTrainingOptions,
     LabelledTexts,
     _target,
 )
+from utils.tasks.options import ClassificationOptions, ClassificationTrainingOptions
 from utils.tasks.task import Prediction
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "one_thread")
@@ -60,16 +58,10 @@ def names_in(data_dir: str, split: str = "train") -> list[str]:
     ("table", "message"),
     [
         ({"train_csv": "text,label\na,x\nb,\n"}, r"train.csv:3: label is ''; allowed: a label that is not blank"),
-        ({"train_csv": "text,label\na,x\nb, \u00a0\n"}, r"train.csv:3: label is ' \\xa0'; allowed"),
-        ({"train_tsv": "text\tlabel\na\tx\nb\t\n"}, r"train.tsv:3: label is ''"),
         ({"train_jsonl": '{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n'}, "jsonl:2: label is None"),
-        ({"train_jsonl": '{"text": "a", "label": "x"}\n{"text": "b"}\n'}, "jsonl:2: label is None"),
         ({"train_jsonl": '{"text": "a", "label": ["x", " "]}\n'}, r"jsonl:1: label is \['x', ' '\]"),
         ({"train_jsonl": '{"text": "a", "label": NaN}\n'}, r"jsonl:1: label is nan; allowed: .* a finite number"),
-        ({"train_jsonl": '{"text": "a", "label": [1, -Infinity]}\n'}, r"jsonl:1: label is \[1, -inf\]"),
-        ({"train_jsonl": '{"text": "a", "label": 1e999}\n'}, r"jsonl:1: label is inf"),
         ({"train_jsonl": '{"text": "a", "label": {"x": 1}}\n'}, r"jsonl:1: label is \{'x': 1\}"),
-        ({"train_jsonl": '{"text": "a", "label": [["x"]]}\n'}, r"jsonl:1: label is \[\['x'\]\]"),
     ],
 )
 def test_what_is_no_label(table: dict[str, str], message: str, tmp_path: Path) -> None:
@@ -90,12 +82,8 @@ def test_whole_numbers_are_the_same_labels_however_they_are_written(tmp_path: Pa
     assert names_in(place) == names_in(place, "val") == ["0", "1"]
     assert _target("", 1.0, SINGLE_LABEL, ["0", "1"]) == 1
     assert _target("", [1.0], MULTI_LABEL, ["0", "1"]) == [0, 1]
-    for suffix, place in (("csv", "mixed"), ("tsv", "mixed2")):
-        rows = ["text", "label"], ["a", "1.0"], ["b", "1"], ["c", "10"], ["d", "2."], ["e", "-3.00"]
-        (tmp_path / place).mkdir()
-        with (tmp_path / place / f"train.{suffix}").open("w") as file:
-            csv.writer(file, delimiter="," if suffix == "csv" else "\t").writerows(rows)
-        assert names_in(str(tmp_path / place)) == ["-3", "1", "2", "10"]
+    mixed = write(tmp_path / "mixed", train_csv="text,label\na,1.0\nb,1\nc,10\nd,2.\ne,-3.00\n")
+    assert names_in(mixed) == ["-3", "1", "2", "10"]
     versions = write(tmp_path / "versions", train_csv="text,label\na,1.1\nb,1.10\nc,v1.0\n")
     assert names_in(versions) == ["1.1", "1.10", "v1.0"]
 
@@ -107,7 +95,6 @@ def test_whole_numbers_are_the_same_labels_however_they_are_written(tmp_path: Pa
         ([0, 1.0, "x"], SINGLE_LABEL, ["0", "1", "x"]),
         ([True, False, "True"], SINGLE_LABEL, ["False", "True"]),  # as pandas writes them to CSV
         ([0.0, 0.5, 1.0], REGRESSION, ["score"]),
-        ([1, 2.5, 3], REGRESSION, ["score"]),
         ([[0.0], [1.0, 2.0]], MULTI_LABEL, ["0", "1", "2"]),
         (['["x", "y"]', "[]", "[3, 10]"], MULTI_LABEL, ["10", "3", "x", "y"]),
     ],
@@ -127,7 +114,6 @@ def test_the_kind_of_problem_follows_the_labels(
     ("labels", "hint"),
     [
         ("1.5 2 2.5", "labels such as 1.5 are classes; --problem_type regression"),
-        ("2 v1.5", ""),
         ("1 2 3", ""),
         ("Sport news sport", "labels that differ in case alone are different ones: Sport, sport"),
     ],
@@ -156,24 +142,18 @@ def test_a_task_on_pairs_reads_both_texts(tmp_path: Path, caplog: pytest.LogCapt
     assert "hypothesis is not read; --pair_field makes pairs of it" in caplog.text
     with pytest.raises(InputError, match="--text_field and --pair_field are both 'hypothesis'; allowed: two columns"):
         read(place, task_name="mnli", text_field="hypothesis")
-    alone = write(tmp_path / "alone", train_csv="premise,label\na,0\n")
-    with pytest.raises(InputError, match=r"no pair column; name one with --pair_field \(columns: label, premise"):
-        read(alone, task_name="mnli", text_field="premise")
 
 
 @pytest.mark.parametrize(
     "test",
     [
-        {"test_csv": "sentence,label\na,-1\nb,-1\n"},
         {"test_csv": "sentence,label\na,-1.0\nb,-1.0\n"},
         {"test_tsv": "index\tsentence\n0\ta\n1\tb\n"},
         {"test_jsonl": '{"sentence": "a", "label": -1}\n{"sentence": "b", "label": -1}\n'},
     ],
 )
-@pytest.mark.parametrize("task_name", ["sst2", "cola"])
-def test_glue_has_no_test_labels(task_name: str, test: dict[str, str], tmp_path: Path) -> None:
-    place = write(tmp_path, **test)
-    texts = read(place, "test", task_name=task_name)
+def test_glue_has_no_test_labels(test: dict[str, str], tmp_path: Path) -> None:
+    texts = read(write(tmp_path, **test), "test", task_name="sst2")
     assert texts.texts == ["a", "b"] and texts.labels is None
 
 
@@ -187,14 +167,11 @@ def test_labels_are_missing_where_no_test_set_of_glue_is_read(tmp_path: Path) ->
         read(str(tmp_path), "val", task_name="sst2")
     mixed = write(tmp_path / "mixed", test_csv="sentence,label\na,-1\nb,1\n")
     assert read(mixed, "test", task_name="sst2").labels == ["-1", "positive"]
-    with pytest.raises(InputError, match="no label column; name one with --label_field"):
-        read(write(tmp_path / "own", test_csv="sentence\na\n"), "test")
 
 
 def test_names_are_compared_without_case_where_that_mixes_up_none() -> None:
     assert renamed(["NEGATIVE", "POSITIVE"], ["positive", "negative"]) == ["negative", "positive"]
     assert renamed(["NEGATIVE", "x"], ["negative"]) == ["negative", "x"]
-    assert renamed(["a", "A"], ["a"]) == ["a", "A"]
     assert renamed(["a", "b"], ["A", "a", "B"]) == ["a", "b"]
 
 
@@ -233,11 +210,9 @@ def scored(model: Path, data_dir: str, folder: Path, *options: str) -> tuple[dic
     [
         (None, ["0", "1"], ()),
         (["LABEL_0", "LABEL_1"], ["negative", "positive"], ()),
-        (["LABEL_0", "LABEL_1"], ["0", "1.0"], ("--task_name", "sst2")),
         (["LABEL_0", "LABEL_1"], ["negative", "positive"], ("--task_name", "sst2")),
         (["NEGATIVE", "POSITIVE"], ["negative", "positive"], ()),
         (["Negative", "Positive"], ["0", "1"], ("--task_name", "sst2")),
-        (["0", "1"], ["0", "1"], ("--task_name", "sst2")),
     ],
 )
 def test_a_published_classifier_is_scored(
@@ -292,6 +267,16 @@ def test_a_task_of_glue_in_a_directory_is_trained_and_predicted(published: Path,
     assert lines[0] == "index\tprediction" and [line[:2] for line in lines[1:]] == ["0\t", "1\t"]
     predicted = [json.loads(line)["prediction"] for line in (tmp_path / "run/test_articles.jsonl").open()]
     assert [line[2:] for line in lines[1:]] == [str(int(name == "positive")) for name in predicted]
+    given = [
+        str(tmp_path / "run"),
+        str(published / "config.json"),
+        place,
+        str(tmp_path / "only"),
+        "--task_name",
+        "sst2",
+    ]
+    run_eval.main([*given, "--predict", "--type_path", "val"])
+    assert "accuracy" not in json.loads((tmp_path / "only/val_scores.json").read_text())
     predict([str(tmp_path / "run"), f"{place}/test.tsv", "--output", str(tmp_path / "out"), "--gpus", "0"])
     assert (tmp_path / "out").read_text().splitlines() == predicted
 

@@ -155,7 +155,7 @@ def test_validation_decodes_by_a_copy_what_the_model_itself_decodes(
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("level", ["O1", "O2", "O3"])
+@pytest.mark.parametrize("level", ["O1", "O2"])
 def test_validation_with_beams_records_its_steps(train: Train, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under autocast they could not be recorded."""
     made, record = [], graphs.cuda_recorder
@@ -190,8 +190,8 @@ def test_validation_scores_the_same_where_memory_is_scarce(
 
 
 def test_half_precision_sums_losses_in_full(train: Train, tmp_path: Path) -> None:
-    """O3: bf16 sums of 8 bits would be off by percents; the logged mean must be that of the batches' own losses."""
-    output = train("run", "--bf16", "--amp_level", "O3", "--max_steps", 1, "--eval_batch_size", 1)
+    """bf16 sums of 8 bits would be off by percents; the logged mean must be that of the batches' own losses."""
+    output = train("run", "--bf16", "--amp_level", "O2", "--max_steps", 1, "--eval_batch_size", 1)
     summary = json.loads((output / "train_summary.json").read_text())
     model = BartForConditionalGeneration.from_pretrained(output / "last.ckpt").to(torch.bfloat16)
     model.compute_with(CpuBackend())  # as the recipe does

@@ -12,11 +12,10 @@ import torch
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
-from transformers import optimization
+from transformers.optimization import Adafactor
 
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import tiny_bart
-from utils.training.adafactor import Adafactor
 from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import OPTIMIZERS, POLY_SQRT, HardwareOptions, OptimisationOptions
@@ -96,7 +95,6 @@ def test_classes(name: str, expected: type[Optimizer], model: BartForConditional
     optimizer = build(model, name)
     assert type(optimizer) is expected
     assert getattr(optimizer, "max_grad_norm", None) is None  # the training loop clips
-    assert getattr(optimizer, "adapts", True)
     halves = build(model, name, bf16=True, amp_level="O2")
     assert isinstance(halves, MasterWeights)
     assert type(halves.inner) is expected
@@ -141,16 +139,6 @@ def test_without_apex_one_line_says_what_is_missing_and_what_serves(
         assert line.startswith(f"--optimizer {name}: ") and message in line
 
 
-def test_fused_lamb_of_apex_takes_no_bfloat16_weights(
-    model: nn.Module, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    install(monkeypatch)
-    with caplog.at_level(logging.INFO):
-        assert type(build(model, "fused_lamb", bf16=True, amp_level="O3")) is Lamb
-    assert "bfloat16" in caplog.text
-    assert type(build(model, "fused_adam", bf16=True, amp_level="O3")) is FusedAdam
-
-
 @pytest.mark.parametrize(
     ("name", "oracle"),
     [
@@ -179,32 +167,6 @@ def test_steps_equal_those_of_the_library(name: str, oracle: Any, model: BartFor
     assert not any(torch.equal(tensor, initial[key]) for key, tensor in paths[0].items())
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_adafactor_is_that_of_transformers_bit_for_bit(dtype: torch.dtype) -> None:
-    """With decay, clipped and unclipped steps, and parameters that are without a gradient in some steps."""
-    generator = torch.Generator().manual_seed(1)
-    shapes = [(6, 5), (7,), (5, 6), (3, 4, 5), (1,), (4, 1)]
-    initial = [torch.randn(shape, generator=generator).to(dtype) for shape in shapes]
-    ours, theirs = ([nn.Parameter(weight.clone()) for weight in initial] for _ in range(2))
-    oracle = {"lr": 1e-2, "scale_parameter": False, "relative_step": False}
-    optimizers = []
-    for weights, make in ((ours, lambda groups: Adafactor(groups, lr=1e-2)), (theirs, None)):
-        groups = [{"params": weights[:4], "weight_decay": 0.1}, {"params": weights[4:]}]
-        optimizers.append(make(groups) if make else optimization.Adafactor(groups, **oracle))
-    for step in range(6):
-        for number, pair in enumerate(zip(ours, theirs, strict=True)):
-            gradient = 10.0 ** (step - 3) * torch.randn(shapes[number], generator=generator)
-            for weight in pair:
-                weight.grad = None if number % 3 == step % 3 else gradient.to(dtype)
-        for optimizer in optimizers:
-            optimizer.step()
-        assert all(map(torch.equal, ours, theirs))
-    assert not all(map(torch.equal, ours, initial))
-    for name in ("exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col"):
-        states = [[s[name] for s in optimizer.state.values() if name in s] for optimizer in optimizers]
-        assert states[0] and all(map(torch.equal, *states))
-
-
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if "fused" not in name])
 def test_fp16_gradients_are_unscaled_and_clipped(name: str, model: BartForConditionalGeneration) -> None:
     """Lightning's own calls, with a loss scaler, against steps without one; then an overflow, which is no step.
@@ -230,7 +192,7 @@ def test_fp16_gradients_are_unscaled_and_clipped(name: str, model: BartForCondit
             scaler.step(optimizer)
             scaler.update()
         results.append(state_of(model))
-    rounding = 1e-6 if name in ("lamb", "adafactor") else 0.0
+    rounding = 1e-6 if name == "lamb" else 0.0
     compared = [{key: state[key] for key in state if not (rounding and "k_proj.bias" in key)} for state in results]
     torch.testing.assert_close(*compared, rtol=rounding, atol=rounding)
     optimizer.zero_grad()

@@ -144,7 +144,7 @@ def test_a_share_of_the_steps_is_warm_up(train: Train) -> None:
     assert rates == [row["lr"] for row in by_steps] and rates[0] < rates[1] < rates[2] > rates[3]
 
 
-@pytest.mark.parametrize("level", ["O0", "O1", "O2", "O3"])
+@pytest.mark.parametrize("level", ["O0", "O1", "O2"])
 def test_bf16_levels_train_on_the_cpu(train: Train, level: str) -> None:
     """Beams in validation, with a rule, as the shipped configs have it."""
     beams = ("--eval_beams", 2, "--no_repeat_ngram_size", 2, "--eval_max_gen_length", 5)
@@ -152,7 +152,7 @@ def test_bf16_levels_train_on_the_cpu(train: Train, level: str) -> None:
     curve = [row["train_loss"] for row in rows(output)]
     assert sum(curve[-6:]) / 6 < sum(curve[:6]) / 6 - 0.2
     dtypes = {tensor.dtype for tensor in checkpoint_of(output)["state_dict"].values()}
-    assert dtypes == {torch.bfloat16 if level in ("O2", "O3") else torch.float32}
+    assert dtypes == {torch.bfloat16 if level == "O2" else torch.float32}
     BartForConditionalGeneration.from_pretrained(output / "export")
 
 

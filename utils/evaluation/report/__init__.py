@@ -1,1 +1,1 @@
-"""The report of a run, or of several, as one page to open in a browser."""
+"""The report of a run as one page to open in a browser."""

@@ -1,4 +1,4 @@
-"""The command: `python -m utils.evaluation.report RUN_DIR [RUN_DIR ...]`."""
+"""The command: `python -m utils.evaluation.report RUN_DIR`."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ from utils.evaluation.report.building import REPORT, build_report
 class ReportArguments:
     """The options of the command."""
 
-    run_dirs: tuple[str, ...] = option((), positional=True, help="what finetune.py or run_eval.py wrote")
-    output: str | None = option(
-        None,
-        metavar="FILE",
-        help=f"the page; by default RUN_DIR/{REPORT}, or of several runs comparison_RUN_RUN.html beside the first one",
-    )
+    run_dirs: tuple[str, ...] = option((), positional=True, help="one folder, which finetune.py or run_eval.py wrote")
+    output: str | None = option(None, metavar="FILE", help=f"the page; by default RUN_DIR/{REPORT}")
     split: str | None = option(
         None, choices=REPORT_ORDER, help="whose articles are shown; by default the first scored of test, val, train"
     )
 
     def __post_init__(self) -> None:
-        if not self.run_dirs:
-            raise InputError("run_dirs: at least one run directory is expected")
+        if len(self.run_dirs) != 1:
+            count = len(self.run_dirs)
+            compare = "--compare of utils.metrics compares two systems"
+            raise InputError(f"{count} run directories; a report is of one run: {compare}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    description = "Write a run's report as one HTML page, its charts as PNGs beside it; several runs are compared."
-    args = parse_dataclass(ReportArguments, argv, description)
-    print(build_report(args.run_dirs, args.output, args.split))
+    args = parse_dataclass(
+        ReportArguments, argv, "Write a run's report as one HTML page, its charts as PNGs beside it."
+    )
+    print(build_report(args.run_dirs[0], args.output, args.split))

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 from bart.errors import InputError
 from utils.app.progress import progress
 from utils.data.rows import json_lines
 from utils.evaluation.report.runs import Run, scores_of
-from utils.metrics.facts import WRONG, differing_facts, names_in
+from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in
 from utils.metrics.files import label_of
-from utils.metrics.text_statistics import NOVEL_ORDERS, text_statistics, words
+from utils.metrics.text_statistics import NOVEL_ORDERS, WORD, fragments, text_statistics, words
 
 # Statistics that the table of articles shows: heading and digits.
 COLUMNS = {
@@ -25,14 +24,17 @@ COLUMNS = {
 }
 # Statistics that relate a summary to its source, which for a translation is in another language.
 OF_THE_SOURCE = {"wrong", "compression", "coverage", "density", *(f"novel{n}" for n in NOVEL_ORDERS)}
-INPUTS = ("source", "reference")  # texts that are the same for all runs; all other texts are a run's output
+
+COPIED = 3  # the kind of mark beside those of facts, which utils/metrics/facts.py numbers
+LEAST_COPIED = 2  # words at once that are marked
+Mark = tuple[int, int, int]  # of a text: begin, end and kind
 
 
 def add_articles(run: Run, split: str) -> None:
     """Read a run's articles of one split, and analyse those that have source and summary.
 
     These get `source_words`, `statistics` and, if they have a reference, `reference_statistics` as `text_statistics`
-    returns them, and `facts` as `differing_facts` does.
+    returns them, and `marks` of what is copied and of facts that differ: those of each text by its name.
 
     Raises:
         InputError: the file is damaged, or its articles are not as many as were scored.
@@ -64,8 +66,21 @@ def add_articles(run: Run, split: str) -> None:
             del article["reference_statistics"]
             texts["reference"] = None
         if not left_out:
-            article["facts"] = differing_facts(**texts, names=names)
-            article["statistics"]["wrong"] = sum(kind == WRONG for _, _, kind in article["facts"])
+            facts = differing_facts(**texts, names=names)
+            article["statistics"]["wrong"] = sum(kind == WRONG for *_, kind in facts)
+            article["marks"] = marks = {}
+            for name in ("reference", "summary"):  # marks in the source are the summary's
+                marks[name], marks["source"] = copied_marks(texts["source"], texts[name] or "")
+                marks[name] += [fact for fact in facts if (fact[2] == MISSING) == (name == "reference")]
+
+
+def copied_marks(source: str, text: str) -> tuple[list[Mark], list[Mark]]:
+    """Marks of what a text copies from its source: those in the text, and those in the source."""
+    of_text, of_source = ([match.span() for match in WORD.finditer(each)] for each in (text, source))
+    found = [fragment for fragment in fragments(words(source), words(text)) if fragment[2] >= LEAST_COPIED]
+    in_text = [(of_text[begin][0], of_text[begin + length - 1][1], COPIED) for begin, _, length in found]
+    in_source = [(of_source[start][0], of_source[start + length - 1][1], COPIED) for _, start, length in found]
+    return in_text, in_source
 
 
 def text_of(article: dict[str, Any], name: str) -> str:
@@ -77,73 +92,39 @@ def text_names(run: Run) -> list[str]:
     return [name for article in run.articles[:1] for name, text in article.items() if isinstance(text, str)]
 
 
-def have_statistics(runs: Sequence[Run]) -> bool:
-    return bool(runs) and all("statistics" in run.articles[0] for run in runs)
+def has_statistics(run: Run) -> bool:
+    return bool(run.articles) and "statistics" in run.articles[0]
 
 
-def same_articles(runs: Sequence[Run]) -> list[Run]:
-    """The first run that has articles, and those whose articles have the same sources and references."""
-
-    def inputs(run: Run) -> list[tuple[str, ...]]:
-        return [tuple(text_of(article, name) for name in INPUTS) for article in run.articles]
-
-    scored = [run for run in runs if run.articles]
-    wanted = inputs(scored[0]) if scored else []
-    return scored[:1] + [run for run in scored[1:] if any(wanted[0]) and inputs(run) == wanted]
-
-
-def shown_texts(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The texts that stand beside each other under an article's source: the reference, and what each run generated.
+def shown_texts(run: Run) -> list[dict[str, Any]]:
+    """The texts of the articles: the source, the reference if there is one, and what the run generated.
 
     Returns:
-        `name` and `heading` of each text, its `values` and, of a summary, its `facts`, both in the articles' order.
+        `name` and `heading` of each text, its `values` and its `marks`, both in the articles' order.
     """
-    names = [name for run in runs[:1] for name in text_names(run)]
-    chosen = [("Reference", "reference", runs[0])] if "reference" in names else []
-    for run in runs:
-        for name in names:
-            heading = name.replace("_", " ").capitalize()
-            if len(runs) > 1:
-                heading = run.name if name == "summary" else f"{run.name}: {heading}"
-            if name not in (*INPUTS, "id"):
-                chosen.append((heading, name, run))
-    texts = []
-    for heading, name, run in chosen:
-        has_facts = name == "summary" and "facts" in run.articles[0]
-        facts = [article["facts"] for article in run.articles] if has_facts else None
-        values = [text_of(article, name) for article in run.articles]
-        texts.append({"name": name, "heading": heading, "values": values, "facts": facts})
-    return texts
+    names = [name for name in text_names(run) if name not in ("source", "reference", "id")]
+    names = ["source", *(["reference"] if "reference" in text_names(run) else []), *names]
+    return [
+        {
+            "name": name,
+            "heading": name.replace("_", " ").capitalize(),
+            "values": [text_of(article, name) for article in run.articles],
+            "marks": [article.get("marks", {}).get(name, []) for article in run.articles],
+        }
+        for name in names
+    ]
 
 
-def columns_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The numbers of each run's articles, and for several runs how much higher they are than the first run's.
-
-    Returns:
-        `values` of each column in the articles' order, its `heading` and `digits`; `metric`, by which readers of a
-        comparison choose columns; `row`, the run or the difference; `signed`, true where positive numbers get a plus.
-    """
-
-    def values_of(name: str, part: str | None = None) -> list[list[float | None]]:
-        records = [[article.get(part, {}) if part else article for article in run.articles] for run in runs]
-        return [[_rounded(record.get(name)) for record in group] for group in records]
-
-    wrong, *others = [(label, digits, values_of(name, "statistics")) for name, (label, digits) in COLUMNS.items()]
-    names = dict.fromkeys(name for run in runs for name in scores_of(run.articles[0]))
-    scores = [(label_of(name), 2 if name == "error" else 1, values_of(name)) for name in names]
+def columns_of(run: Run) -> list[dict[str, Any]]:
+    """The numbers of the articles: `heading`, `digits` and `values`, in the articles' order, of each column."""
+    statistics = [article.get("statistics", {}) for article in run.articles]
+    names = [name for article in run.articles[:1] for name in scores_of(article)]
+    scores = {name: (label_of(name), 2 if name == "error" else 1) for name in names}
     columns = []
-    for metric, digits, values in (wrong, *scores, *others):  # readers look for wrong facts first
-        if all(value is None for numbers in values for value in numbers):
-            continue
-        shared = {"metric": metric, "digits": digits}
-        for run, numbers in zip(runs, values, strict=True):
-            heading = metric.replace("ROUGE", "R") + (f", {run.name}" if len(runs) > 1 else "")
-            columns.append({"heading": heading, "row": run.name, "values": numbers, "signed": False, **shared})
-        for run, numbers in zip(runs[1:], values[1:], strict=True):
-            pairs = zip(values[0], numbers, strict=True)
-            differences = [None if None in (first, own) else _rounded(own - first) for first, own in pairs]
-            row = f"{run.name} less {runs[0].name}" if len(runs) > 2 else "Difference"
-            columns.append({"heading": row, "row": row, "values": differences, "signed": True, **shared})
+    for name, (heading, digits) in {"wrong": COLUMNS["wrong"], **scores, **COLUMNS}.items():  # wrong facts come first
+        values = [_rounded(record.get(name)) for record in (statistics if name in COLUMNS else run.articles)]
+        if any(value is not None for value in values):
+            columns.append({"heading": heading, "digits": digits, "values": values})
     return columns
 
 

@@ -1,25 +1,21 @@
 "use strict";
 // Searches, sorts and shows the articles. All other parts of the page need no script.
 
-const narrow = matchMedia("(max-width: 600px)").matches;
-const ROWS = narrow ? 10 : 50; // of a page of the table
-const KINDS = ["missing", "added", "wrong"]; // of facts, by their numbers in utils/metrics/facts.py
+const ROWS = matchMedia("(max-width: 600px)").matches ? 10 : 50; // of a page of the table
+const KINDS = ["missing", "added", "wrong", "copied"]; // of marks, by their numbers in facts.py and articles.py
 const byId = (id) => document.getElementById(id);
 const numeral = new Intl.NumberFormat("en");
 const list = byId("article-list");
 const dialog = byId("article");
 const { noun } = list.dataset; // of what the run has predicted for
-const isMarked = !document.querySelector(".marking").hidden;
-// Texts and columns are those of utils/evaluation/report/articles.py; their values and facts are in the articles' order.
-const { sources, texts, columns } = JSON.parse(byId("article-data").textContent);
-const previews = texts.filter(({ name }) => !["reference", "alternatives"].includes(name)); // texts in the table
-const everyone = sources.map((_, i) => i);
+// Texts and columns are those of utils/evaluation/report/articles.py; values and marks are in the articles' order.
+const { texts, columns } = JSON.parse(byId("article-data").textContent);
+const previews = texts.filter(({ name }) => !["source", "reference", "alternatives"].includes(name)); // texts in the table
+const everyone = texts[0].values.map((_, i) => i);
 let matching = everyone; // articles that hold the query, in the file's order
 let order, opened, typing; // the same, sorted; the open one; a timer
-let visible, headers; // the columns in the table, and pairs of a header cell and its column
-let sorting = { by: null, descending: false }; // by a column, or by the articles' numbers
+let sorting = {}; // by a column, or by null: the articles' numbers
 let query = "";
-let hidden = 0; // articles that hold the query, but have no wrong facts where these alone are wanted
 let page = 0;
 
 function create(tag, properties, ...content) {
@@ -28,20 +24,16 @@ function create(tag, properties, ...content) {
   return element;
 }
 
-/** A name that may be broken after its underscores and slashes, and so nowhere else. */
-const breakable = (name) => name.split(/(?<=[_/])/).flatMap((part) => [part, create("wbr")]);
-
 /** The cell with a column's number of article i. */
-function numberCell({ values, digits, signed }, i) {
-  const text = values[i] === null ? "–" : values[i].toFixed(digits).replace("-", "−");
-  return create("td", { className: "number" }, signed && values[i] > 0 ? `+${text}` : text);
+function numberCell({ values, digits }, i) {
+  return create("td", { className: "number" }, values[i]?.toFixed(digits).replace("-", "−") ?? "–");
 }
 
 function row(i) {
   const link = create("a", { href: `#article-${i + 1}` }, numeral.format(i + 1));
   const preview = ({ values }) => create("td", { className: "preview" }, create("span", {}, values[i]));
   const number = create("th", { scope: "row", className: "number" }, link);
-  return create("tr", {}, number, ...previews.map(preview), ...visible.map((column) => numberCell(column, i)));
+  return create("tr", {}, number, ...previews.map(preview), ...columns.map((column) => numberCell(column, i)));
 }
 
 function turnTo(number) {
@@ -65,10 +57,8 @@ function arrange() {
     cell.ariaSort = column !== by ? "none" : descending ? "descending" : "ascending";
   }
   const all = `${numeral.format(everyone.length)} ${noun}${everyone.length === 1 ? "" : "s"}`;
-  const some = order.length || !query ? `${numeral.format(order.length)} of ${all}` : `No ${noun}`;
-  const holding = query ? ` hold${order.length ? "" : "s"} “${query}”` : ` of the ${list.dataset.split} split`;
-  const without = hidden ? `; ${numeral.format(hidden)} without wrong facts ${hidden === 1 ? "is" : "are"} hidden` : "";
-  byId("search-status").textContent = (query || hidden ? some : all) + holding + without;
+  const some = order.length ? `${numeral.format(order.length)} of ${all} hold` : `No ${noun} holds`;
+  byId("search-status").textContent = query ? `${some} “${query}”` : `${all} of the ${list.dataset.split} split`;
   turnTo(0);
 }
 
@@ -78,73 +68,25 @@ function sortBy(by) {
   arrange();
 }
 
-/** Show the columns of one metric, where several runs are compared. */
-function choose(metric) {
-  visible = columns.filter((column) => !list.classList.contains("several") || column.metric === metric);
-  headers = [null, ...visible].map((column) => {
-    const content = column ? breakable(column.heading) : ["No."];
-    const button = create("button", { type: "button", onclick: () => sortBy(column) }, ...content);
-    return [create("th", { scope: "col", className: "number" }, button), column];
-  });
-  const [number, ...numbers] = headers.map(([cell]) => cell);
-  const words = previews.map(({ heading }) => create("th", { scope: "col", className: "word" }, ...breakable(heading)));
-  list.tHead.rows[0].replaceChildren(number, ...words, ...numbers);
-  const errors = visible.find((column) => column.metric.endsWith("error")); // the greatest first
-  sorting = { by: errors ?? null, descending: errors !== undefined };
-  arrange();
-}
-
 function search() {
   clearTimeout(typing); // more may be typed
   typing = setTimeout(() => {
     query = byId("search").value;
     const needle = query.toLowerCase();
-    const all = [sources, ...texts.map(({ values }) => values)];
-    const holding = everyone.filter((i) => all.some((values) => values[i].toLowerCase().includes(needle)));
-    const wanted = (i) => !byId("wrong-only").checked || texts.some((text) => factsOf(text, i, "wrong").length);
-    matching = holding.filter(wanted);
-    hidden = holding.length - matching.length;
+    matching = everyone.filter((i) => texts.some(({ values }) => values[i].toLowerCase().includes(needle)));
     arrange();
   }, 150);
 }
 
-/** Words of a text, by the rules of utils/metrics/text_statistics.py, with where they begin and end. */
-function wordsOf(text) {
-  const place = ({ 0: word, index }) => ({ word: word.toLowerCase(), begin: index, end: index + word.length });
-  return Array.from(text.matchAll(/[\p{L}\p{N}][\p{L}\p{M}\p{N}\u200c\u200d]*/gu), place);
-}
-
-/** Fragments of a text that the source has too, as in text_statistics.py: first word in both, and number of words. */
-function fragmentsOf(source, text) {
-  const starts = new Map(text.map(({ word }) => [word, []]));
-  source.forEach(({ word }, i) => starts.get(word)?.push(i));
-  const fragments = [];
-  for (let begin = 0; begin < text.length;) {
-    let best = { begin, start: 0, length: 0 };
-    for (const start of starts.get(text[begin].word)) {
-      let length = 1;
-      while (begin + length < text.length && source[start + length]?.word === text[begin + length].word) length += 1;
-      if (length > best.length) best = { begin, start, length };
-    }
-    if (best.length) fragments.push(best);
-    begin += best.length || 1;
-  }
-  return fragments;
-}
-
-/** Facts of some kinds of article i: [begin, end, kind]. Those that are missing are in its reference. */
-function factsOf({ facts }, i, ...kinds) {
-  return facts === null ? [] : facts[i].filter(([, , kind]) => kinds.includes(KINDS[kind]));
-}
-
-/** Put a text into an element, with marks: [begin, end, class]. Marks may overlap. */
-function mark(element, text, marks) {
-  const cuts = new Set([0, text.length, ...marks.flatMap(([begin, end]) => [begin, end])]);
+/** Put a text of article i into an element, with its marks: [begin, end, kind] of characters. Marks may overlap. */
+function fill(element, { values, marks }, i) {
+  const characters = [...values[i]];
+  const cuts = new Set([0, characters.length, ...marks[i].flatMap(([begin, end]) => [begin, end])]);
   const places = [...cuts].sort((a, b) => a - b);
   element.replaceChildren(...places.slice(1).map((end, n) => {
     const begin = places[n];
-    const classes = marks.filter((piece) => piece[0] <= begin && end <= piece[1]).map((piece) => piece[2]);
-    const piece = text.slice(begin, end);
+    const classes = marks[i].filter((piece) => piece[0] <= begin && end <= piece[1]).map((piece) => KINDS[piece[2]]);
+    const piece = characters.slice(begin, end).join("");
     return classes.length ? create("mark", { className: classes.join(" ") }, piece) : piece;
   }));
 }
@@ -156,37 +98,12 @@ function show(i) {
   byId("article-position").textContent = place < 0 ? "" : `${place + 1} of ${order.length}${query ? " found" : ""}`;
   byId("article-before").disabled = place <= 0;
   byId("article-after").disabled = place < 0 || place === order.length - 1;
-  const scores = Array.from(Map.groupBy(columns, (column) => column.row), ([name, numbers]) => {
-    const heading = create("th", { scope: "row" }, ...breakable(name));
-    return create("tr", {}, heading, ...numbers.map((column) => numberCell(column, i)));
-  });
-  byId("article-scores").tBodies[0].replaceChildren(...scores);
-  const source = wordsOf(sources[i]);
-  const chosen = Number(byId("mark-text").value);
-  const least = Number(byId("mark-length").value);
-  const marksOf = (words, runs) =>
-    runs.map(([first, length]) => [words[first].begin, words[first + length - 1].end, "copied"]);
-  texts.forEach(({ name, values }, k) => {
-    const section = byId("article-texts").children[k];
-    const text = values[i];
-    const words = wordsOf(text);
-    const copied = isMarked ? fragmentsOf(source, words).filter(({ length }) => length >= least) : [];
-    const sum = copied.reduce((total, { length }) => total + length, 0);
-    section.querySelector(".note").textContent = isMarked ? `${numeral.format(words.length)} words, ${sum} of them copied` : "";
-    const facts = name === "reference" ? factsOf(texts[chosen], i, "missing") : factsOf(texts[k], i, "added", "wrong");
-    const units = (characters) => [...text].slice(0, characters).join("").length; // JavaScript counts 16-bit units
-    mark(section.querySelector(".text"), text, [
-      ...marksOf(words, copied.map(({ begin, length }) => [begin, length])),
-      ...facts.map(([begin, end, kind]) => [units(begin), units(end), KINDS[kind]]),
-    ]);
-    if (k !== chosen) return;
-    mark(byId("article-source"), sources[i], marksOf(source, copied.map(({ start, length }) => [start, length])));
-  });
+  byId("article-scores").tBodies[0].rows[0].replaceChildren(...columns.map((column) => numberCell(column, i)));
+  texts.forEach((text) => fill(byId(`text-${text.name}`), text, i));
 }
 
 /** Open the article that the address names, so that articles can be linked to and Back closes them. */
 function follow() {
-  byId(location.hash.slice(1))?.querySelector(":scope > .part")?.setAttribute("open", "");
   const i = Number(/^#article-(\d+)$/.exec(location.hash)?.[1]) - 1;
   if (!(i in everyone)) return void dialog.close();
   if (!dialog.open) dialog.showModal();
@@ -210,7 +127,7 @@ function comeBack() {
 }
 
 function press(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select")) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input")) return;
   if (dialog.open) go({ ArrowRight: 1, j: 1, ArrowLeft: -1, k: -1 }[event.key]);
   else if (event.key === "/") {
     event.preventDefault();
@@ -218,8 +135,15 @@ function press(event) {
   }
 }
 
-for (const part of document.querySelectorAll(".part")) part.open = !narrow;
-choose(byId("metric").value);
+const headers = [null, ...columns].map((column) => { // pairs of a header cell and its column
+  const heading = column ? column.heading.replace("ROUGE", "R") : "No.";
+  const button = create("button", { type: "button", onclick: () => sortBy(column) }, heading);
+  return [create("th", { scope: "col", className: "number" }, button), column];
+});
+const [number, ...numbers] = headers.map(([cell]) => cell);
+const words = previews.map(({ heading }) => create("th", { scope: "col", className: "word" }, heading));
+list.tHead.rows[0].replaceChildren(number, ...words, ...numbers);
+sortBy(columns.find(({ heading }) => heading.endsWith("error")) ?? null); // the greatest errors first
 window.onkeydown = press;
 window.onhashchange = follow;
 follow();

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,10 @@ from bart.errors import InputError
 from bart.files import PathName
 from utils.app.errors import brief
 from utils.app.run_directory import REPORT_ORDER, of_sessions
-from utils.app.run_metrics import SECONDS, Metrics, joined, metrics_of_sessions
+from utils.app.run_metrics import Metrics, joined, metrics_of_sessions
+from utils.tasks import find_task
+from utils.tasks.options import TOKEN
 
-# Tasks that predict no text, each with the targets that its loss is the mean over. Their scores are in percent.
-TARGETS = {"classification": "label", "tagging": "word", "question_answering": "window"}
 NUMBERS = ("examples", "steps", "epochs", "wall_seconds", "tokens_per_second")  # which the report formats as such
 
 
@@ -29,7 +29,6 @@ class Run:
     Attributes:
         metrics: those of all sessions.
         environments: of each session, the first one first.
-        untimed: sessions whose wall clock nobody knows, since a former version ran them.
         summary: train_summary.json.
         scores, speeds: split -> `<split>_scores.json`, `<split>_speed.json`.
         articles: the articles of one split, which `add_articles` reads.
@@ -40,7 +39,6 @@ class Run:
     metrics: Metrics
     arguments: dict[str, Any]
     environments: list[dict[str, Any]]
-    untimed: int
     summary: dict[str, Any]
     scores: dict[str, dict[str, Any]]
     speeds: dict[str, dict[str, Any]]
@@ -56,11 +54,19 @@ class Run:
         return next((record["task"] for record in (*self.scores.values(), self.arguments) if "task" in record), None)
 
     @property
+    def target(self) -> str:
+        """What the loss is the mean over."""
+        try:
+            return TOKEN if self.task is None else find_task(self.task).target
+        except InputError:  # of a file that is gone
+            return TOKEN
+
+    @property
     def loss_unit(self) -> str:
         """The unit of the loss."""
         if "val_pearson" in self.metrics or any("pearson" in scores for scores in self.scores.values()):
             return "squared units of the label"
-        return f"nats per {TARGETS.get(self.task, 'target token')}"
+        return f"nats per {self.target}"
 
     def articles_path(self, split: str) -> Path:
         return self.folder / f"{split}_articles.jsonl"
@@ -112,12 +118,11 @@ def read_run(folder: PathName) -> Run:
         metrics=joined(sessions),
         arguments=_read(folder / "arguments.yaml", yaml.safe_load),
         environments=[_read(path, json.loads) for path in of_sessions(folder, "environment.json")],
-        untimed=sum(SECONDS not in session for session in sessions[:-1]),
         summary=_read(folder / "train_summary.json", json.loads),
         scores=of_splits("scores"),
         speeds=of_splits("speed"),
     )
-    if not (run.summary or scored_splits([run]) or sessions):
+    if not (run.summary or scored_splits(run) or sessions):
         raise InputError(
             f"run directory {folder}: holds no metrics.csv, train_summary.json, <split>_scores.json, "
             "<split>_speed.json or <split>_articles.jsonl; what finetune.py or run_eval.py wrote is expected"
@@ -125,10 +130,7 @@ def read_run(folder: PathName) -> Run:
     return run
 
 
-def scored_splits(runs: Sequence[Run]) -> list[str]:
-    """Splits of which any run holds scores, speed or articles."""
-
-    def holds(run: Run, split: str) -> bool:
-        return split in run.scores or split in run.speeds or run.articles_path(split).exists()
-
-    return [split for split in REPORT_ORDER if any(holds(run, split) for run in runs)]
+def scored_splits(run: Run) -> list[str]:
+    """Splits of which the run holds scores, speed or articles."""
+    of_files = {split for split in REPORT_ORDER if run.articles_path(split).exists()}
+    return [split for split in REPORT_ORDER if split in {*run.scores, *run.speeds, *of_files}]

@@ -1,20 +1,19 @@
-"""Facts and tables of runs, as text that the page's template lays out."""
+"""Facts and tables of a run, as text that the page's template lays out."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
 from statistics import fmean
-from typing import Any
 
 import yaml
 
 from utils.app.run_metrics import SECONDS
-from utils.evaluation.report.runs import TARGETS, Run, scores_of
+from utils.evaluation.report.runs import Run, scores_of
 from utils.metrics.files import LABELS, label_of
-from utils.metrics.significance import compare, p_shown
+from utils.tasks.options import TOKEN
 
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 SPEEDS = {
@@ -55,12 +54,8 @@ class ScoreTable:
         self.header, *self.rows = map(list, zip(*kept, strict=True))
 
 
-def shown(value: float | None, digits: int = 2, sign: str = "") -> str:
-    return NOTHING if value is None else f"{value:{sign},.{digits}f}".replace("-", MINUS)
-
-
-def interval_shown(interval: Sequence[float] | None, digits: int, sign: str = "") -> str:
-    return NOTHING if not interval else " to ".join(shown(end, digits, sign) for end in interval)
+def shown(value: float | None, digits: int = 2) -> str:
+    return NOTHING if value is None else f"{value:,.{digits}f}".replace("-", MINUS)
 
 
 def facts_of(run: Run, split: str) -> dict[str, str]:
@@ -68,14 +63,13 @@ def facts_of(run: Run, split: str) -> dict[str, str]:
     trained, scores, speed = run.summary, run.scores.get(split, {}), run.speeds.get(split, {})
     rate = trained.get("tokens_per_second")
     wall = max([trained.get(SECONDS) or 0, *run.metrics.get(SECONDS, {}).values()])
-    untimed = f" without {run.untimed} earlier sessions, whose time is not known" if run.untimed else ""
     facts = {
         "Started": str(run.environments[0].get("date") or "")[:16].replace("T", " ") if run.environments else None,
         "Trained on": "; ".join(dict.fromkeys(", ".join(each.get("devices", [])) for each in run.environments)),
         "Sessions": len(run.environments) if len(run.environments) > 1 else None,
         "Steps": shown(trained.get("steps"), 0),
         "Epochs": shown(trained.get("epochs"), 2),
-        "Training, wall clock": f"{timedelta(seconds=round(wall))}{untimed}" if wall else None,
+        "Training, wall clock": str(timedelta(seconds=round(wall))) if wall else None,
         "Training speed": rate and f"{shown(rate, 0)} tokens/s",
         "Best checkpoint": trained.get("best_checkpoint"),
         f"Examples scored, {split}": shown(scores.get("examples"), 0),
@@ -88,83 +82,44 @@ def facts_of(run: Run, split: str) -> dict[str, str]:
     return {name: str(fact) for name, fact in facts.items() if fact not in (None, "", NOTHING)}
 
 
-def runs_table(runs: Sequence[Run], split: str) -> ScoreTable:
-    """The directories of runs and the facts of each, side by side."""
-    facts = [{"Directory": str(run.folder.resolve()), **facts_of(run, split)} for run in runs]
-    rows = [[name, *(each.get(name, NOTHING) for each in facts)] for name in _keys(facts)]
-    return ScoreTable("", ["", *(run.name for run in runs)], rows, words=1 + len(runs))
-
-
-def score_table(runs: Sequence[Run], split: str, compared: Sequence[Run]) -> ScoreTable:
-    """Scores of a split with their intervals, and for several runs their differences; without rows if there are none.
-
-    Args:
-        compared: the runs whose articles are the same.
-    """
-    several = len(runs) > 1
-    records = [run.scores.get(split, {}) for run in runs]
-    names = _keys(map(scores_of, records))
-    leads = _keys(record.get("baselines", {}) for record in records)
-    # The settings of scoring that a score depends on, such as ROUGE's mode. Runs that differ in them do not compare.
-    settings = [
-        {name: value for name, value in record.items() if name.endswith(("_mode", "_signature", "_exceptions"))}
-        for record in records
-    ]
+def score_table(run: Run, split: str) -> ScoreTable:
+    """Scores of a split with their intervals, beside those of baselines; without rows if there are none."""
+    record = run.scores.get(split, {})
+    scores, baselines = scores_of(record), record.get("baselines", {})
     rows = []
-    for name in names:
-        values = [scores_of(record).get(name) for record in records]
-        is_percent = (
-            runs[0].task in TARGETS
-            or name.startswith((*LABELS,))
-            or max(abs(value) for value in values if value is not None) > 1
-        )
+    for name, value in scores.items():
+        is_percent = run.target != TOKEN or name.startswith((*LABELS,)) or abs(value) > 1
         digits = 4 if name == "loss" or not is_percent else 2
-        for run, record, value, setting in zip(runs, records, values, settings, strict=True):
-            if value is None:
-                continue
-            interval = interval_shown(record.get("intervals", {}).get(name), digits)
-            compares = run in compared[1:] and compared[0] is runs[0] and setting == settings[0]
-            label = f"{label_of(name)} maximum" if f"{name}_mean" in names else label_of(name)
-            row = [label, run.name if several else "", shown(value, digits), interval]
-            row += difference(runs[0], run, name, digits) if compares else [""] * 3
-            row += [shown(record.get("baselines", {}).get(lead, {}).get(name), digits) for lead in leads]
-            rows.append(row)
-    counts = {record.get("examples") for record in records} - {None}
+        label = f"{label_of(name)} maximum" if f"{name}_mean" in scores else label_of(name)
+        interval = record.get("intervals", {}).get(name)
+        row = [label, shown(value, digits), " to ".join(shown(end, digits) for end in interval or ()) or NOTHING]
+        rows.append(row + [shown(baseline.get(name), digits) for baseline in baselines.values()])
+    of = f" of {record['examples']:,} examples" if record.get("examples") is not None else ""
     sentences = {
-        f"The {split} split of {max(counts):,} examples." if len(counts) == 1 else f"The {split} split.": True,
-        "ROUGE is F in percent.": any(name.startswith("rouge") for name in names),
-        "The maximum and the mean are over the references of an example.": "rouge1_mean" in names,
-        f"The loss is in {runs[0].loss_unit}.": "loss" in names,
-        "Intervals: 95% bootstrap.": any("intervals" in record for record in records),
-        "The last columns score the sources' first sentences, or the commonest label or tag for all, instead.": leads,
-        "Differences and their p values are of a paired test over the examples.": len(compared) > 1,
+        f"The {split} split{of}.": True,
+        "ROUGE is F in percent.": any(name.startswith("rouge") for name in scores),
+        "The maximum and the mean are over the references of an example.": "rouge1_mean" in scores,
+        f"The loss is in {run.loss_unit}.": "loss" in scores,
+        "Intervals: 95% bootstrap.": "intervals" in record,
+        "The last columns score the sources' first sentences, or the commonest label for all, instead.": baselines,
     }
     caption = " ".join(sentence for sentence, applies in sentences.items() if applies)
-    header = ["Score", "Run", "Mean", "95% interval", f"Difference from {runs[0].name}", "95% interval", "p"]
-    notes = [
-        f"{run.name}: {label_of(name)} {value}" if several else f"{label_of(name)}: {value}"
-        for run, setting in zip(runs, settings, strict=True)
-        for name, value in setting.items()
-    ]
-    header += [lead[:1].upper() + lead[1:] for lead in leads]
-    return ScoreTable(caption, header, rows, 2 if several else 1, notes)
+    header = ["Score", "Mean", "95% interval", *(name[:1].upper() + name[1:] for name in baselines)]
+    settings = {name: value for name, value in record.items() if name.endswith(("_mode", "_signature", "_exceptions"))}
+    return ScoreTable(caption, header, rows, notes=[f"{label_of(name)}: {value}" for name, value in settings.items()])
 
 
-def group_tables(runs: Sequence[Run], split: str) -> list[ScoreTable]:
-    """Scores of each class, kind of entity or kind of question; of several runs F1 alone."""
-    records = [run.scores.get(split, {}).get("groups", {}) for run in runs]
+def group_tables(run: Run, split: str) -> list[ScoreTable]:
+    """Scores of each class, kind of entity or kind of question."""
     tables = []
-    for kind in _keys(records):
-        of_runs = [record.get(kind, {}) for record in records]
-        columns = _keys(scores for groups in of_runs for scores in groups.values())
-        chosen = [(groups, column) for groups in of_runs for column in (columns if len(runs) == 1 else ["f1"])]
+    for kind, groups in run.scores.get(split, {}).get("groups", {}).items():
+        columns = list(dict.fromkeys(column for scores in groups.values() for column in scores))
         rows = []
-        for name in _keys(of_runs):
-            values = [groups.get(name, {}).get(column) for groups, column in chosen]
+        for name, scores in groups.items():
+            values = [scores.get(column) for column in columns]
             rows.append([name, *(shown(value, 0 if isinstance(value, int) else 2) for value in values)])
-        headings = list(map(label_of, columns)) if len(runs) == 1 else [f"F1, {run.name}" for run in runs]
         support = f" Support: how many of the {split} split are of the {kind}." if "support" in columns else ""
-        tables.append(ScoreTable(f"In percent.{support}", [kind.capitalize(), *headings], rows))
+        tables.append(ScoreTable(f"In percent.{support}", [kind.capitalize(), *map(label_of, columns)], rows))
     return tables
 
 
@@ -194,72 +149,46 @@ def errors_table(run: Run, split: str) -> ScoreTable:
     return ScoreTable(caption, header, rows, words=3)
 
 
-def difference(first: Run, second: Run, score: str, digits: int) -> list[str]:
-    """The difference of the second run from the first in a score of the same articles: its interval and p value."""
-    ours, theirs = ([article.get(score) for article in run.articles] for run in (second, first))
-    if None in ours + theirs:
-        return [""] * 3
-    result = compare(ours, theirs)
-    interval = interval_shown(result["interval"], digits, "+")
-    return [shown(result["difference"], digits, "+"), interval, p_shown(result["p_value"])]
-
-
-def speed_table(runs: Sequence[Run], split: str, noun: str) -> ScoreTable:
-    """Throughput and the percentiles of latency; without rows where no run was timed."""
-    speeds = [run.speeds.get(split, {}) for run in runs]
-    latencies = [speed.get("latency_ms", {}) for speed in speeds]
+def speed_table(run: Run, split: str, noun: str) -> ScoreTable:
+    """Throughput and the percentiles of latency; without rows where the run was not timed."""
+    speed = run.speeds.get(split, {})
     rows = [
-        [label.format(f"{noun.capitalize()}s"), *(shown(speed.get(name) or None, digits) for speed in speeds)]
+        [label.format(f"{noun.capitalize()}s"), shown(speed.get(name) or None, digits)]
         for name, (label, digits) in SPEEDS.items()
     ]
-    for name in _keys(latencies):
-        rows.append([f"Latency, ms, {name}", *(shown(latency.get(name), 0) for latency in latencies)])
-    rows = [row for row in rows if set(row[1:]) != {NOTHING}]
+    rows += [[f"Latency, ms, {name}", shown(value, 0)] for name, value in speed.get("latency_ms", {}).items()]
+    rows = [row for row in rows if row[1] != NOTHING]
+    notes = []
+    if count := speed.get("resumed_articles"):
+        notes.append(f"{count:,} {noun}s were predicted before the run was broken off, and are not timed.")
     caption = f"Latency: from an {noun}'s entry into the batch to its end."
-    notes = [
-        f"{run.name}: {count:,} {noun}s were predicted before the run was broken off, and are not timed."
-        for run, speed in zip(runs, speeds, strict=True)
-        if (count := speed.get("resumed_articles"))
-    ]
-    return ScoreTable(caption, ["Speed", *_headings(runs, "Value")], rows, notes=notes)
+    return ScoreTable(caption, ["Speed", "Value"], rows, notes=notes)
 
 
-def statistics_table(runs: Sequence[Run]) -> ScoreTable:
+def statistics_table(run: Run) -> ScoreTable:
     """Copying, repetition and lengths of references and summaries, as means over the articles."""
-    groups = [[article.get("reference_statistics", {}) for article in runs[0].articles]]
-    groups += [[article["statistics"] for article in run.articles] for run in runs]
+    references = [article.get("reference_statistics", {}) for article in run.articles]
+    summaries = [article["statistics"] for article in run.articles]
     rows = []
     for name, (label, digits) in STATISTICS.items():
-        present = [[value for each in group if (value := each.get(name)) is not None] for group in groups]
-        if any(present[1:]):
-            rows.append([label, *(shown(fmean(values) if values else None, digits) for values in present)])
+        columns = [[each[name] for each in group if each.get(name) is not None] for group in (references, summaries)]
+        if columns[1]:
+            rows.append([label, *(shown(fmean(values) if values else None, digits) for values in columns)])
     caption = (
-        f"Means over {len(runs[0].articles):,} articles. Words are lower-cased runs of letters and digits; novel "
+        f"Means over {len(run.articles):,} articles. Words are lower-cased runs of letters and digits; novel "
         "n-grams count once each. Coverage and density are those of Grusky et al. (2018)."
     )
-    return ScoreTable(caption, ["Statistic", "References", *_headings(runs, "Summaries")], rows)
+    return ScoreTable(caption, ["Statistic", "References", "Summaries"], rows)
 
 
-def settings_of(runs: Sequence[Run], split: str) -> dict[str, str]:
-    """Arguments, environment and settings of scoring of each run as YAML, by their headings."""
-    settings = {}
-    for run in runs:
-        scores = run.scores.get(split, {})
-        shown_above = {*scores_of(scores), "intervals", "baselines", "groups", "confusion", "errors"}
-        scoring = {name: value for name, value in scores.items() if name not in shown_above}
-        parts = {"Training arguments": run.arguments, "Environment": run.environment, "Scoring": scoring}
-        for title, content in parts.items():
-            heading = f"{run.name}: {title.lower()}" if len(runs) > 1 else title
-            if content:
-                settings[heading] = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    return settings
-
-
-def _keys(mappings: Iterable[dict[str, Any]]) -> list[str]:
-    """The keys of several mappings, each key once, in the order of their first places."""
-    return list(dict.fromkeys(key for mapping in mappings for key in mapping))
-
-
-def _headings(runs: Sequence[Run], alone: str) -> list[str]:
-    """The headings of the runs' columns; `alone` is that of a single run."""
-    return [run.name for run in runs] if len(runs) > 1 else [alone]
+def settings_of(run: Run, split: str) -> dict[str, str]:
+    """Arguments, environment and settings of scoring as YAML, by their headings."""
+    scores = run.scores.get(split, {})
+    shown_above = {*scores_of(scores), "intervals", "baselines", "groups", "confusion", "errors"}
+    scoring = {name: value for name, value in scores.items() if name not in shown_above}
+    parts = {"Training arguments": run.arguments, "Environment": run.environment, "Scoring": scoring}
+    return {
+        title: yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        for title, content in parts.items()
+        if content
+    }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,10 +12,13 @@ import pytest
 
 from tests.scored_run import HOSTILE, write_articles, write_run
 from utils.evaluation.report.building import build_report
-from utils.metrics.text_statistics import fragment_lengths, words
+from utils.metrics.text_statistics import words
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect  # waits for what is expected: an article opens a moment after its key
+
+
+TEXTS = ("reference", "summary", "source")  # in the order of the page
 
 
 @pytest.fixture(autouse=True)
@@ -42,15 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, 
     """The report of one run, and its articles."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     articles = write_run(folder, hostile=True)
-    return build_report([folder]), articles
-
-
-@pytest.fixture(scope="module")
-def comparison(run: tuple[Path, list[dict[str, Any]]]) -> tuple[Path, list[dict[str, Any]]]:
-    """The comparison of that run with another, and the other's articles."""
-    folder = run[0].parent
-    articles = write_run(folder.with_name("other"), seed=3, hostile=True)
-    return build_report([folder, folder.with_name("other")]), articles
+    return build_report(folder), articles
 
 
 @pytest.fixture
@@ -107,8 +101,7 @@ def test_searching_sorting_and_opening_by_keyboard(open_page: Any, run: tuple[Pa
     expect(title).to_have_text(f"Article {order[1]}")
     expect(page.locator("#article-position")).to_have_text(f"2 of {len(matching)} found")
     article = articles[order[1] - 1]
-    expect(page.locator("#article-texts .text")).to_have_text([article["reference"], article["summary"]])
-    expect(page.locator("#article-source")).to_have_text(article["source"])
+    expect(page.locator("#article-texts .text")).to_have_text([article[name] for name in TEXTS])
     expect(page.locator("#article-scores td").nth(2)).to_have_text(f"{article['rouge2']:.1f}")
     assert page.url.endswith(f"#article-{order[1]}")
 
@@ -122,7 +115,7 @@ def test_searching_sorting_and_opening_by_keyboard(open_page: Any, run: tuple[Pa
         range.setEnd(text.firstChild, 1);
         return text.getBoundingClientRect().right - range.getBoundingClientRect().right;
     }"""
-    assert abs(page.locator("#article-source").evaluate(right_margin)) < 1  # Arabic begins at the right
+    assert abs(page.locator("#text-source").evaluate(right_margin)) < 1  # Arabic begins at the right
     page.keyboard.press("Escape")
     page.locator(f"a[href='#article-{order[0]}']:focus").wait_for()  # in its row of the table
     assert not page.locator("#article").is_visible()
@@ -143,21 +136,11 @@ def test_pages_of_the_table(open_page: Any, run: tuple[Path, list[dict[str, Any]
     assert page.get_by_role("button", name="Next page").is_disabled()
     # Going on from a page's last article turns the page under it.
     page.goto(f"{run[0].as_uri()}#article-50")
-    page.locator("#article-source").get_by_text("Report 49").wait_for()
+    page.locator("#text-source").get_by_text("Report 49").wait_for()
     page.keyboard.press("j")
     page.keyboard.press("Escape")
     page.locator("a[href='#article-51']:focus").wait_for()
     assert numbers_shown(page) == list(range(51, 101))
-
-
-def test_a_click_anywhere_in_a_row_opens_its_article_and_back_closes_it(
-    open_page: Any, run: tuple[Path, list[dict[str, Any]]]
-) -> None:
-    page = open_page(run[0])
-    page.locator("#article-list tbody tr").nth(3).locator("td").last.click(force=True)
-    expect(page.locator("#article-title")).to_have_text("Article 4")
-    page.go_back()
-    page.locator("#article").wait_for(state="hidden")
 
 
 def test_hostile_text_is_shown_as_it_is_and_marked_where_copied(
@@ -166,28 +149,15 @@ def test_hostile_text_is_shown_as_it_is_and_marked_where_copied(
     page = open_page(run[0])
     page.locator("#article-list tbody a").first.press("Enter")
     page.locator("#article-texts mark").first.wait_for()
-    texts = page.eval_on_selector_all("#article-texts .text, #article-source", "all => all.map(e => e.textContent)")
-    assert texts == [HOSTILE["reference"], HOSTILE["summary"], HOSTILE["source"]]
-    summary, source = "#article-texts section:nth-child(2) mark.copied", "#article-source mark.copied"
-    for place, last in ((summary, ["quoted text went on to", "i̇zmir"]), (source, ["quoted text went on to i̇zmir"])):
+    texts = page.eval_on_selector_all("#article-texts .text", "all => all.map(e => e.textContent)")
+    assert texts == [HOSTILE[name] for name in TEXTS]
+    for place, last in (
+        ("#text-summary mark.copied", ["quoted text went on to", "i̇zmir"]),
+        ("#text-source mark.copied", ["quoted text went on to i̇zmir"]),
+    ):
         marks = page.locator(place).all_inner_texts()
         assert [" ".join(words(mark)) for mark in marks] == ["script and", *last]
     assert page.locator("#article-texts mark.added").all_inner_texts() == ["İzmir"]  # after a character of 32 bits
-    page.locator("#mark-length").select_option("1")
-    assert [words(mark) for mark in page.locator(summary).all_inner_texts()][:2] == [["script", "and"], ["bold"]]
-    page.locator("#mark-length").select_option("10")
-    assert page.locator(summary).count() == page.locator(source).count() == 0
-
-
-def test_fragments_are_those_of_the_statistics(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
-    pairs = [(article["source"], article["summary"]) for article in run[1]]
-    page = open_page(run[0])
-    counted = page.evaluate(
-        "pairs => pairs.map(([source, text]) => fragmentsOf(wordsOf(source), wordsOf(text)).map(f => f.length))", pairs
-    )
-    assert counted == [fragment_lengths(words(source), words(text)) for source, text in pairs]
-    text = "नमस्ते दुनिया। می\u200cخواهم Cafe\u0301 👩\u200d💻 ❤\ufe0f 2½"
-    assert page.evaluate("text => wordsOf(text).map(({ word }) => word)", text) == words(text)
 
 
 FACTS = {
@@ -197,17 +167,10 @@ FACTS = {
 }
 
 
-@pytest.fixture(scope="module")
-def facts(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A report of three articles, of which the second has wrong facts."""
-    folder = tmp_path_factory.mktemp("facts")
+def test_wrong_facts_are_marked_and_sorted(open_page: Any, tmp_path: Path) -> None:
     right = {**FACTS, "summary": FACTS["reference"]}
-    write_articles(folder, [right, FACTS, right])
-    return build_report([folder])
-
-
-def test_wrong_facts_are_marked_sorted_and_filtered(open_page: Any, facts: Path) -> None:
-    page = open_page(facts)
+    write_articles(tmp_path, [right, FACTS, right])
+    page = open_page(build_report(tmp_path))
     sort_by(page, "Wrong facts")
     assert numbers_shown(page) == [2, 1, 3]
     page.locator("#article-list tbody a").first.press("Enter")
@@ -215,33 +178,6 @@ def test_wrong_facts_are_marked_sorted_and_filtered(open_page: Any, facts: Path)
         pieces = page.locator(f"#article-texts mark.{kind}")
         expect(pieces.first).to_be_visible()
         assert "".join(pieces.all_inner_texts()) == "".join(marked)  # a mark may begin inside another
-    page.keyboard.press("Escape")
-    page.get_by_label("Only with wrong facts").check()
-    page.get_by_text("1 of 3 articles of the test split; 2 without wrong facts are hidden").wait_for()
-    assert numbers_shown(page) == [2]
-    page.locator("#search").fill("lee about")
-    page.get_by_text("1 of 3 articles hold “lee about”; 2 without wrong facts are hidden").wait_for()
-    page.locator("#search").fill("nobody")
-    page.get_by_text("No article holds “nobody”").wait_for()
-
-
-def test_a_hint_where_only_hidden_articles_hold_what_is_searched(open_page: Any, facts: Path) -> None:
-    page = open_page(facts)
-    page.get_by_label("Only with wrong facts").check()
-    page.locator("#search").fill("lee about $70")
-    page.get_by_text("1 of 3 articles hold “lee about $70”").wait_for()
-
-
-def test_a_telephone_gets_folded_parts_and_short_pages(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
-    heights = {}
-    for width in (1280, 420):
-        page = open_page(run[0], width)
-        heights[width] = page.evaluate("document.documentElement.scrollHeight")
-        assert page.locator(".part[open]").count() == (3 if width > 600 else 0)
-    assert heights[420] < heights[1280] / 2
-    assert len(numbers_shown(page)) == 10
-    page.get_by_role("link", name="Training").click()
-    expect(page.locator("#chart-loss")).to_be_visible()
 
 
 BROKEN = """() => [...document.querySelectorAll("h1, h2, h3, th, dd")].flatMap(header => {
@@ -257,18 +193,12 @@ BROKEN = """() => [...document.querySelectorAll("h1, h2, h3, th, dd")].flatMap(h
 })"""
 
 
-def widest(page: Any) -> int:
-    return page.evaluate("document.documentElement.scrollWidth")
-
-
-@pytest.mark.parametrize("kind", ["run", pytest.param("comparison", marks=pytest.mark.slow)])
-def test_nothing_is_wider_than_the_window(open_page: Any, request: pytest.FixtureRequest, kind: str) -> None:
-    path, _ = request.getfixturevalue(kind)
-    page = open_page(path)
+def test_nothing_is_wider_than_the_window(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
+    page = open_page(run[0])
     page.eval_on_selector_all("details", "all => all.forEach(part => { part.open = true; })")
     for width in (1280, 800, 420):
         page.set_viewport_size({"width": width, "height": 900})
-        assert widest(page) <= width
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert page.evaluate(BROKEN) == []
     page.locator("#article-list tbody a").first.press("Enter")
     page.locator("#article-texts mark").first.wait_for()
@@ -288,48 +218,3 @@ def test_nothing_is_wider_than_the_window(open_page: Any, request: pytest.Fixtur
         brightness = [sum(map(int, colour[4:-1].split(","))) for colour in (paper, ink)]
         assert (brightness[0] < brightness[1]) == (scheme == "dark")
         assert abs(brightness[0] - brightness[1]) > 300
-
-
-@pytest.mark.slow
-def test_long_names_of_runs_neither_widen_the_page_nor_stand_letter_under_letter(
-    open_page: Any, tmp_path: Path
-) -> None:
-    folders = [tmp_path / f"bart_large_cnn_8_gpus_learning_rate_{n}" for n in (1, 2)]
-    for seed, folder in enumerate(folders):
-        write_run(folder, articles=3, seed=seed)
-    page = open_page(build_report(folders))
-    for width in (1400, 920, 800, 400):
-        page.set_viewport_size({"width": width, "height": 900})
-        assert widest(page) <= width
-        assert page.evaluate(BROKEN) == []
-        lines = page.eval_on_selector_all("#scores tbody td", "cells => cells.map(cell => cell.clientHeight / 24)")
-        assert max(lines) < 5
-
-
-def test_a_run_of_another_task_is_shown(open_page: Any, tmp_path: Path) -> None:
-    rows = [{"index": i, "sentence": f"Text {i} </script>", "confidence": 0.5, "prediction": "yes"} for i in range(3)]
-    (tmp_path / "test_articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "test_scores.json").write_text('{"examples": 3, "accuracy": 0.5}')
-    page = open_page(build_report([tmp_path]))
-    assert page.locator("#article-list tbody tr").nth(1).locator("td").all_inner_texts() == [
-        "Text 1 </script>", "yes", "0.5"
-    ]  # fmt: skip
-    page.locator("#article-list tbody a").nth(1).press("Enter")
-    expect(page.locator("#article-texts .text")).to_have_text(["Text 1 </script>", "yes"])
-
-
-def test_a_comparison_sorts_by_the_difference(open_page: Any, comparison: Any, run: Any) -> None:
-    path, others = comparison
-    page = open_page(path)
-    page.locator("#metric").select_option(label="ROUGE-2")
-    sort_by(page, "Difference")
-    differences = [round(round(b["rouge2"], 3) - round(a["rouge2"], 3), 3) for a, b in zip(run[1], others, strict=True)]
-    order = sorted(range(len(others)), key=lambda i: (-differences[i], i))
-    assert numbers_shown(page) == [i + 1 for i in order[:50]]
-    first = page.locator("#article-list tbody tr").first
-    previews = first.locator(".preview").all_inner_texts()
-    assert previews == [run[1][order[0]]["summary"], others[order[0]]["summary"]]
-    first.locator("a").press("Enter")
-    expect(page.locator("#article-texts h3")).to_have_text(["Reference", "run", "other"])
-    shown = f"{differences[order[0]]:+.1f}"
-    expect(page.locator("#article-scores tbody tr").nth(2).locator("td").nth(2)).to_have_text(shown)

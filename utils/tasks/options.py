@@ -1,0 +1,376 @@
+"""The options of all tasks, which `--help` shows: this file loads no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from bart.configuration.configuration import PROBLEMS
+from bart.errors import InputError
+from utils.app.cli import card_option, changeable, option, part
+from utils.data.columns import LABELS, PAIRS, TAGS, TEXTS, WORDS
+from utils.data.options import CorruptionOptions, MaskingOptions
+from utils.data.shard_format import DENOISING, MLM, MLM_NSP
+from utils.metrics.options import BleuOptions, RougeOptions
+from utils.models.generation_options import GENERATE, GenerationOptions
+from utils.tasks.glue import GLUE
+
+if TYPE_CHECKING:
+    from bart.tokenization.tokenizer import PretrainedTokenizer
+
+REFUSE = "refuse"
+NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
+MOST_READ = 512  # tokens of a text that are read by default, where the model has as many positions
+# Tokens that fine-tuning cuts sources and targets to by default, as in the published recipe for CNN-DM.
+SOURCE_LENGTH, TARGET_LENGTH = 1024, 142
+QUESTION_LENGTH = 64  # tokens
+TOKEN = "target token"  # what the loss of tasks is the mean over that generate text
+MOST_OF_TEXT = 128  # tokens of an example of text by default
+TASK_NAME_HELP = f"a task of GLUE ({', '.join(GLUE)}): its columns, labels and, without --data_dir, its set on the Hub"
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """A group of options for tasks that have none of their own there."""
+
+
+smoothing_option = partial(
+    card_option,
+    0.0,
+    section="regularisation",
+    least=0,
+    most=1,
+    help="probability spread over the vocabulary or, of a head, over its labels",
+)
+
+
+@dataclass(frozen=True)
+class TextToTextOptions:
+    """The columns of a table that examples are made of, and how a text is read and generated."""
+
+    source_field: str | None = option(
+        None,
+        section="texts",
+        help="column of the sources where data_dir is no directory; by default as published sets do it",
+    )
+    target_field: str | None = option(None, help="column of the targets where data_dir is no directory")
+    max_source_length: int | None = card_option(
+        None,
+        least=3,
+        help=f"tokens a source is cut to; by default the model's positions, in finetune.py at most {SOURCE_LENGTH}",
+    )
+    decoding: GenerationOptions = part(GenerationOptions)
+
+
+@dataclass(frozen=True)
+class TextToTextTrainingOptions:
+    """The options that finetune.py adds."""
+
+    label_smoothing: float = smoothing_option()
+    max_target_length: int | None = card_option(
+        None, section="texts", least=3, help=f"tokens of a training target; by default {TARGET_LENGTH} at most"
+    )
+    val_max_target_length: int | None = option(
+        None, least=3, help="of a validation target; by default as in training", on_resume="validation"
+    )
+    test_max_target_length: int | None = changeable(
+        None, least=3, help="of a target that is scored, for its loss; the same default"
+    )
+    eval_beams: int | None = option(
+        None,
+        section=GENERATE,
+        least=0,
+        help="beams in validation and, without --pred_beams, in scoring; by default the config's num_beams; 0 scores "
+        "validation by the teacher-forced arg-max, without search, and leaves scoring at the config's num_beams",
+        on_resume="validation",
+    )
+    pred_beams: int | None = changeable(None, least=1, help="beams in scoring; by default --eval_beams")
+
+
+@dataclass(frozen=True)
+class TextToTextEvalOptions:
+    """The options that run_eval.py adds."""
+
+    only_predict: ClassVar[dict[str, Any]] = {"references": False}
+
+    references: bool = option(
+        True,
+        section="texts",
+        help="score predictions by their references; --no_references only predicts, for which {split}.source, a file "
+        "of one source a line, or a table without targets will do",
+    )
+    prefix: str = option("", help="put before each source text, as some models want it", reaches=bool)
+    max_target_length: int | None = option(
+        None, least=3, help="tokens a target is cut to for its loss; by default the model's positions"
+    )
+    eval_beams: int | None = option(None, section=GENERATE, least=1, help="num_beams of generate; 1 is greedy search")
+
+
+@dataclass(frozen=True)
+class SummarizationOptions(TextToTextOptions):
+    """The options in all programs."""
+
+    rouge: RougeOptions = part(RougeOptions)
+
+
+@dataclass(frozen=True)
+class TranslationOptions(TextToTextOptions):
+    """The options in all programs."""
+
+    bleu: BleuOptions = part(BleuOptions)
+
+
+@dataclass(frozen=True)
+class TranslationTrainingOptions(TextToTextTrainingOptions):
+    """The options that finetune.py adds."""
+
+    source_encoder_layers: int | None = card_option(
+        None,
+        section="source language",
+        least=1,
+        help="put a new encoder of so many layers, with --source_tokenizer, in place of the encoder's token embeddings",
+    )
+    source_tokenizer: str | None = option(None, help="vocabulary of the sources: a Hub name or directory")
+    translation_stage: int | None = card_option(
+        None,
+        least=1,
+        most=2,
+        help="1 trains the new encoder, the positions, and the first layer's input projection; 2 all; by default all",
+    )
+
+    def __post_init__(self) -> None:
+        if (self.source_encoder_layers is None) != (self.source_tokenizer is None):
+            raise InputError(
+                f"--source_encoder_layers is {self.source_encoder_layers}, --source_tokenizer is "
+                f"{self.source_tokenizer}: give both or neither"
+            )
+
+
+@dataclass(frozen=True)
+class ReadingOptions:
+    """The part of a text that is read."""
+
+    max_source_length: int | None = card_option(
+        None,
+        section="texts",
+        least=8,
+        help=f"tokens read at once; by default as in training, there {MOST_READ} at most, of embeddings as the model's "
+        "files say",
+    )
+
+
+@dataclass(frozen=True)
+class LabelOptions(ReadingOptions):
+    """The same for texts with labels, and what becomes of labels that training lacks."""
+
+    unknown_labels: str = option(
+        REFUSE,
+        choices=(REFUSE, "wrong"),
+        help="labels of validation and test data that training has not seen: refuse them before it starts, or, where "
+        "there is one label a text or word, count them as errors (wrong)",
+        on_resume="validation",
+    )
+    tag_names: tuple[str, ...] | None = option(
+        None,
+        alias="label_names",
+        help="names of labels that are numbers, in their order, or a file of them: one a line, with or without its "
+        f"number and a tab, or a JSON object; of tags in tables by default {', '.join(NAMES_FILES)} beside them",
+    )
+
+
+@dataclass(frozen=True)
+class HeadTrainingOptions:
+    """The options that finetune.py adds for a head."""
+
+    new_head: bool = option(False, section="model", help="begin a new head where the weights have one")
+    classifier_dropout: float | None = card_option(
+        None, section="regularisation", least=0, most=0.99, help="of the head; by default the config's"
+    )
+
+
+@dataclass(frozen=True)
+class LabelTrainingOptions(HeadTrainingOptions):
+    """The same for a head that gives labels."""
+
+    class_weights: str | None = option(
+        None,
+        section="training",
+        choices=("balanced",),
+        help="weights of the labels in the training loss: balanced makes rare ones count as much as frequent ones",
+        on_resume="by_content",
+        in_card=True,
+    )
+    label_smoothing: float = smoothing_option()
+
+
+@dataclass(frozen=True)
+class HeadEvalOptions:
+    """The options that run_eval.py adds for a head."""
+
+    only_predict: ClassVar[dict[str, Any]] = {"predict": True}
+    predict: bool = option(False, section="texts", help="only predict: nothing that examples say of the answer is read")
+
+
+@dataclass(frozen=True)
+class ClassificationOptions(LabelOptions):
+    """The columns of a table that examples are made of, and the part of a text that is read."""
+
+    task_name: str | None = option(None, section="texts", choices=tuple(GLUE), help=TASK_NAME_HELP)
+    text_field: str | None = option(None, help=f"column of the texts; by default {', '.join(TEXTS)}")
+    pair_field: str | None = option(
+        None,
+        help=f"column of the second texts of pairs; by default {', '.join(PAIRS)}, where there is one, if --text_field "
+        "is not given",
+    )
+    label_field: str | None = option(None, help=f"column of the labels; by default {', '.join(LABELS)}")
+    label_separator: str | None = option(
+        None, help="what stands between the labels of a text such as a cell of CSV, which then holds any number of them"
+    )
+    drop_label: tuple[str, ...] | None = option(
+        None,
+        help="labels whose rows are left out, such as - of SNLI; -1 stands for null, too, as the Hub's -1 is read",
+    )
+    mismatched: bool = option(False, help="read MNLI's mismatched validation or test set in place of the matched one")
+
+
+@dataclass(frozen=True)
+class ClassificationTrainingOptions(LabelTrainingOptions):
+    """The options that finetune.py adds."""
+
+    problem_type: str | None = option(
+        None,
+        section="texts",
+        choices=PROBLEMS,
+        metavar="KIND",
+        help=f"the kind of label, {', '.join(PROBLEMS)}; by default a list is any number of labels, a fraction a "
+        "number, all else one class",
+    )
+
+
+@dataclass(frozen=True)
+class TaggingOptions(LabelOptions):
+    """The columns of a file that examples are made of, and the part of a text that is read."""
+
+    words_field: str | None = option(
+        None, section="texts", help=f"column of a table's words; by default {', '.join(WORDS)}"
+    )
+    tags_field: str | None = option(None, help=f"column of their tags; by default {', '.join(TAGS)}")
+    words_column: str | None = option(
+        None,
+        help="column of a CoNLL file's words, by its number from 1, or its name in a header; by default the first one",
+    )
+    tags_column: str | None = option(None, help="column of their tags; by default the last one")
+
+
+@dataclass(frozen=True)
+class TaggingTrainingOptions(LabelTrainingOptions):
+    """The options that finetune.py adds."""
+
+    token_states: str | None = card_option(
+        None,
+        section="model",
+        choices=("decoder", "encoder"),
+        help="the stack whose states are classified; by default the decoder",
+    )
+
+
+@dataclass(frozen=True)
+class WindowOptions:
+    """The windows that contexts are cut to, and the answers that are looked for in them."""
+
+    doc_stride: int | None = option(
+        None,
+        section="windows",
+        least=0,
+        help="tokens of a context that a window shares with the one before; by default 128, at most half of one",
+    )
+    max_query_length: int | None = option(
+        None,
+        least=1,
+        help=f"tokens that a question is cut to; by default as in training, there {QUESTION_LENGTH}, or half of the "
+        "tokens read at once where these have no room for so many",
+    )
+    version_2_with_negative: bool | None = option(
+        None,
+        section="answers",
+        help="some questions have no answer, as in SQuAD 2.0; by default off in training, then as in training",
+    )
+    null_score_diff_threshold: float = option(
+        0.0, help="of --version_2_with_negative: no answer is given where it scores more than the best one and this"
+    )
+    n_best_size: int = option(20, least=1, help="answers of a question that nbest_predictions.json holds at most")
+    max_answer_length: int = option(30, least=1, help="tokens of an answer at most")
+
+    def __post_init__(self) -> None:
+        if self.null_score_diff_threshold and self.version_2_with_negative is False:
+            raise InputError(
+                f"--null_score_diff_threshold is {self.null_score_diff_threshold:g}; it is of "
+                "--version_2_with_negative, which is off"
+            )
+
+    def room(self, length: int, tokenizer: PretrainedTokenizer) -> int:
+        """Tokens of a context in a window of some length beside the longest question."""
+        return length - self.max_query_length - 2 - tokenizer.separators
+
+    def stride(self, length: int, tokenizer: PretrainedTokenizer) -> int:
+        """Tokens that a window shares with the one before."""
+        if self.doc_stride is not None:
+            return self.doc_stride
+        return min(128, max(0, self.room(length, tokenizer)) // 2)
+
+
+@dataclass(frozen=True)
+class QuestionAnsweringOptions(ReadingOptions):
+    """The part of a text that is read at once, and its windows."""
+
+    skip_bad_answers: bool = option(
+        False, help="leave out answers that are not where answer_start says, and questions that have no others"
+    )
+    windows: WindowOptions = part(WindowOptions)
+
+
+@dataclass(frozen=True)
+class PretrainingOptions:
+    """The options of all tasks of pretraining."""
+
+    max_source_length: int | None = card_option(
+        None,
+        section="data",
+        least=3,
+        help="tokens of the longest example; by default as the shards have it, and of text "
+        f"{MOST_OF_TEXT}, or the positions of the model if they are fewer",
+    )
+    tokenizer: str | None = option(
+        None,
+        help="vocabulary: a Hub name or directory; by default that of the shards, or of the weights, whose own it is",
+    )
+
+
+@dataclass(frozen=True)
+class DenoisingOptions(PretrainingOptions):
+    """The options of the task, apart from those of its noise."""
+
+    pre_ln: bool | None = option(
+        None,
+        section="model",
+        help="normalise before each sublayer, not behind it, whatever the config says; by default on, and with "
+        "--model_name_or_path as the weights have it",
+        on_resume="by_content",
+    )
+
+
+# Of each task: the options in all programs, those that finetune.py adds, and those that run_eval.py adds.
+OPTIONS = {
+    "summarization": (SummarizationOptions, TextToTextTrainingOptions, TextToTextEvalOptions),
+    "translation": (TranslationOptions, TranslationTrainingOptions, TextToTextEvalOptions),
+    "classification": (ClassificationOptions, ClassificationTrainingOptions, HeadEvalOptions),
+    "tagging": (TaggingOptions, TaggingTrainingOptions, HeadEvalOptions),
+    "question_answering": (QuestionAnsweringOptions, HeadTrainingOptions, HeadEvalOptions),
+}
+# Of each task of pretraining: its options, and those of its noise.
+PRETRAINING = {
+    DENOISING: (DenoisingOptions, CorruptionOptions),
+    MLM: (PretrainingOptions, MaskingOptions),
+    MLM_NSP: (PretrainingOptions, MaskingOptions),
+}
