@@ -19,8 +19,8 @@ from tests.fake_cuda.training import waits_in_a_step
 from tests.tiny_pretraining import PROGRAM, write_tiny_pretraining
 from tests.tiny_run import ALIKE, Train, compute_in_double, rows, same, weights
 from tests.utils.recipes.test_pretraining import kill_one_of_two
-from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt, Killed
+from tests.utils.training.test_stopping import add_callback
 from utils.data.shard_format import MLM_NSP
 from utils.data.shards import Manifest, ShardReader
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments

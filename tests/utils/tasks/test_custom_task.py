@@ -13,8 +13,8 @@ import finetune
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG, rows, same, weights
-from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt
+from tests.utils.training.test_stopping import add_callback
 from utils.tasks import find_task
 from utils.tasks.summarization import Summarization
 

@@ -17,8 +17,8 @@ import run_eval
 from bart.errors import InputError
 from tests import forked
 from tests.tiny_run import ALIKE, Train, checkpoint_of, compute_in_double, same, weights
-from tests.utils.training.test_callbacks import POISONED, add_callback, poison
 from tests.utils.training.test_interruption import Interrupt, Killed
+from tests.utils.training.test_stopping import POISONED, add_callback, poison
 from utils.app.errors import RunError
 from utils.data import pairs, streaming
 from utils.tasks.summarization import Summarization
