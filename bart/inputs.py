@@ -18,7 +18,8 @@ from bart.errors import InputError
 _NEUTRAL: dict[str, tuple[object, ...]] = dict.fromkeys(
     "inputs_embeds decoder_inputs_embeds position_ids past_key_values encoder_hidden_states encoder_attention_mask "
     "head_mask decoder_head_mask cross_attn_head_mask output_attentions output_hidden_states text_target "
-    "text_pair_target stride return_overflowing_tokens return_length".split(),
+    "text_pair_target stride return_overflowing_tokens return_length return_special_tokens_mask pad_to_multiple_of "
+    "is_split_into_words".split(),
     (None, False),
 )
 _NEUTRAL |= dict.fromkeys(("use_cache", "verbose"), (None, False, True))

@@ -6,9 +6,9 @@
 #
 # Values may be left off from the right; the defaults are 128 6 1024 60 facebook/bart-large data/xsum configs/config_xsum.json.
 # The environment may set GPU_COUNTS (such as "0 1 8"; 0 is the CPU), PRECISIONS ("fp32 bf16"), BATCHES, TIME_LIMIT and
-# RESULTS_DIR; python -m utils.benchmark inference --help explains them.
+# RESULTS_DIR; python scripts/benchmarks/throughput.py inference --help explains them.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 
 find_python
-exec python -m utils.benchmark inference "$@"
+exec python "$root/scripts/benchmarks/throughput.py" inference "$@"

@@ -6,9 +6,9 @@
 #
 # Values may be left off from the right; the defaults are 24 1024 60 data/xsum.
 # The environment may set GPU_COUNTS (such as "0 1 8"; 0 is the CPU), PRECISIONS ("fp32 bf16"), STEPS, CONFIG_PATH, TIME_LIMIT
-# and RESULTS_DIR; python -m utils.benchmark training --help explains them.
+# and RESULTS_DIR; python scripts/benchmarks/throughput.py training --help explains them.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 
 find_python
-exec python -m utils.benchmark training "$@"
+exec python "$root/scripts/benchmarks/throughput.py" training "$@"

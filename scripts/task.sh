@@ -54,6 +54,6 @@ score() { # task, split, model, folder for the scores, options
 
 # Write topics, tags and questions of the synthetic corpus, unless they are there.
 make_sample_tasks() { # folder of the corpus
+    [[ -s $1/questions/test.jsonl ]] || run python -m utils.corpora.sample_corpus --output_dir "$1"
     make_sample "$1"
-    [[ -s $1/questions/test.jsonl ]] || run python -m utils.corpora.sample_tasks --output_dir "$1"
 }

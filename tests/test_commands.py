@@ -23,9 +23,7 @@ COMMANDS = re.findall(r'^(bart-[\w-]+) = "([\w.]+):(\w+)"$', PROJECT, re.MULTILI
 
 
 def test_what_pip_would_install() -> None:
-    names = (
-        "finetune pretrain eval summarize predict export serve rouge report prepare make-shards train-tokenizer".split()
-    )
+    names = "finetune pretrain eval summarize predict serve rouge report prepare make-shards train-tokenizer".split()
     assert [name for name, *_ in COMMANDS] == [f"bart-{name}" for name in names]
     patterns = re.findall(r'"\*(\.\w+)"', PROJECT[PROJECT.index("package-data") :].split("[tool.ruff]")[0])
     listed = subprocess.run(["git", "ls-files", "bart", "utils"], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -75,7 +73,7 @@ def test_pip_installs_all_that_the_commands_need(tmp_path: Path) -> None:
     ("words", "error"),
     [
         (["--x"], "unknown argument --x; python -m utils.evaluation.report --help lists what there is"),
-        ([], "0 run directories; a report is of one run: --compare of utils.metrics.rouge compares two systems"),
+        ([], "0 run directories; a report is of one run: --compare of utils.metrics compares two systems"),
     ],
 )
 def test_errors_name_the_module_that_was_run(words: list[str], error: str) -> None:
@@ -107,8 +105,6 @@ def test_programs_start_before_they_import_packages_of_others() -> None:
         if not path.startswith("tests/") and '__name__ == "__main__"' in text:
             before, name, _ = pattern.split(text)
             assert name.replace(".", "/") + ".py" == path
-            if path.endswith("train_with_transformers.py"):  # the peer of a benchmark, which gets no help from us
-                continue
             packages = {
                 package.split(".")[0] for package in imported(before) if not package.startswith("utils.app.commands")
             }
@@ -127,7 +123,8 @@ def programs() -> Iterator[tuple[str, list[str]]]:
     paths = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     words = {"finetune": [["--task", task] for task in TASKS], "run_eval": [["--task", task] for task in TASKS]}
     words["run_pretraining"] = [["--task", task] for task in ("denoising", "mlm_nsp")]
-    words["utils.benchmark"] = [["training"], ["pretraining"], ["inference"]]
+    words["scripts.benchmarks.throughput"] = [["training"], ["pretraining"], ["inference"]]
+    words["utils.metrics.__main__"] = [["rouge"], ["bleu"], ["classification"], ["entities"], ["squad"]]
     for path in paths.splitlines():
         name = re.search(r'^    run_program\("([\w.]+)"\)$', (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
         if name is not None and not path.startswith("tests/"):

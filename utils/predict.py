@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # The model comes first, since it says which options there are.
     first, model_is_first = words[0] if words else "", bool(words) and not words[0].startswith("-")
     given = early_option(words, "task")
-    task = find_task(task_of(first, given) if model_is_first else given or TASKS[0])
+    task = find_task(task_of(first, given) if model_is_first else given or TASKS[0], predicts_rows=True)
     args = parse_dataclass(
         PredictArguments,
         argv,

@@ -17,7 +17,8 @@ from pathlib import Path
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
 from utils.app.output_files import check_output
-from utils.data.places import TABLES, FromTraining, check_fields, is_table, suffix_of
+from utils.data.columns import FromTraining
+from utils.data.places import TABLES, check_fields, is_table, suffix_of
 from utils.data.splits import Choice
 from utils.data.table_options import TableOptions
 from utils.data.tables import read_sources

@@ -12,43 +12,12 @@ from typing import Any
 
 from bart.errors import InputError
 
-_ANY = object()
-# Options of transformers that are not built here, with the value that does not change the ids; _ANY where none does.
-_NOT_BUILT = {
-    **dict.fromkeys(
-        "transformers_version _from_model_config _commit_hash cache_implementation cache_config disable_compile "
-        "is_assistant num_assistant_tokens num_assistant_tokens_schedule assistant_confidence_threshold "
-        "assistant_lookbehind target_lookbehind compile_config max_cache_len continuous_batching_config "
-        "prefill_chunk_size low_memory prompt_lookup_num_tokens max_matching_ngram_size assistant_model "
-        "assistant_ensemble_weight assistant_early_exit speculation_type use_mtp synced_gpus custom_generate "
-        "decoder_attention_mask head_mask decoder_head_mask cross_attn_head_mask remove_invalid_values".split(),
-        _ANY,
-    ),
-    **{"typical_p": 1.0, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0, "encoder_repetition_penalty": 1.0},
-    **{"guidance_scale": 1.0, "penalty_alpha": 0.0},
-    **dict.fromkeys(
-        "min_p top_h dola_layers sequence_bias suppress_tokens begin_suppress_tokens forced_decoder_ids constraints "
-        "exponential_decay_length_penalty force_words_ids renormalize_logits stop_strings "
-        "max_time token_healing watermarking_config negative_prompt_ids negative_prompt_attention_mask".split(),
-        False,
-    ),
-}
-# What is to be done in place of other arguments of transformers' generate; none changes the ids in a file.
-_ELSEWHERE = {
-    "use_cache": "keys and values are always kept: leave it off",
-    "output_hidden_states": "ids and scores are all that is returned; model.encode gives the encoder's states",
-    "output_attentions": "ids and scores are all that is returned",
-    "output_logits": "output_scores returns the scores after all rules",
-    "prefix_allowed_tokens_fn": "model.generate takes it, for one batch",
-    "logits_processor": "model.generate takes it, for one batch",
-    "streamer": "model.generate takes it, for one batch",
-    "stopping_criteria": "sequences end at eos_token_id, max_length or max_ratio",
-    "inputs": "it is called input_ids",
-    "inputs_embeds": "sources are input_ids, or encoder_outputs",
-    "decoder_input_ids": "every sequence begins with decoder_start_token_id alone",
-    "past_key_values": "encoder_outputs saves the encoding of the same articles",
-    "tokenizer": "decoding knows ids, and no text",
-}
+# Options of transformers that change the ids and are not built here, with the value that changes nothing.
+_NOT_BUILT = dict.fromkeys(("typical_p", "encoder_repetition_penalty", "guidance_scale"), 1.0) | dict.fromkeys(
+    "epsilon_cutoff eta_cutoff penalty_alpha min_p top_h dola_layers sequence_bias suppress_tokens "
+    "begin_suppress_tokens forced_decoder_ids constraints exponential_decay_length_penalty force_words_ids "
+    "renormalize_logits stop_strings max_time token_healing watermarking_config".split()
+)
 _DEFAULT_NEW_TOKENS = 20
 # The least values of integers; 0 for those that are not named.
 _LEAST = {"max_length": 2, "max_new_tokens": 1, "num_beams": 1, "num_return_sequences": 1}
@@ -169,23 +138,21 @@ class GenerationConfig:
         Unknown names are left out, with a warning if they could have changed the result.
         """
         given = cls.effective(options)
-        known = {option.name for option in dataclasses.fields(cls)}
-        if unknown := [name for name in given if name not in known]:
+        if unknown := [name for name in given if name in _NOT_BUILT]:
             warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=2)
-        return cls(**{name: value for name, value in given.items() if name in known})
+        return cls(**{name: value for name, value in given.items() if name not in unknown})
 
     @classmethod
     def effective(cls, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Those of the options that have a value and, where they are not supported here, could change the result."""
-        given = {name: value for name, value in options.items() if value is not None and name not in _ELSEWHERE}
+        """Those of the options that have a value and are built here, or are not and could change the result."""
+        given = {name: value for name, value in options.items() if value is not None}
         # Of transformers 2 and 3, which had it in the model's config alone.
         if given.get("_from_model_config") and given.pop("force_bos_token_to_be_generated", False):
             given["forced_bos_token_id"] = given.get("bos_token_id")
         known = {option.name for option in dataclasses.fields(cls)}
-        neutral = {name: _NOT_BUILT.get(name, False) for name in given.keys() - known}
-        # False, 0 and empty lists switch an option off, unless another number does.
-        off = [name for name, value in neutral.items() if value in (_ANY, given[name]) or not (value or given[name])]
-        return {name: value for name, value in given.items() if name not in off}
+        # 0 and empty lists switch an option off, unless another number does.
+        missed = {name for name, off in _NOT_BUILT.items() if (given.get(name) != off if off else given.get(name))}
+        return {name: value for name, value in given.items() if name in known | missed}
 
     @classmethod
     def from_model_config(cls, fields: Mapping[str, Any]) -> GenerationConfig:
@@ -213,21 +180,20 @@ class GenerationConfig:
         """A copy with some options replaced.
 
         Raises:
-            InputError: an unknown option (the message names a similar one, or what to do in its place), or a bad value.
+            InputError: an unknown option (the message names a similar one), or a bad value.
         """
         known = [option.name for option in dataclasses.fields(self)]
         for name, value in options.items():
             if name in known:
                 continue
-            if name in _ELSEWHERE:
-                raise InputError(f"{name} is no generation option here: {_ELSEWHERE[name]}")
             if name in _NOT_BUILT:
                 raise InputError(
                     f"{name} is {value!r}, an option of transformers' generate that is not built here: leave it off, "
                     "or give logits_processor=[transformers' processor for it]"
                 )
-            near = difflib.get_close_matches(name, known, n=1)
-            raise InputError(f"unknown generation option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            hint = f"did you mean {near[0]!r}?" if near else "leave it off, or use transformers on the exported model"
+            raise InputError(f"{name} is no generation option here: {hint}")
         return dataclasses.replace(self, **options)
 
     @property

@@ -28,10 +28,10 @@ from bart.errors import InputError, naming
 from bart.files import write_json
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks.measuring import MODES_ON_CUDA
+from scripts.benchmarks.throughput import LOG_EVERY, measure, new_folder, training_metrics
 from utils.app.cli import option, parse_dataclass
 from utils.app.machine import ROOT, environment
 from utils.app.tables import markdown_table
-from utils.benchmark import LOG_EVERY, measure, new_folder, training_metrics
 
 COLUMNS = {
     "name": "check", "result": "result", "rate": "figure", "unit": "", "peer_rate": "peer", "peer": "",
@@ -170,7 +170,7 @@ def published_checks(on_gpu: bool) -> list[Check]:
                 {device}"""
         checks.append(Check(f"pretraining {network} {length}", command, partial(trained, published=rate)))
     longer = r"\1 " * 40  # contexts of several windows, so that nearly all of these are full
-    command = f"""python -m utils.corpora.sample_tasks --output_dir "$OUT/data" --n_train 400 --n_val 16 --n_test 1 &&
+    command = f"""python -m utils.corpora.sample_corpus --output_dir "$OUT/data" --n_train 400 --n_val 16 --n_test 1 &&
         sed -E -i.once 's/"context": "(.*)", "answers"/"context": "{longer}", "answers"/' \\
             "$OUT"/data/questions/*.jsonl &&
         python "$ROOT/finetune.py" --task question_answering --do_train --data_dir "$OUT/data/questions" \\

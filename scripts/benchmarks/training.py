@@ -17,10 +17,6 @@ of an example of mean length, as a share of the rate of one large matrix product
 
 With --profile torch's profiler counts the kernels of one more step, and their time; the file of figures names those
 that attend, which tell the backend that was chosen.
-
-One more measure comes by a first word, with its own --help:
-
-    python scripts/benchmarks/training.py loading SHARDS --batch_size 64
 """
 
 from __future__ import annotations
@@ -54,11 +50,11 @@ from torch.utils.data import DataLoader
 
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right, training_operations
 from bart.tokenization.tokenization_bart import BartTokenizer
-from scripts.benchmarks import loading, measuring
+from scripts.benchmarks import measuring
+from scripts.benchmarks.throughput import LOG_EVERY, with_warm_up
 from utils.app.cli import option, parse_dataclass
 from utils.app.machine import environment
 from utils.app.memory import peak_memory_gb
-from utils.benchmark import LOG_EVERY, with_warm_up
 from utils.corpora.sample_corpus import sample_stories
 from utils.data.batches import Batch, Batches
 from utils.data.order import RunOrder, TrainOrder
@@ -395,10 +391,7 @@ def train_by_trainer(args: Any, model: Any, loader: DataLoader[Any], folder: Pat
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    words = sys.argv[1:] if argv is None else argv
-    if words[:1] == ["loading"]:
-        return loading.main(words[1:])
-    args = parse_dataclass(TrainerArguments, words, str(__doc__))
+    args = parse_dataclass(TrainerArguments, argv, str(__doc__))
     parse_finetune_arguments(recipe(args, Path()))  # refuses precisions that a CPU lacks
     machine = environment(int(args.device == "cuda"), "accelerate")
     sample, runs = measuring.beside_peers(args, prepare, train)

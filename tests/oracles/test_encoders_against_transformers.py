@@ -13,10 +13,10 @@ from bart.configuration.configuration import ModelConfig
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.heads import BartForSequenceClassification
-from bart.modeling.modeling_bart import BartModel
+from bart.modeling.modeling_bart import BartForConditionalGeneration, BartModel
 from bart.modeling.pretrained import PretrainedModel
 from bert.configuration.configuration_bert import BertConfig
-from bert.modeling.modeling_bert import BertForSequenceClassification, BertModel
+from bert.modeling.modeling_bert import BertForMaskedLM, BertForSequenceClassification, BertModel
 from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.oracles.test_bert_against_transformers import SIZES, WEIGHTS
 from tests.oracles.test_model_against_transformers import EXACT, TINY
@@ -218,6 +218,29 @@ def test_wrong_inputs() -> None:
     ):
         with pytest.raises(InputError, match=message):
             model(**given)
+
+
+@pytest.mark.parametrize("model_class", [BartModel, BartForConditionalGeneration, BertModel, BertForMaskedLM])
+@pytest.mark.parametrize("size", [101, 90])
+def test_resized_embeddings(model_class: type, size: int, tmp_path: Path) -> None:
+    """transformers computes the same from what is stored; ids that both vocabularies have keep what they had."""
+    torch.manual_seed(0)
+    config = BertConfig(**SIZES) if "Bert" in model_class.__name__ else BartConfig(**TINY)
+    model = model_class(config).eval()
+    inputs = {"input_ids": torch.tensor([[5, 6, 7, 2]])}
+    if model_class is BartForConditionalGeneration:
+        inputs["decoder_input_ids"] = inputs["input_ids"]
+    before = model(**inputs)[0]
+    assert model.resize_token_embeddings(size) is model.get_input_embeddings()
+    model.save_pretrained(tmp_path)
+    theirs = getattr(transformers, model_class.__name__).from_pretrained(tmp_path)
+    given_ids = {name: torch.tensor([[5, 6, size - 1, 2]]) for name in inputs}
+    torch.testing.assert_close(model(**given_ids)[0], theirs(**given_ids)[0])
+    after, kept = model(**inputs)[0], min(size, 97) if "For" in model_class.__name__ else None
+    torch.testing.assert_close(after[..., :kept], before[..., :kept])
+    assert after.shape[-1] == (size if kept else 32)
+    with pytest.raises(InputError, match="vocab_size"):
+        model.resize_token_embeddings(0)
 
 
 @pytest.mark.skipif(not os.path.isdir(WEIGHTS), reason="BERT_WEIGHTS names no folder of BERT's weights")

@@ -1,25 +1,24 @@
-"""Ids and decoded text equal to transformers' BartTokenizer over the same files."""
+"""Ids, offsets and decoded text equal to transformers' tokenizers of BART and BERT over the same files."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer
 
-from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
-
-transformers = pytest.importorskip("transformers")
+from bert.tokenization.tokenization_bert import BertTokenizer
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "bart-vocab"
-SPECIAL = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+SPECIAL = {"<s>": "[CLS]", "</s>": "[SEP]", "<pad>": "[PAD]", "<unk>": "[UNK]", "<mask>": "[MASK]"}
 # fmt: off
 HOSTILE = [
     "", " ", "  ", "\n", "\t", "\r\n", " \n \t ", "\0", "a\0b", "\x01\x02\x1b[31m\x7f\x85",
@@ -39,11 +38,20 @@ HOSTILE = [
     "\U0001f600" * 2_000, "ab " * 3_000,
 ]
 # fmt: on
+OF_BERT = ["Ångström ÀÉÎÕÜ ǅ İstanbul ıI ẞ ß", "[cls] [Mask] [UNK][SEP]", "##ing ## ##", "\u0345 \ud7ff", "a" * 101]
+for text in HOSTILE:
+    for of_bart, of_bert in SPECIAL.items():
+        text = text.replace(of_bart, of_bert)
+    OF_BERT.append(text)
 
 
 class Pair(NamedTuple):
-    ours: BartTokenizer
+    ours: Any
     theirs: transformers.PreTrainedTokenizerFast
+
+    @property
+    def hostile(self) -> list[str]:
+        return OF_BERT if isinstance(self.ours, BertTokenizer) else HOSTILE
 
 
 def over_plain_files(folder: Path, **options: object) -> transformers.PreTrainedTokenizerFast:
@@ -53,117 +61,132 @@ def over_plain_files(folder: Path, **options: object) -> transformers.PreTrained
     return transformers.BartTokenizer.from_pretrained(folder, mask_token=mask, **options)
 
 
-@pytest.fixture(scope="module")
-def plain_files(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("files")
-    if request.param == "published":
+def files_of(kind: str, folder: Path) -> Path:
+    """A vocabulary's own files, without tokenizer.json."""
+    if kind == "published":
         if not PUBLISHED.is_dir():
             pytest.skip(f"no published vocabulary at {PUBLISHED}")
         for name in ("vocab.json", "merges.txt"):
             shutil.copy(PUBLISHED / name, folder)
-    else:
+        return folder
+    if kind in ("trained", "by words"):
         BartTokenizer.train((text[:1000] for text in HOSTILE * 2), vocab_size=700).save_pretrained(folder)
-        (folder / "tokenizer.json").unlink()
-        (folder / "tokenizer_config.json").unlink()
+        changes = {"add_prefix_space": kind == "by words"}
+    else:
+        BertTokenizer.train([text[:400] for text in OF_BERT], 900, lowercase=kind != "cased").save_pretrained(folder)
+        changes = {"accents kept": {"strip_accents": False}, "no Chinese": {"tokenize_chinese_chars": False}}.get(kind)
+    (folder / "tokenizer.json").unlink()
+    fields = json.loads((folder / "tokenizer_config.json").read_text()) | (changes or {})
+    (folder / "tokenizer_config.json").write_text(json.dumps(fields))
     return folder
 
 
-@pytest.fixture(scope="module")
-def pair(plain_files: Path) -> Pair:
-    return Pair(BartTokenizer.from_pretrained(plain_files), over_plain_files(plain_files))
+@pytest.fixture(
+    scope="module", params=["published", "trained", "by words", "uncased", "cased", "accents kept", "no Chinese"]
+)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = files_of(request.param, tmp_path_factory.mktemp("files"))
+    if (folder / "vocab.txt").exists():
+        return Pair(BertTokenizer.from_pretrained(folder), transformers.BertTokenizer.from_pretrained(folder))
+    theirs = over_plain_files(folder, add_prefix_space=request.param == "by words")
+    return Pair(BartTokenizer.from_pretrained(folder), theirs)
 
 
-both = pytest.mark.parametrize("plain_files", ["published", "trained"], indirect=True)
+bart = pytest.mark.parametrize("pair", ["published", "trained"], indirect=True)
 
 
-def assert_same(pair: Pair, texts: list[str], add_prefix_space: bool | None = None, **options: object) -> None:
-    ours = pair.ours(texts, add_prefix_space=add_prefix_space, **options)
-    theirs = pair.theirs(texts, **options)
-    for key in ("input_ids", "attention_mask"):
-        mine, other = ours[key], theirs[key]
-        if torch.is_tensor(mine):
-            assert mine.dtype == other.dtype
-            mine, other = mine.tolist(), other.tolist()
-        wrong = [text[:80] for text, left, right in zip(texts, mine, other, strict=True) if left != right]
-        assert not wrong, f"{key} differ for {wrong!r}"
+def assert_same(pair: Pair, *texts: list[str], **options: object) -> None:
+    ours, theirs = pair.ours(*texts, **options), pair.theirs(*texts, **options)
+    assert ours.keys() == theirs.keys()
+    for name, value in theirs.items():
+        mine, other = (x.tolist() if hasattr(x, "tolist") else x for x in (ours[name], value))
+        assert type(ours[name]) is type(value)
+        wrong = [text[:80] for text, left, right in zip(texts[0], mine, other, strict=True) if left != right]
+        assert not wrong, f"{name} differ for {wrong!r}"
 
 
-@pytest.mark.parametrize("plain_files", ["published"], indirect=True)
+@pytest.mark.parametrize("pair", ["published"], indirect=True)
 def test_known_ids(pair: Pair) -> None:
     assert pair.ours("Hello world")["input_ids"] == [0, 31414, 232, 2]
     assert pair.ours(" Hello world")["input_ids"] == [0, 20920, 232, 2]
     assert len(pair.ours) == 50265 and pair.ours.mask_token_id == 50264
 
 
-@both
 def test_vocabulary(pair: Pair) -> None:
     assert len(pair.ours) == pair.ours.vocab_size == len(pair.theirs)
-    for name in ("bos", "pad", "eos", "unk", "mask"):
+    assert pair.ours.get_vocab() == pair.theirs.get_vocab()
+    for name in ("pad", "unk", "cls", "sep", "mask", "bos", "eos"):
+        assert getattr(pair.ours, f"{name}_token") == getattr(pair.theirs, f"{name}_token")
+    for name in ("cls", "pad", "sep", "unk", "mask"):
         assert getattr(pair.ours, f"{name}_token_id") == getattr(pair.theirs, f"{name}_token_id")
 
 
-@both
-def test_ids(pair: Pair) -> None:
-    assert_same(pair, HOSTILE)
-    for text in HOSTILE[:60]:
+def test_ids_of_texts_and_pairs(pair: Pair) -> None:
+    texts, others = pair.hostile, pair.hostile[::-1]
+    assert_same(pair, texts)
+    assert_same(pair, texts, return_offsets_mapping=True, add_special_tokens=False)
+    assert_same(pair, texts, others, return_offsets_mapping=True)
+    for length in (4, 9, 16, 64):
+        assert_same(pair, texts, max_length=length)
+        assert_same(pair, texts, others, max_length=length, truncation=True, return_offsets_mapping=True)
+        assert_same(pair, texts, max_length=length, truncation=True, padding="max_length", return_tensors="pt")
+        assert_same(pair, texts, others, max_length=length, truncation=True, add_special_tokens=False)
+    assert_same(pair, texts, max_length=3, truncation=True)
+    assert_same(pair, texts[:50], padding=True, return_tensors="np")
+    assert_same(pair, texts[:50], others[-50:], padding="longest", return_tensors="pt", return_offsets_mapping=True)
+    for text, other in zip(texts[:60], others, strict=False):
+        assert dict(pair.ours(text, other)) == dict(pair.theirs(text, other))
         assert dict(pair.ours(text)) == dict(pair.theirs(text))
+        assert pair.ours.tokenize(text) == pair.theirs.tokenize(text)
+    assert torch.equal(*(tokenizer.encode("a text", return_tensors="pt") for tokenizer in pair))
 
 
-@both
-def test_ids_with_prefix_space(pair: Pair, plain_files: Path) -> None:
-    spaced = over_plain_files(plain_files, add_prefix_space=True)
-    assert_same(Pair(pair.ours, spaced), HOSTILE, add_prefix_space=True)
+@bart
+def test_prefix_space_of_a_call(pair: Pair, tmp_path: Path) -> None:
+    pair.ours.save_pretrained(tmp_path)
+    spaced = transformers.BartTokenizer.from_pretrained(tmp_path, add_prefix_space=True)
+    assert pair.ours(HOSTILE, add_prefix_space=True)["input_ids"] == spaced(HOSTILE)["input_ids"]
     assert_same(pair, HOSTILE)
 
 
-@both
-def test_truncation_and_padding(pair: Pair) -> None:
-    for length in (3, 4, 16, 64):
-        assert_same(pair, HOSTILE, max_length=length)
-        assert_same(pair, HOSTILE, max_length=length, truncation=True)
-        assert_same(pair, HOSTILE, max_length=length, truncation=True, padding=True, return_tensors="pt")
-        assert_same(pair, HOSTILE, max_length=length, truncation=True, padding="max_length", return_tensors="pt")
-    short = HOSTILE[:50]
-    assert_same(pair, short, padding=True)
-    assert_same(pair, short, padding="longest", return_tensors="pt")
-    assert_same(pair, short, padding="max_length", max_length=600, return_tensors="pt")
-
-
-@both
-def test_decoded_text(pair: Pair) -> None:
-    ids = pair.ours(HOSTILE)["input_ids"]
-    # Also sequences that no text encodes to: characters cut in half, ids past the vocabulary.
-    ids += [row[i : i + 5] for row in ids for i in range(0, min(len(row), 40), 3)] + [[len(pair.ours)], []]
+def assert_same_text(pair: Pair, rows: list[list[int]]) -> None:
     for skip in (False, True):
-        theirs = [pair.theirs.decode(row, skip_special_tokens=skip, clean_up_tokenization_spaces=False) for row in ids]
-        for clean in (False, True):
-            assert pair.ours.batch_decode(ids, skip, clean_up_tokenization_spaces=clean) == theirs
-    assert [pair.ours.decode(row) for row in ids] == [pair.theirs.decode(row) for row in ids]
+        for clean in (None, False, True):
+            options = {"skip_special_tokens": skip, "clean_up_tokenization_spaces": clean}
+            assert pair.ours.batch_decode(rows, **options) == pair.theirs.batch_decode(rows, **options)
+    assert [pair.ours.decode(row) for row in rows] == [pair.theirs.decode(row) for row in rows]
 
 
-@both
+def test_decoded_text(pair: Pair, tmp_path: Path) -> None:
+    rows = pair.theirs(["don't stop, ok? it's n't . we 've ' a", *pair.hostile])["input_ids"]
+    # Also sequences that no text encodes to: characters cut in half, ids past the vocabulary.
+    rows += [row[i : i + 5] for row in rows for i in range(0, min(len(row), 40), 3)] + [[len(pair.ours)], []]
+    assert_same_text(pair, rows)
+    pair.ours.save_pretrained(tmp_path)
+    fields = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**fields, "clean_up_tokenization_spaces": True}))
+    readers = type(pair.ours), transformers.AutoTokenizer
+    assert_same_text(Pair(*(reader.from_pretrained(tmp_path) for reader in readers)), rows)
+
+
+@bart
 def test_round_trip(pair: Pair) -> None:
     texts = [text for text in HOSTILE if not any(token in text for token in SPECIAL)]
     assert pair.ours.batch_decode(pair.ours(texts)["input_ids"], skip_special_tokens=True) == texts
 
 
-pieces = st.sampled_from(
-    [*SPECIAL, " ", "  ", "\n", "'s", "'", "\u2028", "\u200d", "\U0001f468", "é", "\u0301", "the", "The", "3"]
-)
+CHARACTERS = "ab Z9.,'\n\t\0\x1b\x7f\u00a0éÅß ﬁ\u0301\u200d東京한글שलนक😀🗼👩‍👧\ufeff\U0010ffff"
+pieces = st.sampled_from([*CHARACTERS, *SPECIAL, *SPECIAL.values(), "'s", "\u2028", "the", "The", "3"])
+texts_of_any_kind = st.text(max_size=40) | st.lists(pieces, max_size=30).map("".join)
 
 
-@both
 @settings(max_examples=60, deadline=None, database=None)
-@given(texts=st.lists(st.text() | st.lists(pieces).map("".join), min_size=1, max_size=20))
+@given(texts=st.lists(texts_of_any_kind, min_size=1, max_size=8))
 def test_any_text(pair: Pair, texts: list[str]) -> None:
-    assert_same(pair, texts)
-    ids = pair.ours(texts)["input_ids"]
-    for skip in (False, True):
-        theirs = [pair.theirs.decode(row, skip_special_tokens=skip) for row in ids]
-        assert pair.ours.batch_decode(ids, skip_special_tokens=skip) == theirs
-    for text, row in zip(texts, ids, strict=True):
-        if not any(token in text for token in SPECIAL):
-            assert pair.ours.decode(row, skip_special_tokens=True) == text
+    assert_same(pair, texts, return_offsets_mapping=True)
+    assert_same(pair, texts, texts[::-1], max_length=9, truncation=True, padding="max_length")
+    assert_same_text(pair, pair.theirs(texts)["input_ids"])
+    assert list(map(pair.ours.tokenize, texts)) == list(map(pair.theirs.tokenize, texts))
 
 
 words = st.sampled_from(
@@ -172,26 +195,23 @@ words = st.sampled_from(
 gaps = st.sampled_from([" ", " ", " ", "  ", "\n", "\t", "\u2028", "\xa0", " \n ", ""])
 
 
-@both
-@settings(max_examples=150, deadline=None, database=None)
+@settings(max_examples=100, deadline=None, database=None)
 @given(
     texts=st.lists(st.lists(st.tuples(words, gaps).map("".join), max_size=60).map("".join), min_size=1, max_size=6),
     max_length=st.integers(3, 40),
 )
 def test_long_texts_in_parts(pair: Pair, texts: list[str], max_length: int) -> None:
-    assert (
-        pair.ours.encode_many(texts, max_length) == pair.theirs(texts, max_length=max_length, truncation=True).input_ids
-    )
+    expected = pair.theirs(texts, max_length=max_length, truncation=True).input_ids
+    assert pair.ours.encode_many(texts, max_length) == expected
 
 
-@both
 def test_hostile_texts_in_parts(pair: Pair) -> None:
     for length in (3, 4, 16, 64):
-        theirs = pair.theirs(HOSTILE, max_length=length, truncation=True).input_ids
-        assert pair.ours.encode_many(HOSTILE, length) == theirs
+        theirs = pair.theirs(pair.hostile, max_length=length, truncation=True).input_ids
+        assert pair.ours.encode_many(pair.hostile, length) == theirs
 
 
-@both
+@bart
 def test_texts_whose_tokens_span_words_are_not_cut(pair: Pair) -> None:
     for token in (AddedToken("the cat", special=False), AddedToken("word", rstrip=True, special=False)):
         backend = Tokenizer.from_str(pair.ours.to_json())
@@ -203,124 +223,47 @@ def test_texts_whose_tokens_span_words_are_not_cut(pair: Pair) -> None:
             assert ours.encode_many([text], length) == expected
 
 
-@both
-@pytest.mark.parametrize(("with_config", "prefix"), [(False, True), (True, False)])
-def test_what_we_save_transformers_loads(pair: Pair, tmp_path: Path, with_config: bool, prefix: bool) -> None:
-    marked = '"add_prefix_space":false'
-    ours = BartTokenizer.from_json(pair.ours.to_json().replace(marked, marked.replace("false", str(prefix).lower())))
-    assert ours.add_prefix_space is prefix
+@pytest.mark.parametrize("with_config", [False, True])
+def test_what_we_save_transformers_loads_and_back(pair: Pair, tmp_path: Path, with_config: bool) -> None:
+    """With tokenizer.json, and without it."""
+    kind = "Bert" if isinstance(pair.ours, BertTokenizer) else "Bart"
+    ours = type(pair.ours).from_json(pair.ours.to_json())
     ours.model_max_length = 77
     ours.save_pretrained(tmp_path)
     if with_config:
-        (tmp_path / "config.json").write_text(
-            '{"model_type": "bart", "architectures": ["BartForConditionalGeneration"]}'
-        )
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind.lower()}))
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     assert theirs.model_max_length == 77
     assert type(theirs) is type(pair.theirs)
-    assert_same(Pair(ours, theirs), HOSTILE)
+    assert_same(Pair(ours, theirs), pair.hostile)
     (tmp_path / "tokenizer.json").unlink()
-    assert_same(Pair(ours, transformers.AutoTokenizer.from_pretrained(tmp_path)), HOSTILE)
+    assert_same(Pair(ours, transformers.AutoTokenizer.from_pretrained(tmp_path)), pair.hostile)
+    pair.theirs.save_pretrained(tmp_path / "theirs")
+    assert_same(Pair(type(ours).from_pretrained(tmp_path / "theirs"), pair.theirs), pair.hostile)
 
 
-@both
-def test_what_transformers_saves_we_load(pair: Pair, tmp_path: Path) -> None:
-    pair.theirs.save_pretrained(tmp_path)
-    assert_same(Pair(BartTokenizer.from_pretrained(tmp_path), pair.theirs), HOSTILE)
-
-
-QUESTION, CONTEXT = "Who won <mask> it?", "The jury gave the prize to Favin Tanmann, the violinist. </s> Ägypten"
-
-
-@both
-def test_pairs(pair: Pair) -> None:
-    assert dict(pair.ours(QUESTION, CONTEXT)) == dict(pair.theirs(QUESTION, CONTEXT))
-    assert dict(pair.ours(QUESTION, "")) == dict(pair.theirs(QUESTION, ""))
-    firsts, seconds = HOSTILE, HOSTILE[::-1]
-    for inputs in ((firsts, seconds), (list(zip(firsts, seconds, strict=True)),), ([[QUESTION, CONTEXT], ["a", ""]],)):
-        assert dict(pair.ours(*inputs)) == dict(pair.theirs(*inputs))
-        ours, theirs = (reader(*inputs, padding=True, truncation=True, max_length=24) for reader in pair)
-        assert dict(ours) == dict(theirs)
-    ours, theirs = (reader(firsts[:9], seconds[:9], return_tensors="pt", padding=True) for reader in pair)
-    assert ours.keys() == theirs.keys() and torch.equal(ours["input_ids"], theirs["input_ids"])
-
-
-@both
-@pytest.mark.parametrize("strategy", [True, "longest_first", "only_first", "only_second", "do_not_truncate"])
-def test_strategies_of_truncation(pair: Pair, strategy: bool | str) -> None:
-    rows = [(QUESTION, CONTEXT), (CONTEXT, QUESTION), (CONTEXT, CONTEXT), ("", CONTEXT), (QUESTION, ""), (CONTEXT,)]
-    refused = 0
-    for texts in rows:
-        for length in (4, 5, 8, 13, 21, 40, 80):
-            given = {"truncation": strategy, "max_length": length}
-            if strategy == "do_not_truncate":
-                given = {"truncation": strategy, "max_length": length, "padding": "max_length"}
-            try:
-                expected = dict(pair.theirs(*texts, **given))
-            except Exception:  # the library's own: nothing would be left of a text
-                refused += 1
-                with pytest.raises(InputError, match="truncation='only_"):
-                    pair.ours(*texts, **given)
-            else:
-                assert dict(pair.ours(*texts, **given)) == expected, (texts, given)
-    assert (refused > 0) is (strategy in ("only_first", "only_second"))
-
-
-@pytest.mark.parametrize("plain_files", ["trained"], indirect=True)
-def test_settings_go_before_tokenizer_json(pair: Pair, tmp_path: Path) -> None:
-    pair.ours.save_pretrained(tmp_path)
-    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings | {"add_prefix_space": True}))
-    assert '"add_prefix_space":false' in (tmp_path / "tokenizer.json").read_text()
-    assert_same(
-        Pair(BartTokenizer.from_pretrained(tmp_path), transformers.BartTokenizer.from_pretrained(tmp_path)), HOSTILE
-    )
-
-
-ENTITY = {"content": "<ent>", "lstrip": False, "rstrip": True, "single_word": False, "normalized": True}
-MASK = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
-
-
-@both
-@pytest.mark.parametrize(
-    "files",
-    [
-        {
-            "added_tokens.json": {"[E2]": 1, "<ent>": 0},  # behind the vocabulary
-            "special_tokens_map.json": {"mask_token": MASK, "additional_special_tokens": ["<ent>"]},
-        },
-        {"special_tokens_map.json": {"mask_token": MASK, "additional_special_tokens": ["<ent>", "[E1]"]}},
-        {"tokenizer_config.json": {"mask_token": {**MASK, "__type": "AddedToken"}, "add_prefix_space": True}},
-        {"tokenizer_config.json": {"mask_token": {**MASK, "__type": "AddedToken", "lstrip": False}}},
-        {"tokenizer_config.json": {"added_tokens_decoder": {"0": ENTITY, "-1": MASK}}},
-    ],
-    ids=["added_tokens.json", "special_tokens_map.json", "a mask", "a mask without lstrip", "added_tokens_decoder"],
-)
-def test_added_tokens_of_slow_tokenizers(pair: Pair, plain_files: Path, files: dict[str, dict], tmp_path: Path) -> None:
-    size = len(pair.ours)
-    for name in ("vocab.json", "merges.txt"):
-        shutil.copy(plain_files / name, tmp_path)
-    for name, content in files.items():
-        if name == "added_tokens.json":
-            content = {token: size + number for token, number in content.items()}
-        if "added_tokens_decoder" in content:
-            tokens = content["added_tokens_decoder"]
-            content = {"added_tokens_decoder": {str(size + int(number)): token for number, token in tokens.items()}}
-        (tmp_path / name).write_text(json.dumps(content))
-    texts = ["hello <ent> x <ent>y <Ent> [E1] a", "a <mask> b<ent>  <ent><unk> </s> [E2] <unusedx>", *HOSTILE[:40]]
-
-    def outcome(tokenizer: object) -> tuple[object, ...]:
-        rows = tokenizer(texts)["input_ids"]
-        return rows, [tokenizer.decode(row, skip_special_tokens=skip) for row in rows for skip in (True, False)]
-
-    theirs, ours = transformers.BartTokenizer.from_pretrained(tmp_path), BartTokenizer.from_pretrained(tmp_path)
-    expected = outcome(theirs)
-    assert outcome(ours) == expected
-    assert len(ours) == len(theirs) >= size
-    assert ours.encode_many(texts, 1000) == expected[0]
-    ours.save_pretrained(tmp_path / "saved")
-    for reader in (BartTokenizer, transformers.AutoTokenizer):
-        assert outcome(reader.from_pretrained(tmp_path / "saved")) == expected
-    (tmp_path / "saved" / "tokenizer.json").unlink()
-    for reader in (BartTokenizer, transformers.AutoTokenizer):
-        assert outcome(reader.from_pretrained(tmp_path / "saved")) == expected
+@pytest.mark.parametrize("pair", ["trained", "by words", "uncased"], indirect=True)
+def test_added_tokens(pair: Pair, tmp_path: Path) -> None:
+    pair.ours.save_pretrained(tmp_path / "0")
+    readers = type(pair.ours), transformers.AutoTokenizer
+    added = Pair(*(reader.from_pretrained(tmp_path / "0") for reader in readers))
+    for tokens, special in (
+        ("[E1]", False),
+        (["[E1]", "new word", "東京"], False),
+        ([AddedToken("<left>", lstrip=True), AddedToken("<right>", rstrip=True, normalized=True)], False),
+        (["<special>"], True),
+        (["a", "[E1]"], False),  # which are there
+        ([], False),
+    ):
+        counts = [tokenizer.add_tokens(tokens, special_tokens=special) for tokenizer in added]
+        assert counts[0] == counts[1]
+        assert len(added.ours) == len(added.theirs) == len(added.theirs.get_vocab())
+    assert len(added.ours) == len(pair.ours) + 6
+    texts = ["a [E1] new word in 東京 <left> <right> b<special>", "[e1]<mask>"]
+    assert_same(added, texts, return_offsets_mapping=True)
+    assert_same_text(added, added.theirs(texts)["input_ids"])
+    long = "word new word <right> " * 40
+    assert added.ours.encode_many([long], 60)[0] == added.theirs(long, max_length=60, truncation=True)["input_ids"]
+    added.ours.save_pretrained(tmp_path / "again")
+    for reader in readers:
+        assert_same(Pair(added.ours, reader.from_pretrained(tmp_path / "again")), texts, return_offsets_mapping=True)

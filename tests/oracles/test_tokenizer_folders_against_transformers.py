@@ -1,4 +1,4 @@
-"""Folders of tokenizers whose files disagree: the ids are those of transformers' class, or the folder is refused."""
+"""Folders of tokenizers, whose files may disagree: ids are those of transformers' class, or the folder is refused."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
+from tests.oracles.test_tokenizer_against_transformers import HOSTILE
 
 TEXTS = ["Hello wörld the dog <mask> sat [MASK] on", " a  b</s>c ", "DOG Ünn", "naïve 今天 a", "a"]
 KINDS = {"bart": BartTokenizer, "bert": BertTokenizer}
@@ -38,6 +39,9 @@ READ = [
     ("bart", BART, {"post_processor": None}, {}),
     ("bert", (*BERT, *WHOLE), {}, {}),
     ("bert", (*BERT, *WHOLE), {"normalizer": {"lowercase": False}}, {"do_lower_case": None}),
+    ("bert", (*BERT, *WHOLE), {}, {"do_lower_case": False}),
+    ("bert", (*BERT, *WHOLE), {}, {"strip_accents": False}),
+    ("bert", (*BERT, *WHOLE), {}, {"tokenize_chinese_chars": False}),
     ("bert", (*BERT, *WHOLE), {"normalizer": {"strip_accents": False, "clean_text": False}}, {}),
     ("bert", (*BERT, *WHOLE), {"model": {"max_input_chars_per_word": 3}}, {"do_lower_case": False}),
     ("bert", BERT, {"post_processor": None}, {}),
@@ -107,3 +111,187 @@ def test_padding_on_the_left_is_not_followed(kind: str, tmp_path: Path, caplog: 
     assert "its padding_side, left, is not followed" in caplog.text
     theirs = transformers.AutoTokenizer.from_pretrained(folder, padding_side="right")
     assert tokenizer(TEXTS, padding=True)["input_ids"] == theirs(TEXTS, padding=True)["input_ids"]
+
+
+VOCABULARY = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nhello\nworld\n[unused1]\ne\n##1\n[\n]\n##d\na\n"
+WITH_MARKERS = ["hello world [E1] xyz [e1] [unused1] a [E1]", "[pad] [PAD] hello [E2] [E3] a[E1]a [E1]s <unk>[BOS]"]
+
+
+def typed(**flags: bool) -> dict[str, object]:
+    """A token as files hold it."""
+    return {"content": "[E1]", **dict.fromkeys(("lstrip", "rstrip", "single_word", "normalized"), False), **flags}
+
+
+def outcome(tokenizer: Any, texts: list[str] = WITH_MARKERS) -> tuple[object, ...]:
+    encoded = tokenizer(texts, padding=True)
+    texts = [tokenizer.decode(row, skip_special_tokens=skip) for row in encoded["input_ids"] for skip in (True, False)]
+    return dict(encoded), texts, len(tokenizer), tokenizer.pad_token_id, tokenizer.unk_token_id
+
+
+def assert_read_alike(
+    ours: type[PretrainedTokenizer],
+    theirs: transformers.PreTrainedTokenizerBase,
+    folder: Path,
+    texts: list[str] = WITH_MARKERS,
+) -> None:
+    """A folder read, saved and read again, by both programs, with and without our tokenizer.json."""
+    expected, read = outcome(theirs, texts), ours.from_pretrained(folder)
+    assert outcome(read, texts) == outcome(ours.from_json(read.to_json()), texts) == expected
+    read.save_pretrained(folder / "saved")
+    for reader in (ours, transformers.AutoTokenizer):
+        assert outcome(reader.from_pretrained(folder / "saved"), texts) == expected
+    (folder / "saved" / "tokenizer.json").unlink()
+    for reader in (ours, transformers.AutoTokenizer):
+        assert outcome(reader.from_pretrained(folder / "saved"), texts) == expected
+
+
+CONFIG_FILE, MAP, ADDED = "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"
+DECODER = {"14": typed(rstrip=True, normalized=True, special=False)}
+FLAGS = ("lstrip", "rstrip", "single_word", "normalized", "special")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {ADDED: {"[E1]": 14, "[E2]": 15}},
+        {ADDED: {"[E2]": 15, "[E1]": 14}, CONFIG_FILE: {"additional_special_tokens": ["[E1]"]}},
+        {ADDED: {"[E1]": 14}, MAP: {"additional_special_tokens": ["[E1]"]}},
+        {MAP: {"additional_special_tokens": ["[E1]", "[E2]"], "unk_token": "[UNK]"}},
+        {MAP: {"additional_special_tokens": ["[unused1]"]}},
+        {CONFIG_FILE: {"additional_special_tokens": ["[E1]"]}, MAP: {"additional_special_tokens": ["[E2]"]}},
+        {CONFIG_FILE: {"additional_special_tokens": [{"__type": "AddedToken", **typed(lstrip=True)}]}},
+        {CONFIG_FILE: {"extra_special_tokens": {"entity_token": "[E1]"}}},
+        {CONFIG_FILE: {"extra_special_tokens": {"a_token": "[E2]"}, "additional_special_tokens": ["[E1]"]}},
+        {CONFIG_FILE: {"e1_token": "[E1]", "bos_token": "[BOS]", "eos_token": None, "add_bos_token": True}},
+        {CONFIG_FILE: {"added_tokens_decoder": DECODER, "additional_special_tokens": ["[E2]"]}, ADDED: {"[E7]": 14}},
+        *({CONFIG_FILE: {"added_tokens_decoder": {"14": typed(**{flag: True})}}} for flag in FLAGS),
+        {CONFIG_FILE: {"added_tokens_decoder": {"14": typed(lstrip=True, rstrip=True, normalized=True)}}},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("lowercase", [True, False], ids=["uncased", "cased"])
+def test_added_tokens_of_slow_tokenizers(files: dict[str, dict], lowercase: bool, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text(VOCABULARY)
+    settings = {**files.get(CONFIG_FILE, {}), "do_lower_case": lowercase}
+    for name, content in {**files, CONFIG_FILE: settings}.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    assert_read_alike(BertTokenizer, transformers.BertTokenizer.from_pretrained(tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("vocabulary", "settings"),
+    [
+        (VOCABULARY.replace("[UNK]", "<unk>"), {CONFIG_FILE: {"unk_token": "<unk>"}}),
+        (VOCABULARY.replace("[UNK]", "<unk>"), {MAP: {"unk_token": {**typed(), "content": "<unk>"}}}),
+        (VOCABULARY.replace("\n", "\r\n"), {}),
+        (VOCABULARY.replace("world\n", "world \n\n"), {}),
+        (VOCABULARY[:-1], {}),
+    ],
+    ids=["unk_token", "unk_token of the map", "CRLF", "a blank line", "no last line end"],
+)
+def test_other_vocabularies(vocabulary: str, settings: dict[str, dict], tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text(vocabulary, newline="")
+    for name, content in settings.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    expected = outcome(transformers.BertTokenizer.from_pretrained(tmp_path))
+    assert outcome(BertTokenizer.from_pretrained(tmp_path)) == expected
+
+
+def test_repeated_lines_keep_the_ids_of_the_others(tmp_path: Path) -> None:
+    """transformers counts tokens, 14 for ids up to 14; a table needs a row for each id."""
+    (tmp_path / "vocab.txt").write_text(VOCABULARY.replace("world\n", "world\nhello\n"))
+    theirs, ours = transformers.BertTokenizer.from_pretrained(tmp_path), BertTokenizer.from_pretrained(tmp_path)
+    assert outcome(ours)[:2] == outcome(theirs)[:2]
+    assert (len(ours), len(theirs), ours("hello a")["input_ids"]) == (15, 14, [2, 7, 14, 3])
+    ours.save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "tokenizer.json").unlink()
+    for reader in (BertTokenizer, transformers.AutoTokenizer):
+        assert outcome(reader.from_pretrained(tmp_path / "saved")) == outcome(ours)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path: Path) -> None:
+    """transformers takes it for one, and adds a second [PAD] behind the vocabulary; other ids are equal."""
+    (tmp_path / "vocab.txt").write_text("\ufeff" + VOCABULARY)
+    theirs, ours = transformers.BertTokenizer.from_pretrained(tmp_path), BertTokenizer.from_pretrained(tmp_path)
+    assert ours(WITH_MARKERS[0])["input_ids"] == theirs(WITH_MARKERS[0])["input_ids"]
+    assert (ours.pad_token_id, theirs.pad_token_id, len(ours)) == (0, 14, 14)
+
+
+@pytest.mark.parametrize("length", [77, 77.0])
+def test_the_longest_sequence_as_transformers_2_called_it(length: float, tmp_path: Path) -> None:
+    folder = folder_of("bert", "BertTokenizer", {}, {"max_len": length, "model_max_length": None}, tmp_path)
+    ours, theirs = BertTokenizer.from_pretrained(folder), transformers.BertTokenizer.from_pretrained(folder)
+    assert ours.model_max_length == theirs.model_max_length == 77
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({CONFIG_FILE: {"truncation_side": "left"}}, "truncation_side is 'left'; allowed: 'right'"),
+        ({CONFIG_FILE: {"do_lower_case": "no"}}, "tokenizer_config.json: .*bool"),
+        ({CONFIG_FILE: {"padding_side": "both"}}, "padding_side is 'both'; allowed: 'right'"),
+        (
+            {CONFIG_FILE: {"model_max_length": "128"}},
+            "its model_max_length is '128'; allowed: a number of",
+        ),
+        ({CONFIG_FILE: {"model_max_length": True}}, "config.json: its model_max_length is True; allowed: a number of"),
+        ({CONFIG_FILE: {"max_len": 2}}, "config.json: its model_max_length is 2; allowed: a number of at least 3"),
+        (
+            {CONFIG_FILE: {"unk_token": {"lstrip": False}}},
+            "its unk_token is {'lstrip': False}; allowed: a token",
+        ),
+        ({MAP: {"unk_token": 3}}, "its unk_token is 3; allowed: a token, or an object with its content"),
+        ({ADDED: {"[E1]": 20}}, r"its added token '\[E1\]' has id 20; allowed: 14"),
+        ({CONFIG_FILE: {"added_tokens_decoder": {"7": typed()}}}, r"its added token '\[E1\]' has id 7; allowed: 14"),
+        ({CONFIG_FILE: {"cls_token": "<s>"}}, r"its cls_token is '<s>'; allowed: '\[CLS\]'"),
+        ({ADDED: {"[E1]": None}}, "its added tokens cannot be read"),
+        ({CONFIG_FILE: {"added_tokens_decoder": {"14": "[E1]"}}}, "its added tokens cannot be read"),
+        ({CONFIG_FILE: {"added_tokens_decoder": ["[E1]"]}}, "its added tokens cannot be read"),
+        ({MAP: {"additional_special_tokens": [3]}}, "its added tokens cannot be read"),
+        ({CONFIG_FILE: {"additional_special_tokens": "[E1]"}}, "its added tokens cannot be read"),
+    ],
+    ids=str,
+)
+def test_added_tokens_that_cannot_be(files: dict[str, dict], message: str, tmp_path: Path) -> None:
+    (tmp_path / "vocab.txt").write_text(VOCABULARY)
+    for name, content in files.items():
+        (tmp_path / name).write_text(json.dumps(content))
+    with pytest.raises(InputError, match=message) as error:
+        BertTokenizer.from_pretrained(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+ENTITY = {"content": "<ent>", "lstrip": False, "rstrip": True, "single_word": False, "normalized": True}
+MASK = {"content": "<mask>", "lstrip": True, "rstrip": False, "single_word": False, "normalized": False}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {
+            ADDED: {"[E2]": 1, "<ent>": 0},  # behind the vocabulary
+            MAP: {"mask_token": MASK, "additional_special_tokens": ["<ent>"]},
+        },
+        {MAP: {"mask_token": MASK, "additional_special_tokens": ["<ent>", "[E1]"]}},
+        {CONFIG_FILE: {"mask_token": {**MASK, "__type": "AddedToken"}, "add_prefix_space": True}},
+        {CONFIG_FILE: {"mask_token": {**MASK, "__type": "AddedToken", "lstrip": False}}},
+        {CONFIG_FILE: {"added_tokens_decoder": {"0": ENTITY, "-1": MASK}}},
+    ],
+    ids=["added_tokens.json", "special_tokens_map.json", "a mask", "a mask without lstrip", "added_tokens_decoder"],
+)
+def test_added_tokens_of_slow_tokenizers_of_bart(files: dict[str, dict], tmp_path: Path) -> None:
+    made = BartTokenizer.train(TEXTS * 3, 300)
+    made.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / CONFIG_FILE).unlink()
+    size = len(made)
+    for name, content in files.items():
+        if name == ADDED:
+            content = {token: size + number for token, number in content.items()}
+        if "added_tokens_decoder" in content:
+            tokens = content["added_tokens_decoder"]
+            content = {"added_tokens_decoder": {str(size + int(number)): token for number, token in tokens.items()}}
+        (tmp_path / name).write_text(json.dumps(content))
+    texts = ["hello <ent> x <ent>y <Ent> [E1] a", "a <mask> b<ent>  <ent><unk> </s> [E2] <unusedx>", *HOSTILE[:40]]
+    assert_read_alike(BartTokenizer, transformers.BartTokenizer.from_pretrained(tmp_path), tmp_path, texts)

@@ -272,7 +272,7 @@ def test_documents_in_a_table_are_summarised(task: str, model: str, tmp_path: Pa
         assert output.read_text() == expected
     assert [row["prediction"] for row in predicted(model, file)] == expected.splitlines()
     two = table(tmp_path / "b.csv", [{"article": "of", "document": row["document"]} for row in rows])
-    with pytest.raises(InputError, match="by --source_field; article and document may both be meant"):
+    with pytest.raises(InputError, match="article and document may both be documents; name one with --source_field"):
         summarize([*words, str(two)])
     summarize([*words, str(two), "--source_field", "document"])
     assert output.read_text() == expected
@@ -291,7 +291,7 @@ def test_documents_in_a_table_are_summarised(task: str, model: str, tmp_path: Pa
     assert output.read_text() == expected
     (Path(model) / "config.json").write_text(json.dumps({**config, "columns": ["body"]}))
     for command in (lambda: summarize([*words, str(other)]), lambda: predicted(model, other)):
-        with pytest.raises(InputError, match="c.csv has the fields article, and not 'body', which training read; name"):
+        with pytest.raises(InputError, match="c.csv: no column 'body', which training read; name one with"):
             command()
 
 

@@ -24,8 +24,9 @@ from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassif
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG
 from utils.app.progress import Clock
-from utils.data.columns import Record, records_of
+from utils.data.columns import Record
 from utils.data.options import Place
+from utils.data.rows import rows_of
 from utils.metrics.classification import main as classification
 from utils.metrics.entities import main as entities
 from utils.predict import main
@@ -112,7 +113,7 @@ def test_the_columns_of_the_table_and_those_of_its_predictions(
         written = read(output)
         assert list(written[0]) == ["id", "text", "note", "prediction", "score"]
         assert [{name: row[name] for name in ROWS[0]} for row in written] == read(file)
-        ours = [record.values for record in records_of(output)]
+        ours = [record.values for record in rows_of(output)]
         assert [{name: row[name] for name in ROWS[0]} for row in ours] == read(file)
         assert [row["prediction"] for row in written] == [names[int(share.argmax())] for share in shares]
         assert [float(row["score"]) for row in written] == pytest.approx([float(s.max()) for s in shares], abs=1e-5)

@@ -24,10 +24,11 @@ from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import is_made, making
 from utils.corpora.sample_corpus import write_sample_corpus
 from utils.corpora.stories import parse_story, story_name, strip_dateline, unpack
+from utils.data.columns import Record
 from utils.data.parallel_text import SIDES
 from utils.data.published import load_from_hub, opening
 from utils.data.splits import SPLITS
-from utils.data.tables import Row, TableReader, open_dataset
+from utils.data.tables import Row, pairs_in
 
 logger = logging.getLogger("utils.corpora.get_data")
 
@@ -151,7 +152,7 @@ def _load_from_hub(name: str) -> tuple[Mapping[str, Any], str]:
     if not any(file.endswith(".parquet") for file in files):
         place += CONVERTED
     with opening(f"{place} on the Hub"):
-        return load_from_hub(place, streaming=False)
+        return load_from_hub(place)
 
 
 def _rows_on_hub(name: str, splits: Mapping[str, Any], options: GetDataOptions) -> Iterator[tuple[str, Row]]:
@@ -160,7 +161,8 @@ def _rows_on_hub(name: str, splits: Mapping[str, Any], options: GetDataOptions) 
             raise InputError(f"{name} on the Hub: no {split} split; there are {', '.join(splits)}")
         _check_size(name, split, len(splits[split]), "rows on the Hub", options)
     for split in SPLITS:
-        rows = TableReader(open_dataset(splits[split].to_iterable_dataset(), f"{name} {split}")).rows()
+        records = (Record(str(number), values) for number, values in enumerate(splits[split], 1))
+        rows = pairs_in(records, (None, None), f"{name} {split}")
         for row in progress(f"{name} {split}", len(splits[split]), "rows", rows):
             yield split, row
 

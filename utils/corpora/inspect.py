@@ -24,9 +24,10 @@ from bart.modeling.modeling_bart import BartModel
 from utils.app.cli import option, parse_dataclass, part
 from utils.app.progress import progress, start_log
 from utils.app.tables import plain_table
-from utils.data.columns import records_of
+from utils.data.columns import LABELS, TAGS
 from utils.data.parallel_text import SIDES, pair_paths, paired
-from utils.data.places import LABELS, TABLES, TAGS, is_table, split_tables
+from utils.data.places import TABLES, is_table, split_tables
+from utils.data.rows import rows_of, whole
 from utils.data.shard_format import MANIFEST, SPECIAL
 from utils.data.shards import Manifest, ShardReader
 from utils.data.splits import SPLITS
@@ -70,7 +71,7 @@ def splits_of(options: InspectOptions) -> Iterator[tuple[str, Iterable[Mapping[s
     """
     folder = options.data_dir
     for split, path in ({folder.stem: folder} if is_table(str(folder)) else split_tables(folder)).items():
-        yield split, (record.values for record in records_of(path, options.tables))
+        yield split, (record.values for record in whole(rows_of(path, options.tables)))
     for split in [split for split in SPLITS if any((folder / f"{split}.{side}").exists() for side in SIDES)]:
         pairs = paired(*pair_paths(folder, split))
         yield split, (dict(zip(SIDES, (source, references_of(target)[0]), strict=True)) for source, target in pairs)

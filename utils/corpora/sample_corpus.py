@@ -5,6 +5,9 @@ example a line. An article tells one event in several sentences, in any order an
 places, companies and figures. The summary follows from the article alone. The names of people, places and companies
 are put together from common parts, and no whole name of one split occurs in another: a model that scores well on the
 test set copies names that it has never seen. The same arguments give the same bytes on every Python version.
+
+``{topics,tags,questions}/{train,val,test}.jsonl`` hold topics of the articles, names in them, and questions with
+answers, for classification, tagging and question answering.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from utils.app.commands import run_program
 if __name__ == "__main__":
     run_program("utils.corpora.sample_corpus")
 
+import json
 import random
+import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +30,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from utils.app.cli import option, parse_dataclass
+from utils.app.output_files import writable_folder, write_whole
 from utils.corpora.data_directory import is_made, making
 from utils.data.splits import SPLITS
 from utils.data.tables import Row
@@ -32,6 +38,8 @@ from utils.data.tables import Row
 SIZES = {"train": 8000, "val": 200, "test": 200}
 # Names of a split are drawn from its own share of the name pool.
 _SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
+_NAMES = {"person": "PER", "place": "LOC", "org": "ORG"}
+_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @cache
@@ -134,8 +142,30 @@ def sample_stories(split: str, count: int, seed: int = 42) -> Iterator[Story]:
         yield Story(article, f"{summary[0].upper()}{summary[1:]}.", event["name"], places, fields, event["questions"])
 
 
+def tags_of(story: Story) -> dict[str, Any]:
+    """A row for tagging, with the names of people, places and companies in BIO."""
+    inside: dict[int, tuple[str, int]] = {}
+    for field, begin in story.fields:
+        if kind := _NAMES.get(field.rstrip(string.digits)):
+            inside |= dict.fromkeys(range(begin, begin + len(story.values[field])), (kind, begin))
+    words, tags = [], []
+    for word in _WORD.finditer(story.article):
+        kind, begin = inside.get(word.start(), ("", 0))
+        words.append(word[0])
+        tags.append(f"{'B' if word.start() == begin else 'I'}-{kind}" if kind else "O")
+    return {"words": words, "tags": tags}
+
+
+def question_of(story: Story, number: int, rng: random.Random) -> dict[str, Any]:
+    """A row for question answering."""
+    field, question = rng.choice(list(story.questions.items()))
+    starts = [begin for name, begin in story.fields if name == field]
+    answers = {"text": [story.values[field]] * len(starts), "answer_start": starts}
+    return {"id": str(number), "question": question, "context": story.article, "answers": answers}
+
+
 def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: int = 42) -> None:
-    """Make a data directory of the sample corpus, unless it is there.
+    """Make a data directory of the sample corpus, with folders of its topics, tags and questions, unless it is there.
 
     Args:
         sizes: split -> examples.
@@ -144,12 +174,23 @@ def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: in
         InputError: something else is in the folder, or it cannot be written.
     """
     facts = {"set": "sample", "sizes": dict(sizes), "seed": seed}
-    if is_made(folder, facts):
-        return
-    with making(folder, facts) as data:
-        for split, count in sizes.items():
-            for number, story in enumerate(sample_stories(split, count, seed), 1):
-                data.add(split, Row(str(number), story.article, story.summary))
+    if not is_made(folder, facts):
+        with making(folder, facts) as data:
+            for split, count in sizes.items():
+                for number, story in enumerate(sample_stories(split, count, seed), 1):
+                    data.add(split, Row(str(number), story.article, story.summary))
+    for split, count in sizes.items():
+        rng = random.Random(f"questions {split} {seed}")
+        stories = list(sample_stories(split, count, seed))
+        rows = {
+            "topics": ({"text": story.article, "label": story.topic} for story in stories),
+            "tags": map(tags_of, stories),
+            "questions": (question_of(story, number, rng) for number, story in enumerate(stories)),
+        }
+        for name, of_task in rows.items():
+            if not (file := folder / name / f"{split}.jsonl").exists():
+                writable_folder("--output_dir", file.parent)
+                write_whole(file, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in of_task))
 
 
 @dataclass(frozen=True)
@@ -162,11 +203,8 @@ class SampleCorpusOptions:
     n_test: int = option(SIZES["test"], least=1, help="test examples")
     seed: int = option(42, help="seed of names and stories")
 
-    @property
-    def sizes(self) -> dict[str, int]:
-        return {"train": self.n_train, "val": self.n_val, "test": self.n_test}
-
 
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse_dataclass(SampleCorpusOptions, argv, "Write the sample corpus: synthetic newswire with summaries.")
-    write_sample_corpus(options.output_dir, options.sizes, options.seed)
+    sizes = {"train": options.n_train, "val": options.n_val, "test": options.n_test}
+    write_sample_corpus(options.output_dir, sizes, options.seed)

@@ -31,13 +31,13 @@ class BatchOptions:
         ALL,
         section="data",
         least=-1,
-        help="training examples to use, chosen by a hash of their texts, or the first ones of a stream; -1 for all",
+        help="training examples to use, chosen by a hash of their texts, or the first ones of shards; -1 for all",
     )
     n_val: int = option(
         ALL, least=-1, help="validation examples to use, chosen likewise; -1 for all", on_resume="validation"
     )
     num_workers: int = changeable(
-        2, least=0, most=256, help="loader processes per GPU, one at most for a stream; 0 loads in the training process"
+        2, least=0, most=256, help="loader processes per GPU, one at most for shards; 0 loads in the training process"
     )
     train_batch_size: int = card_option(8, least=1, help="examples per process and micro-batch")
     gradient_accumulation_steps: int = card_option(1, least=1, help="micro-batches per optimizer step")
@@ -84,8 +84,9 @@ class PlaceOptions:
     )
     cache_dir: str | None = changeable(
         None,
-        help="folder for what is made of the data once: token ids, the splits of a file; by default .cache in the data "
-        "directory, beside the file or, where that cannot be written, ~/.cache/bart-pytorch",
+        help="folder for what is made of the data once: token ids, the lines of tables and published sets; by default "
+        ".cache in the data directory, beside the file or, for sets and where that cannot be written, "
+        "~/.cache/bart-pytorch",
     )
     val_ratio: float | None = val_ratio_option()
     tables: InputOptions = part(InputOptions)

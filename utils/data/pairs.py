@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,13 +13,8 @@ import numpy as np
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.batches import Inputs, pad, pad_ids
-from utils.data.parallel_text import SIDES
-from utils.data.tables import Table, TableReader
-from utils.data.tokenized import TokenizedTexts, encode_cut, warn_of_cut
+from utils.data.tokenized import TokenizedTexts
 from utils.text.lines import references_of
-
-# Bytes of English text for each token of BART's vocabulary. Only how well batches are grouped depends on it.
-BYTES_PER_TOKEN = 4
 
 
 @dataclass
@@ -67,9 +62,10 @@ class TokenPairs:
     ) -> TokenPairs:
         """Tokenise texts, cut to these numbers of tokens; of a target that lists several references, the first."""
         source, target = tokenizers
+        firsts = None if targets is None else [references_of(text)[0] for text in targets]
         return cls(
             TokenizedTexts.from_texts(sources, source, source_length),
-            None if targets is None else TokenizedTexts.from_texts(_firsts(targets), target, target_length),
+            None if firsts is None else TokenizedTexts.from_texts(firsts, target, target_length),
             targets,
         )
 
@@ -90,53 +86,6 @@ class TokenPairs:
     def __getitem__(self, number: int) -> Pair:
         reference = None if self.references is None else self.references[number]
         return Pair(self.sources[number], self.targets[number], reference)
-
-
-class StreamedPairs:
-    """Pairs of texts that are read while training goes on; see `utils.data.streaming.StreamedExamples`."""
-
-    def __init__(
-        self, table: Table, tokenizers: tuple[BartTokenizer, BartTokenizer], source_length: int, target_length: int
-    ) -> None:
-        self.table, self.tokenizers = table, tokenizers
-        self.longest = source_length, target_length
-        self.name = table.name
-        self.seen, self.cut = 0, [0, 0]
-        self.bins = [range(table.dataset.num_shards)]
-        self.counts = None
-        self.identity = table.identity
-
-    def reader(self, order: Sequence[int], position: dict[str, Any] | None) -> TableReader:
-        return TableReader(self.table, order, position)
-
-    def estimated_lengths(self, record: tuple[str, str]) -> list[int]:
-        return [
-            min(len(text.encode()) // BYTES_PER_TOKEN, limit) for text, limit in zip(record, self.longest, strict=True)
-        ]
-
-    def encode(self, records: Sequence[tuple[str, str]], epoch: int) -> tuple[list[Pair], int]:
-        self.seen += len(records)
-        texts, targets = zip(*records, strict=True)
-        sources, targets = (self._encode_side(side, texts) for side, texts in enumerate((texts, _firsts(targets))))
-        pairs = [
-            Pair(np.asarray(source, dtype=np.int32), np.asarray(target, dtype=np.int32))
-            for source, target in zip(sources, targets, strict=True)
-        ]
-        return pairs, sum(len(pair.source) + len(pair.target) for pair in pairs)
-
-    def _encode_side(self, side: int, texts: Sequence[str]) -> list[list[int]]:
-        """The ids of sources or of targets. The first that are cut are named; nobody knows how many will be."""
-        rows, is_cut = encode_cut(self.tokenizers[side], texts, self.longest[side])
-        if not self.cut[side]:
-            self.cut[side] = int(is_cut.sum())
-            name = SIDES[side]
-            texts_read, option = f"{name}s read of {self.name}", f"--max_{name}_length"
-            warn_of_cut(self.cut[side], self.seen, texts_read, self.longest[side], option)
-        return rows
-
-
-def _firsts(targets: Iterable[str]) -> list[str]:
-    return [references_of(target)[0] for target in targets]
 
 
 def collate_pairs(pairs: Sequence[Pair], pad_token_id: int) -> Inputs:

@@ -1,4 +1,4 @@
-"""Sets on the Hub and Parquet files anywhere, opened by the library `datasets`.
+"""Sets on the Hub and Parquet files anywhere, found by the library `datasets` and read once into its cache.
 
 The library takes seconds to load and is imported only where a set is opened.
 """
@@ -6,24 +6,18 @@ The library takes seconds to load and is imported only where a set is opened.
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import xxhash
+from typing import Any
 
 from bart.errors import InputError
 from utils.app.errors import brief
-from utils.data.places import HUB_NAME, SPLIT
+from utils.data.places import HUB_NAME, PLACES, SPLIT
 from utils.data.splits import SPLIT_NAMES, MissingSplit
-
-if TYPE_CHECKING:
-    import datasets
 
 # A loader process that collected what its parent had left of connections would close them. That takes them out of the
 # epoll that both processes share, and the parent would wait minutes for answers.
@@ -38,19 +32,15 @@ def opening(what: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{what} cannot be opened ({reason_of(error)})") from error
-
-
-def reason_of(error: BaseException) -> str:
-    """The kind and message of an error of a library, in one line."""
-    if type(error).__name__ == "DatasetGenerationError" and error.__cause__:  # says only that there was an error
-        error = error.__cause__
-    text = brief(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        if type(error).__name__ == "DatasetGenerationError" and error.__cause__:  # says only that there was an error
+            error = error.__cause__
+        text = brief(error)
+        reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        raise InputError(f"{what} cannot be opened ({reason})") from error
 
 
 @lru_cache(maxsize=1)
-def load_from_hub(name: str, streaming: bool) -> tuple[dict[str, Any], str]:
+def load_from_hub(name: str, streaming: bool = False) -> tuple[dict[str, Any], str]:
     """Find a set on the Hub.
 
     Args:
@@ -67,7 +57,8 @@ def load_from_hub(name: str, streaming: bool) -> tuple[dict[str, Any], str]:
     logging.getLogger("datasets").handlers.clear()  # which print what the log prints too
     if streaming:
         disable_progress_bars()
-    parts = HUB_NAME.fullmatch(name)
+    if (parts := HUB_NAME.fullmatch(name)) is None:
+        raise InputError(f"{name!r} names no set on the Hub; allowed: {PLACES}")
     # A branch moves, and a run that resumes must find what it left.
     commit = HfApi().dataset_info(parts["name"], revision=parts["revision"]).sha
     # A bare name could also be that of a folder here.
@@ -78,63 +69,25 @@ def load_from_hub(name: str, streaming: bool) -> tuple[dict[str, Any], str]:
     return splits, f"{name.partition('@')[0]}@{commit}"
 
 
-def find_files_of(place: str, split: str) -> list[str]:
-    """Find the Parquet files of a split: their absolute paths or URLs.
+def parquet_files(pattern: str, split: str) -> dict[str, Path]:
+    """Find the Parquet files of a split, by name; those behind URLs are downloaded, unless they were before.
+
+    Args:
+        pattern: a path or URL that contains {split}.
 
     Raises:
-        InputError: there are none, or none can be reached.
+        MissingSplit: there are none, or none can be reached.
     """
-    from datasets.data_files import DataFilesList
-
-    tried = []
-    for name in SPLIT_NAMES.get(split, (split,)):
-        pattern = place.replace(SPLIT, name)
-        tried.append(pattern if "://" in pattern else str(Path(pattern).expanduser()))
-        with suppress(FileNotFoundError):
-            if files := DataFilesList.from_patterns([tried[-1]]):
-                return files
-    raise MissingSplit(f"{place}: no files of the {split} split can be found or reached; tried {', '.join(tried)}")
-
-
-def parquet_rows(files: Sequence[str]) -> datasets.IterableDataset:
-    """Open the rows of Parquet files, named by absolute paths or URLs."""
-    from datasets import disable_progress_bars, load_dataset
+    from datasets import DownloadConfig, DownloadManager
     from datasets.data_files import DataFilesList
 
     logging.getLogger("datasets").handlers.clear()
-    disable_progress_bars()
-    # The names in a DataFilesList are not taken for patterns.
-    listed = files if isinstance(files, DataFilesList) else DataFilesList(list(files), [()] * len(files))
-    return load_dataset("parquet", data_files={"train": listed}, split="train", streaming=True)
-
-
-def digest_of_files(files: Sequence[str]) -> str:
-    """A digest of what tells the content of Parquet files: their sizes and footers, or their ETags behind URLs."""
-    from datasets.data_files import DataFilesList
-
-    if isinstance(files, DataFilesList) and any("://" in file for file in files):
-        marks = [_mark_of_url(*each) for each in zip(files, files.origin_metadata, strict=True)]
-    else:
-        marks = [_mark_of_file(file) for file in files]
-    return xxhash.xxh3_128_hexdigest(json.dumps(marks).encode())
-
-
-def _mark_of_file(path: str) -> list[Any]:
-    """The size of a Parquet file, and a digest of its footer, which has counts and bounds of all columns."""
-    from pyarrow.parquet import read_metadata
-
-    footer = read_metadata(path).serialized_size
-    with open(path, "rb") as file:
-        file.seek(-8 - footer, os.SEEK_END)
-        return [os.path.getsize(path), xxhash.xxh3_128_hexdigest(file.read())]
-
-
-def _mark_of_url(url: str, etag: tuple[str, ...]) -> list[Any]:
-    """The ETag of a file, which `datasets` has asked for, or its size if there is none."""
-    from fsspec.core import url_to_fs
-
-    if etag:
-        return list(etag)
-    # As `datasets` asks: by the proxy of the environment.
-    files, path = url_to_fs(url, **({"client_kwargs": {"trust_env": True}} if url.startswith("http") else {}))
-    return [files.info(path).get("size")]
+    tried = []
+    for name in SPLIT_NAMES.get(split, (split,)):
+        place = pattern.replace(SPLIT, name)
+        tried.append(place if "://" in place else str(Path(place).expanduser()))
+        with suppress(FileNotFoundError):
+            if files := DataFilesList.from_patterns([tried[-1]]):
+                cache = DownloadManager(download_config=DownloadConfig(disable_tqdm=True))
+                return {file: Path(cache.download(file) if "://" in file else file) for file in files}
+    raise MissingSplit(f"{pattern}: no files of the {split} split can be found or reached; tried {', '.join(tried)}")

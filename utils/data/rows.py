@@ -1,7 +1,7 @@
-"""The rows of JSON, JSON Lines, CSV and TSV files, as the file has them.
+"""The rows of tables: of JSON, JSON Lines, CSV, TSV and Parquet files, and of sets of `datasets`.
 
-The standard library reads them, not `datasets`, whose readers guess a type for each column: CSV fields such as "NA"
-become null there, and one number among texts makes a whole JSON Lines file unreadable.
+The standard library reads text files, not `datasets`, whose readers guess a type for each column: CSV fields such as
+"NA" become null there, and one number among texts makes a whole JSON Lines file unreadable.
 """
 
 from __future__ import annotations
@@ -11,25 +11,104 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
 
 from bart.errors import InputError
 from bart.files import PathName
+from utils.data.columns import Record
 from utils.data.places import suffix_of
+from utils.data.published import opening
 from utils.data.table_options import BY_ENDING, TableOptions
 from utils.text.lines import iter_lines
 
 logger = logging.getLogger(__name__)
 # Stands for the values that a CSV row lacks at its end, since None is null.
 ABSENT = object()
+AT_ONCE = 1024  # rows of a Parquet file in memory
 NumberedRows = Iterator[tuple[int, Mapping[str, Any]]]  # each row with the number of the line where it ends
 # Names of the list of rows in a JSON object that holds more, such as a version.
 LISTS = ("data", "rows", "examples", "records", "items", "instances")
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one half of a pair, which is no character
+
+
+def rows_of(path: Path, tables: TableOptions = BY_ENDING, name: str | None = None) -> Iterator[Record]:
+    """Read the rows of a table one after the other, as it has them.
+
+    Args:
+        name: the table's name in messages, by default the path. A row is named by it and the line where the row ends
+            or, of a Parquet file, its number.
+
+    Raises:
+        InputError: the file is missing or malformed.
+    """
+    name = name or str(path)
+    read = READERS.get(suffix_of(path))
+    numbered = _parquet_rows(path, name) if read is None else read(path, tables)
+    return (Record(f"{name}:{number}", values) for number, values in numbered)
+
+
+def rows_of_files(files: Mapping[str, Path]) -> Iterator[Record]:
+    """The rows of files of the same columns, by their names."""
+    for name, path in files.items():
+        yield from rows_of(path, name=name)
+
+
+def rows_of_set(dataset: Iterable[Mapping[str, Any]], name: str) -> Iterator[Record]:
+    """The rows of a split of a set, which `datasets` has opened, each named by its number."""
+    named = _class_names(dataset.features)
+    return (Record(f"{name}:{number}", named(values)) for number, values in enumerate(dataset, 1))
+
+
+def whole(records: Iterable[Record]) -> Iterator[Record]:
+    """Rows of which none may lack values.
+
+    Raises:
+        InputError: a row of CSV is too short, or a text has half a pair of surrogates.
+    """
+    for record in records:
+        if absent := [name for name, value in record.values.items() if value is ABSENT]:
+            raise InputError(f"{record.name}: no value of {', '.join(absent)}")
+        if half := SURROGATE.search(json.dumps(record.values, ensure_ascii=False, default=str)):
+            raise InputError(f"{record.name}: unpaired surrogate {half[0]!r}; allowed: characters of Unicode")
+        yield record
+
+
+def _parquet_rows(path: Path, name: str) -> NumberedRows:
+    from pyarrow.parquet import ParquetFile
+
+    number = 0
+    with opening(name), ParquetFile(path) as file:
+        check_names(name, file.schema_arrow.names)
+        features = None
+        if b"huggingface" in (file.schema_arrow.metadata or {}):  # which may tell names of classes
+            from datasets import Features
+
+            features = Features.from_arrow_schema(file.schema_arrow)
+        named = _class_names(features)
+        for batch in file.iter_batches(AT_ONCE):
+            for values in batch.to_pylist():
+                number += 1
+                yield number, named(values)
+
+
+def _class_names(features: Mapping[str, Any] | None) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    """The function that replaces numbers of classes in a row by their names, as the features tell them."""
+    with_classes = {name: feature for name, feature in (features or {}).items() if "ClassLabel" in repr(feature)}
+    return lambda values: {**values, **{name: _named(values[name], each) for name, each in with_classes.items()}}
+
+
+def _named(value: Any, feature: Any) -> Any:
+    """A value with names of classes; None where the Hub has -1 for an unknown one."""
+    inner = getattr(feature, "feature", feature[0] if isinstance(feature, list) else None)
+    if inner is not None and isinstance(value, list):
+        return [_named(item, inner) for item in value]
+    if hasattr(feature, "int2str") and isinstance(value, int):
+        return feature.int2str(value) if value >= 0 else None
+    return value
 
 
 def _parsed(text: str, path: Path, line: int) -> Any:

@@ -1,8 +1,8 @@
 """Shards for pretraining: their manifest, and their examples, streamed to train on or held in memory.
 
 `python -m utils.corpora.make_shards` makes them. A row of a shard is an example as the ids of a vocabulary, so it is
-read as arrays, by row groups of its Parquet file. `utils.data.tables`, which reads texts from wherever `datasets` can,
-gives rows of Python objects at a tenth of this speed; here speed matters, since every process reads the whole split.
+read as arrays, by row groups of its Parquet file. `utils.data.rows` gives rows of Python objects at a tenth of this
+speed; here speed matters, since every process reads the whole split.
 """
 
 from __future__ import annotations
@@ -184,8 +184,6 @@ class ShardReader:
         shards: in the order in which they are read.
         position: the `position()` of another reader of these shards; by default the beginning.
     """
-
-    left_out = 0
 
     def __init__(self, directory: Path, shards: Sequence[Shard], position: dict[str, Any] | None = None) -> None:
         self.directory, self.shards = directory, shards

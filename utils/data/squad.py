@@ -12,11 +12,12 @@ from reprlib import repr as shortened
 from typing import Any
 
 from bart.errors import InputError
-from utils.data.columns import Record, read_records, text_in, without_blank
+from utils.data.columns import Record, text_in, without_blank
 from utils.data.parallel_text import one_line
-from utils.data.places import check_one, is_streamed, table_in
+from utils.data.places import check_one, is_published, table_in
 from utils.data.splits import EVERY, SPLIT_NAMES, WHOLE, Choice, check_split, of_split
 from utils.data.table_options import TableOptions
+from utils.data.tables import read_records
 
 logger = logging.getLogger(__name__)
 COLUMNS = ("question", "context")
@@ -58,7 +59,7 @@ def read_questions(
         InputError: there is no such file, it is malformed, or answers are not at their place in the context.
     """
     place = Path(data_dir).expanduser()
-    file = None if is_streamed(data_dir) else _squad_file(place, split)
+    file = None if is_published(data_dir) else _squad_file(place, split)
     held_in = replace(choice, limit=-1)
     if file is None:
         rows = read_records(data_dir, split, lambda _: "context", held_in)

@@ -1,4 +1,4 @@
-"""Training on data that do not fit the disk: batches are made while the examples are read."""
+"""Training on shards: batches are made while the examples are read."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from itertools import accumulate, islice, repeat
+from itertools import accumulate, islice
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -35,11 +35,9 @@ class Reader(Protocol):
 
     Attributes:
         count: records given so far.
-        left_out: records that are no examples.
     """
 
     count: int
-    left_out: int
 
     def __iter__(self) -> Iterator[Any]: ...
 
@@ -55,13 +53,13 @@ class StreamedExamples(Protocol):
         name: names their place in messages.
         bins: the numbers of the files of each bin. A bin's files can be read in any order, and no optimizer step has
             examples of two bins.
-        counts: examples of each bin, as far as `--n_train` allows; None where nobody knows.
+        counts: examples of each bin, as far as `--n_train` allows.
         identity: see `utils.data.batches.Examples`.
     """
 
     name: str
     bins: Sequence[Sequence[int]]
-    counts: Sequence[int] | None
+    counts: Sequence[int]
     identity: dict[str, Any]
 
     def reader(self, order: Sequence[int], position: dict[str, Any] | None) -> Reader:
@@ -72,7 +70,7 @@ class StreamedExamples(Protocol):
         """
 
     def estimated_lengths(self, record: Any) -> Sequence[int]:
-        """Estimate the tokens of the sequences of an example, without encoding it."""
+        """The tokens of the sequences of an example, as far as they are known before it is encoded."""
 
     def encode(self, records: Sequence[Any], epoch: int) -> tuple[list[Any], int]:
         """Make the task's examples of records, which may differ from epoch to epoch; return them and their tokens."""
@@ -115,9 +113,9 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
         return self.options.train_batch_size * self.options.gradient_accumulation_steps * self.world_size
 
     @property
-    def steps_per_epoch(self) -> int | None:
-        """Optimizer steps of an epoch; None where the number of examples is not known."""
-        return None if self.examples.counts is None else sum(map(self._steps_of, self.examples.counts))
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch."""
+        return sum(map(self._steps_of, self.examples.counts))
 
     def _steps_of(self, examples: int) -> int:
         return -(-examples // self.examples_per_step)
@@ -139,7 +137,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
         orders, windows = self._plan(epoch)
         positions = cursor["position"] or [None] * len(orders)
         readers = [self.examples.reader(*place) for place in zip(orders, positions, strict=True)]
-        places = [0, *accumulate(self.examples.counts or ())]  # where the examples of each bin begin, bin after bin
+        places = [0, *accumulate(self.examples.counts)]  # where the examples of each bin begin, bin after bin
         with ExitStack() as stack:
             records = [stack.enter_context(closing(iter(reader))) for reader in readers]
             for window, bins in islice(enumerate(windows), cursor["window"], None):
@@ -148,25 +146,17 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
                 firsts = [place + reader.count for place, reader in zip(places, readers, strict=False)]
                 read, steps = {}, {}  # of each bin
                 for number in {*bins}:
-                    room = self._room(readers[number], bins.count(number))
+                    room = bins.count(number) * self.examples_per_step
                     if of_bin := list(islice(records[number], room)):
                         read[number], steps[number] = of_bin, iter(self._order(of_bin).epoch(epoch, window, number))
-                if not steps:
-                    break
                 for number in bins:
                     for micro_batches in islice(steps[number], 1):  # none where the data end within the window
                         if step >= self.start:
                             of_bin, first = read[number], firsts[number]
                             yield cursor, [self._batch(index, of_bin, first, epoch) for index in micro_batches]
                         step += 1
-        count = sum(reader.count for reader in readers)
-        if not count:
-            raise RunError(f"{self.examples.name}: the train split has no examples")
         if self.rank == 0:
-            left_out = sum(reader.left_out for reader in readers)
-            logger.info(
-                "epoch %d of the stream: %d examples; %d rows that are none are left out", epoch, count, left_out
-            )
+            logger.info("epoch %d of the shards: %d examples", epoch, sum(reader.count for reader in readers))
         return {"step": step, "epoch": epoch + 1, "window": 0, "position": None}
 
     def _plan(self, epoch: int) -> tuple[list[Sequence[int]], Iterable[list[int]]]:
@@ -175,15 +165,8 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
         generator = np.random.default_rng((self.seed, epoch))
         orders = [files if self.options.n_train >= 0 else generator.permutation(files).tolist() for files in bins]
         size = max(1, min(WINDOW, MOST // self.examples_per_step))
-        if counts is None:
-            return orders, repeat([0] * size)
         steps = generator.permutation(np.repeat(range(len(bins)), [*map(self._steps_of, counts)])).tolist()
         return orders, (steps[start : start + size] for start in range(0, len(steps), size))
-
-    def _room(self, reader: Reader, steps: int) -> int:
-        """The number of examples to read for so many steps of a bin; `--n_train` limits it."""
-        size, limit = steps * self.examples_per_step, self.options.n_train
-        return size if limit < 0 or self.examples.counts is not None else min(size, limit - reader.count)
 
     def _order(self, records: Sequence[Any]) -> TrainOrder:
         # As coarse as padding is, so that examples of one length come together in another way in every epoch.

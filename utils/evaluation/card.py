@@ -21,7 +21,7 @@ from utils.evaluation.report.runs import Run, read_run, scores_of
 from utils.evaluation.report.tables import ScoreTable, confusion_table, errors_table, group_tables, score_table
 from utils.metrics.files import label_of
 from utils.models.options import SCRATCH
-from utils.tasks import PIPELINES
+from utils.tasks import find_task
 
 logger = logging.getLogger(__name__)
 OURS = "<!-- Training and scoring write this file anew until you delete this line. -->"
@@ -63,10 +63,10 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
         named = [f"{label} {weight:.4g}" for label, weight in config["class_weights"].items()]
         arguments["class_weights"] = ", ".join(named)
     is_bert, pretrains = config["model_type"] == "bert", task in SPECIAL
-    pipeline = PIPELINES.get(task, "fill-mask" if is_bert else "text2text-generation")
-    generates = "ForConditionalGeneration" in config["architectures"][0] and not config.get("source_encoder_layers")
-    is_known = generates or is_bert or task in ("classification", "question_answering")  # to transformers
-    library = "transformers" if is_known else None
+    pipeline = find_task(arguments["task"]).pipeline
+    [architecture], has_sources = config["architectures"], bool(config.get("source_encoder_layers"))
+    generates = "ForConditionalGeneration" in architecture and not has_sources
+    library = None if has_sources or architecture == "BartForTokenClassification" else "transformers"  # knows neither
     metadata = ModelCardData(
         license="unknown", library_name=library, pipeline_tag=pipeline, tags=["bert" if is_bert else "bart"]
     )

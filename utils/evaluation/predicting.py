@@ -18,14 +18,14 @@ from utils.data.batches import Examples
 from utils.evaluation.options import STATIC, ScoringOptions
 from utils.evaluation.speed import ProcessSpeed
 from utils.models.loading import LoadedModel
-from utils.tasks.task import Prediction, Task
+from utils.tasks.task import Prediction, ScoredTask
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 
 
 def predict_share(
-    task: Task,
+    task: ScoredTask,
     loaded: LoadedModel,
     examples: Examples,
     todo: Sequence[int],

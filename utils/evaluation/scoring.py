@@ -29,7 +29,7 @@ from utils.evaluation.options import ScoringOptions
 from utils.evaluation.predicting import predict_share
 from utils.evaluation.speed import speed_report
 from utils.models.loading import LoadedModel
-from utils.tasks.task import Prediction, Task
+from utils.tasks.task import Prediction, ScoredTask
 
 logger = logging.getLogger(__name__)
 VERSIONED = ("torch", "tokenizers")  # packages on whose versions predictions may depend
@@ -98,7 +98,7 @@ class ScoringRun:
 
 
 def score_split(
-    run: ScoringRun, task: Task, loaded: LoadedModel, raw: Any
+    run: ScoringRun, task: ScoredTask, loaded: LoadedModel, raw: Any
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """Predict every example, and score the predictions if there are targets.
 
@@ -190,7 +190,7 @@ def check_other_runs(run: ScoringRun, record: Mapping[str, Any]) -> set[str]:
 
 
 def predict_split(
-    run: ScoringRun, task: Task, loaded: LoadedModel, examples: Examples, settings: Mapping[str, Any]
+    run: ScoringRun, task: ScoredTask, loaded: LoadedModel, examples: Examples, settings: Mapping[str, Any]
 ) -> tuple[list[Prediction], dict[str, Any]] | None:
     """The predictions of all processes, and of an interrupted run, in the order of the examples; and the speed.
 
@@ -241,7 +241,7 @@ def _noted(path: Path, identity: Mapping[str, Any], replaces: bool) -> Unfinishe
 
 
 def score_predictions(
-    task: Task, loaded: LoadedModel, raw: Any, examples: Examples, predictions: Sequence[Prediction]
+    task: ScoredTask, loaded: LoadedModel, raw: Any, examples: Examples, predictions: Sequence[Prediction]
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The metrics of predictions, if they have targets, and a row for each."""
     targets = sum(prediction.targets for prediction in predictions)

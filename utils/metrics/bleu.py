@@ -1,14 +1,6 @@
-"""BLEU (Papineni et al., 2002) and chrF (Popovic, 2015) by sacrebleu (Post, 2018).
-
-`python -m utils.metrics.bleu PREDICTIONS REFERENCES` scores a file of translations.
-"""
+"""BLEU (Papineni et al., 2002) and chrF (Popovic, 2015) by sacrebleu (Post, 2018)."""
 
 from __future__ import annotations
-
-from utils.app.commands import run_program
-
-if __name__ == "__main__":
-    run_program("utils.metrics.bleu")
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,17 +48,17 @@ class BleuArguments:
     files: TextFileOptions = part(TextFileOptions)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score translations, one a line or in a column of a table, by BLEU and chrF."
-    args = parse_dataclass(BleuArguments, argv, text)
-    references, texts = args.files.read()
+    args = parse_dataclass(BleuArguments, argv, text, prog)
+    references, systems = args.files.read()
     args.bleu.warn_of_scripts(references)
     metrics = {"bleu": BLEU(tokenize=args.bleu.bleu_tokenize), "chrf": CHRF()}
     streams = _streams(references)
 
     # sacrebleu's own tests of significance take these two steps; it has no public name for them.
-    def counts_of(path: str) -> np.ndarray:
-        parts = [metric._extract_corpus_statistics(texts[path], streams) for metric in metrics.values()]
+    def counts_of(texts: Sequence[str]) -> np.ndarray:
+        parts = [metric._extract_corpus_statistics(texts, streams) for metric in metrics.values()]
         return np.concatenate([np.array(part, dtype=np.float64) for part in parts], axis=1)
 
     def scores_of(sums: np.ndarray) -> dict[str, float]:
@@ -76,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             for (name, metric), part in zip(metrics.items(), parts, strict=True)
         }
 
-    counts = [*map(counts_of, args.files.systems)]
+    counts = [*map(counts_of, systems)]
     signatures = {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
     facts = {"examples": len(references), **signatures}
     print_scores(args.files, f"BLEU and chrF on {len(references):,} examples", counts, scores_of, facts)

@@ -1,14 +1,6 @@
-"""Scores of classes, sets of labels, and numbers.
-
-`python -m utils.metrics.classification PREDICTIONS REFERENCES` scores a file of labels.
-"""
+"""Scores of classes, sets of labels, and numbers."""
 
 from __future__ import annotations
-
-from utils.app.commands import run_program
-
-if __name__ == "__main__":
-    run_program("utils.metrics.classification")
 
 import math
 import re
@@ -23,9 +15,9 @@ from numpy.typing import ArrayLike
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
-from utils.data.places import LABELS
+from utils.data.columns import LABELS
 from utils.metrics.by_class import scores_by_class
-from utils.metrics.files import FileOptions, Value, check_rows, print_scores, values_of
+from utils.metrics.files import FileOptions, Value, print_scores
 from utils.metrics.significance import pearson_of
 from utils.text.lines import list_in
 
@@ -38,7 +30,7 @@ def name_of(label: Any) -> str:
     return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label))
 
 
-def read_label(where: str, value: Any, separator: str | None = None, names: Set[str] = frozenset()) -> Any:
+def read_label(where: str, value: Any, separator: str | None = None) -> Any:
     """A label, or the list of labels that a value is, or a text in JSON.
 
     Names have no white space at their ends.
@@ -47,7 +39,6 @@ def read_label(where: str, value: Any, separator: str | None = None, names: Set[
         where: begins an error.
         separator: stands between the labels of any other text, of which a blank one is a list of none; None where such
             a text is one label.
-        names: labels that are known, some of which may hold the separator.
 
     Raises:
         InputError: a label is missing, blank, or neither a text nor a finite number.
@@ -56,7 +47,7 @@ def read_label(where: str, value: Any, separator: str | None = None, names: Set[
     if is_text and (listed := list_in(value, True, f"{where}: ")) is not None:
         labels = listed
     elif separator is not None and not isinstance(value, list):
-        labels = _parts(value, separator, names) if is_text else [value]
+        labels = (value.split(separator) if value.strip() else []) if is_text else [value]
     every = labels if isinstance(labels, list) else [labels]
     every = [name_of(each.strip()) if isinstance(each, str) else each for each in every]
     for each in every:
@@ -155,20 +146,13 @@ class ClassificationArguments:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score labels or numbers, one a line or in a column of a table, which may hold lists of labels."
-    args = parse_dataclass(ClassificationArguments, argv, text)
+    args = parse_dataclass(ClassificationArguments, argv, text, prog)
     files, separator = args.files, args.label_separator
     if separator == "":
         raise InputError("--label_separator is ''; allowed: a text such as |")
-    references = values_of(files.references, "label_field", args.label_field, REFERENCES, tables=files.tables)
-    field, taken = files.prediction_field, references[0].column
-    systems = [
-        values_of(path, "prediction_field", field, files.usual(path, PREDICTIONS, taken), tables=files.tables)
-        for path in files.systems
-    ]
-    for path, rows in zip(files.systems, systems, strict=True):
-        check_rows((path, files.references), rows, references)
+    references, systems = files.values("label_field", args.label_field, REFERENCES, PREDICTIONS)
     right, *predicted = (np.array([number_of(row.value) for row in rows]) for rows in (references, *systems))
     measured = np.concatenate([right, predicted[0]]) if np.isfinite(predicted[0]).all() else right
     has_fractions = np.isfinite(right).all() and (measured % 1).any()
@@ -231,7 +215,7 @@ def _predicted_labels(rows: Sequence[Value], separator: str | None, has_sets: bo
     """The labels of each prediction; of two separators, the one that makes fewer unknown labels counts."""
     readings = []
     for used in dict.fromkeys([separator or JOINT, JOINT]) if has_sets else [None]:
-        labels = ((where, read_label(f"{where}: the label", value, used, known)) for where, value, *_ in rows)
+        labels = ((where, read_label(f"{where}: the label", value, used)) for where, value, *_ in rows)
         readings.append([_labels_of(where, label, has_sets) for where, label in labels])
     return min(readings, key=lambda labels: len({*chain.from_iterable(labels)} - known))
 
@@ -252,13 +236,3 @@ def _labels_of(where: str, label: Any, has_sets: bool) -> list[str]:
         allowed = "a list of labels" if has_sets else "one label"
         raise InputError(f"{where}: the label is {label!r}; allowed: {allowed}")
     return [*map(name_of, label if has_sets else [label])]
-
-
-def _parts(text: str, separator: str, names: Set[str]) -> list[str]:
-    """The labels of a text; a name that holds the separator, such as "Arts, Crafts", is one if its parts are not."""
-    if not text.strip():
-        return []
-    if {*(parts := text.split(separator))} <= names:
-        return parts
-    end, holding = re.escape(separator), sorted((name for name in names if separator in name), key=len, reverse=True)
-    return re.findall(rf"(?:^|(?<={end}))(?:{'|'.join(map(re.escape, holding))}|.*?)(?={end}|$)", text, re.S)

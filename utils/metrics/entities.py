@@ -1,4 +1,4 @@
-"""Scores of tags: `python -m utils.metrics.entities PREDICTIONS REFERENCES`.
+"""Scores of tags.
 
 They are those of entities as seqeval counts them or, of plain tags such as parts of speech, of each word.
 
@@ -7,11 +7,6 @@ begin an entity. In BIOES, BILOU and BMES it counts strictly.
 """
 
 from __future__ import annotations
-
-from utils.app.commands import run_program
-
-if __name__ == "__main__":
-    run_program("utils.metrics.entities")
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -25,12 +20,13 @@ from seqeval.scheme import IOBES, Tokens
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
-from utils.data.columns import column_in
-from utils.data.places import TABLES, TAGS, suffix_of
+from utils.data.columns import TAGS
+from utils.data.conll import Sentence, read_conll
+from utils.data.places import TABLES, suffix_of
 from utils.data.table_options import TableOptions
+from utils.data.tables import column_in
 from utils.metrics.by_class import ByClass, scores_by_class
 from utils.metrics.files import FileOptions, print_scores
-from utils.text.conll import Sentence, read_conll
 from utils.text.lines import iter_lines, list_in
 from utils.text.tags import OUTSIDE, Scheme, scheme_of
 
@@ -120,12 +116,12 @@ class EntityArguments:
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = (
         "Score tags: entities as seqeval counts them, or each word's tag. Files are CoNLL files, or tables with lists "
         "of tags; predictions may also be the tags of a sentence a line."
     )
-    args = parse_dataclass(EntityArguments, argv, text)
+    args = parse_dataclass(EntityArguments, argv, text, prog)
     files = args.files
     references = _read(files.references, args.tags_field, "tags_field", TAGS, files.tables)
     predicted_in, right_in = (files.predictions, files.prediction_field), (files.references, args.tags_field)

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any, NamedTuple
@@ -15,10 +16,11 @@ import numpy as np
 from bart.errors import InputError
 from utils.app.cli import option, part
 from utils.app.tables import plain_table
-from utils.data.columns import column_in
+from utils.data.columns import value_in
 from utils.data.parallel_text import one_line
-from utils.data.places import TABLES, suffix_of, value_in
+from utils.data.places import TABLES, suffix_of
 from utils.data.table_options import BY_ENDING, TableOptions
+from utils.data.tables import column_in
 from utils.metrics.significance import ScoresOf, compare_scores, p_shown, scores_and_intervals
 from utils.text.lines import check_counts, read_lines, references_of
 
@@ -57,6 +59,30 @@ class FileOptions:
         """The usual columns of predictions in a file, but for one that its references take, unless it is the first."""
         return [name for name in names if name == names[0] or (path, name) != (self.references, taken)]
 
+    def values(
+        self, option_name: str, field: str | None, right: Sequence[str], predicted: Sequence[str], blank: bool = True
+    ) -> tuple[list[Value], list[list[Value]]]:
+        """The references, and of each file of predictions its values, as `values_of` gives both.
+
+        Args:
+            option_name, field: the option that names the references' column, and its value.
+            right, predicted: usual names of the columns.
+            blank: allow blank references.
+
+        Raises:
+            InputError: the files have not as many rows or, if both have ids, other ones.
+        """
+        references, systems = values_of(self.references, option_name, field, right, blank, self.tables), []
+        for path in self.systems:
+            usual = self.usual(path, predicted, references[0].column)
+            rows = values_of(path, "prediction_field", self.prediction_field, usual, tables=self.tables)
+            check_counts((path, self.references), len(rows), len(references))
+            for row, other in zip(rows, references, strict=True):
+                if None not in (row.id, other.id) and str(row.id) != str(other.id):
+                    raise InputError(f"{row.place}: the id is {row.id!r}; allowed: {other.id!r}, as in {other.place}")
+            systems.append(rows)
+        return references, systems
+
 
 @dataclass(frozen=True)
 class TextFileOptions(FileOptions):
@@ -66,7 +92,7 @@ class TextFileOptions(FileOptions):
         None, section="columns", help=f"of references in a table; by default {', '.join(TARGETS)}"
     )
 
-    def read(self, line_break: str = " ") -> tuple[list[str], dict[str, list[str]]]:
+    def read(self, line_break: str = " ") -> tuple[list[str], list[list[str]]]:
         """The references, each as `references_of` takes it, and the texts of each file of predictions.
 
         Args:
@@ -76,24 +102,18 @@ class TextFileOptions(FileOptions):
             InputError: a file is missing or malformed, a reference is blank, a prediction is no text, or the files have
                 not as many examples.
         """
-        references, texts = [], {}
-        given = values_of(self.references, "target_field", self.target_field, TARGETS, False, self.tables)
+        given, systems = self.values("target_field", self.target_field, TARGETS, TEXTS, blank=False)
+        references = []
         for where, value, *_ in given:
             line = json.dumps(value, ensure_ascii=False) if isinstance(value, list) else value
             if not isinstance(line, str) or not one_line(line):
                 raise InputError(f"{where}: the reference is {shortened(value)}; allowed: a text or a list of texts")
             references_of(line, f"{where}: ")
             references.append(line_break.join(filter(None, map(one_line, line.split("\n")))))
-        for path in self.systems:
-            usual = self.usual(path, TEXTS, given[0].column)
-            rows = values_of(path, "prediction_field", self.prediction_field, usual, tables=self.tables)
-            if bad := next((row for row in rows if not isinstance(row.value, str)), None):
-                raise InputError(
-                    f"{bad.place}: the prediction is {shortened(bad.value)}; allowed: a text, which may be blank"
-                )
-            check_rows((path, self.references), rows, given)
-            texts[path] = [row.value.replace("\n", line_break) for row in rows]
-        return references, texts
+        for where, value, *_ in chain.from_iterable(systems):
+            if not isinstance(value, str):
+                raise InputError(f"{where}: the prediction is {shortened(value)}; allowed: a text, which may be blank")
+        return references, [[row.value.replace("\n", line_break) for row in rows] for rows in systems]
 
 
 class Value(NamedTuple):
@@ -103,14 +123,6 @@ class Value(NamedTuple):
     value: Any
     id: Any = None
     column: str | None = None
-
-
-def check_rows(paths: tuple[str, str], rows: Sequence[Value], references: Sequence[Value]) -> None:
-    """Raise InputError where two files differ in their number of rows, or rows in their ids, if both have some."""
-    check_counts(paths, len(rows), len(references))
-    for row, reference in zip(rows, references, strict=True):
-        if None not in (row.id, reference.id) and str(row.id) != str(reference.id):
-            raise InputError(f"{row.place}: the id is {row.id!r}; allowed: {reference.id!r}, as in {reference.place}")
 
 
 def values_of(

@@ -11,8 +11,7 @@ if __name__ == "__main__":
     run_program("utils.metrics.rouge")
 
 import json
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -24,14 +23,11 @@ from joblib import Parallel, cpu_count, delayed
 from utils.app.cli import option, parse_dataclass, part
 from utils.app.output_files import check_output, write_whole
 from utils.app.progress import progress
-from utils.app.tables import plain_table
-from utils.metrics.files import TextFileOptions, label_of, print_scores
+from utils.metrics.files import TextFileOptions, print_scores
 from utils.metrics.options import RougeOptions, wordnet_exceptions
 from utils.metrics.rouge_pairs import DEFAULT_RULE, ROUGE_TOKENIZERS, ROUGE_TYPES, RougeRule, score_pairs
 from utils.metrics.significance import means_of
 from utils.text.lines import reference_texts, references_of
-
-logger = logging.getLogger(__name__)
 
 _CHUNK = 200  # pairs that a process scores at once
 _PAIRS_PER_PROCESS = 1000  # scoring these takes a third of a second or more, as long as starting a process
@@ -74,27 +70,15 @@ def rouge_per_example(
         best = [[*map(max, zip(*scores, strict=True))] for scores in of_each]
     else:
         best = [max(scores, key=lambda row: row[0]) for scores in of_each]
-    names = rouge_names(rule.mode, len(pairs) > len(groups))
+    names = [f"{kind}{of}" for of in ("", "_mean")[: 1 + (len(pairs) > len(groups))] for kind in ROUGE_TYPES[rule.mode]]
     means = [np.mean(scores, axis=0) for scores in of_each]
     columns = np.hstack([np.array(part).reshape(len(groups), len(ROUGE_TYPES[rule.mode])) for part in (best, means)]).T
     return dict(zip(names, columns, strict=False))
 
 
-def rouge_names(mode: str, has_several: bool) -> list[str]:
-    """The names of `rouge_per_example`'s scores, where examples have one reference, or several."""
-    return [f"{kind}{of}" for of in ("", "_mean")[: 1 + has_several] for kind in ROUGE_TYPES[mode]]
-
-
 def rouge(predictions: Sequence[str], references: Sequence[str], rule: RougeRule = DEFAULT_RULE) -> dict[str, float]:
-    """Mean F measures in percent over all examples, one for each of `rouge_names`."""
+    """Mean F measures in percent over all examples, by the names of `rouge_per_example`."""
     return {name: float(values.mean()) for name, values in rouge_per_example(predictions, references, rule).items()}
-
-
-def rouge_table(rows: Mapping[str, Mapping[str, float]], kinds: Sequence[str]) -> str:
-    """An aligned table of F measures in percent, one row per system and one column for each of these kinds."""
-    header = ["", *map(label_of, kinds)]
-    cells = [[name, *(f"{scores[kind]:.2f}" for kind in kinds)] for name, scores in rows.items()]
-    return plain_table(cells, header, words=1)
 
 
 @dataclass(frozen=True)
@@ -111,36 +95,30 @@ class RougeArguments:
         check_output("per_article", self.per_article, self.files.references, *self.files.systems)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score summaries, one a line or in a column of a table, by ROUGE; prints F measures in percent."
-    args = parse_dataclass(RougeArguments, argv, f"{text} A blank one scores 0.")
-    references, texts = args.files.read("\n")
-    mode, tokenizer = args.rouge.rouge_mode, args.rouge.rouge_tokenizer
-    facts: dict[str, Any] = {"mode": mode, "examples": len(references)}
+    args = parse_dataclass(RougeArguments, argv, f"{text} A blank one scores 0.", prog)
+    (references, systems), options = args.files.read("\n"), args.rouge
+    facts: dict[str, Any] = {"mode": options.rouge_mode, "examples": len(references)}
     if (count := sum(1 for _ in reference_texts(references))) > len(references):
         facts["references"] = count
-    if tokenizer != ROUGE_TOKENIZERS[0]:
-        facts["rouge_tokenizer"] = tokenizer
-    args.rouge.warn_of_scripts(references)
-    args.rouge.warn_of_marks(chain(reference_texts(references), *texts.values()))
-    if args.rouge.sentence_end:
-        facts["sentence_end"] = args.rouge.sentence_end
-    rule = args.rouge.rule()
+    if options.rouge_tokenizer != ROUGE_TOKENIZERS[0]:
+        facts["rouge_tokenizer"] = options.rouge_tokenizer
+    options.warn_of_scripts(references)
+    options.warn_of_marks(chain(reference_texts(references), *systems))
+    if options.sentence_end:
+        facts["sentence_end"] = options.sentence_end
+    rule = options.rule()
     if rule.exceptions is not None:
         facts["wordnet_exceptions"] = len(rule.exceptions)
-
-    def counts_of(path: str) -> np.ndarray:
-        scores = rouge_per_example(texts[path], references, rule)
-        columns = np.stack(list(scores.values()), axis=1)
-        if path == args.files.predictions and args.per_article is not None:
-            rows = [
-                {"index": index, **dict(zip(scores, row, strict=True))} for index, row in enumerate(columns.tolist())
-            ]
-            write_whole(Path(args.per_article), "".join(json.dumps(row) + "\n" for row in rows))
-        return columns
-
+    scores = [rouge_per_example(texts, references, rule) for texts in systems]
+    counts = [np.stack([*each.values()], axis=1) for each in scores]
+    if args.per_article is not None:
+        rows = [
+            {"index": index, **dict(zip(scores[0], row, strict=True))} for index, row in enumerate(counts[0].tolist())
+        ]
+        write_whole(Path(args.per_article), "".join(json.dumps(row) + "\n" for row in rows))
     named = [facts[name] for name in ("mode", "rouge_tokenizer") if name in facts]
     best = f", maximum and mean over {count:,} references" if "references" in facts else ""
     title = f"ROUGE F in percent ({', '.join(named)}) on {len(references):,} examples{best}"
-    means = means_of(rouge_names(mode, "references" in facts), len(references))
-    print_scores(args.files, title, [*map(counts_of, args.files.systems)], means, facts)
+    print_scores(args.files, title, counts, means_of(scores[0], len(references)), facts)

@@ -1,15 +1,9 @@
 """Exact match and F1 of answers, as the official script of SQuAD 2.0 counts them.
 
-`python -m utils.metrics.squad PREDICTIONS DATASET` scores a file of answers.
 The script of SQuAD 1.1 gives the same scores, unless a text has nothing but articles and punctuation.
 """
 
 from __future__ import annotations
-
-from utils.app.commands import run_program
-
-if __name__ == "__main__":
-    run_program("utils.metrics.squad")
 
 import logging
 import re
@@ -24,10 +18,11 @@ from numpy.typing import ArrayLike
 from bart.errors import InputError
 from bart.files import read_json
 from utils.app.cli import parse_dataclass
-from utils.data.columns import column_of, names_in, read_records
+from utils.data.columns import column_of, names_in
 from utils.data.places import TABLES, suffix_of
 from utils.data.splits import WHOLE, Choice
 from utils.data.squad import Question, read_answers
+from utils.data.tables import read_records
 from utils.metrics.files import FileOptions, print_scores
 from utils.metrics.rouge_pairs import rouge_tokenizer
 from utils.text.lines import check_counts
@@ -95,12 +90,12 @@ def by_question(
     return scores
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = (
         "Score answers as SQuAD's script does: a JSON object of answers by the ids of questions, or a table with id "
         "and prediction, and SQuAD's JSON or a table with id, question, context and answers."
     )
-    files = parse_dataclass(FileOptions, argv, text)
+    files = parse_dataclass(FileOptions, argv, text, prog)
     questions = read_answers(files.references, files.tables)
     answered = np.array([bool(question.answers) for question in questions.values()])
     kinds = {"": np.full(len(answered), True), "HasAns_": answered, "NoAns_": ~answered}

@@ -1,7 +1,7 @@
 """Statistics of a summary by counting words: what it copies from its source, its length, its repetitions.
 
 Words are lower-cased runs of letters, with their marks and joiners, and digits, so that punctuation, case and hyphens
-make no difference. The script of the report's page finds words and copied fragments by the same rules.
+make no difference.
 """
 
 from __future__ import annotations
@@ -13,33 +13,38 @@ import regex
 from utils.text.scripts import WORD_CHARACTERS
 
 NOVEL_ORDERS = (1, 2, 3, 4)
-_WORD = regex.compile(rf"[\p{{L}}\p{{N}}][{WORD_CHARACTERS}]*")
+WORD = regex.compile(rf"[\p{{L}}\p{{N}}][{WORD_CHARACTERS}]*")
 
 
 def words(text: str) -> list[str]:
     """Lower-cased runs of letters, with their marks, and digits, in order."""
-    return [word.lower() for word in _WORD.findall(text)]
+    return [word.lower() for word in WORD.findall(text)]
 
 
-def fragment_lengths(source: Sequence[str], summary: Sequence[str]) -> list[int]:
-    """Lengths of the extractive fragments of Grusky et al. (2018, algorithm 1), found greedily from the left."""
+def fragments(source: Sequence[str], summary: Sequence[str]) -> list[tuple[int, int, int]]:
+    """The extractive fragments of Grusky et al. (2018, algorithm 1), found greedily from the left.
+
+    Returns:
+        Of each its first word in the summary, its first word in the source, and its number of words.
+    """
     starts: dict[str, list[int]] = {word: [] for word in summary}
     for position, word in enumerate(source):
         if word in starts:
             starts[word].append(position)
-    lengths = []
+    found = []
     begin = 0
     while begin < len(summary):
-        longest = 0
+        best = begin, 0, 0
         for start in starts[summary[begin]]:
             most = min(len(source) - start, len(summary) - begin)
             length = 1
             while length < most and source[start + length] == summary[begin + length]:
                 length += 1
-            longest = max(longest, length)
-        lengths += [longest] if longest else []
-        begin += max(1, longest)
-    return lengths
+            if length > best[2]:
+                best = begin, start, length
+        found += [best] if best[2] else []
+        begin += max(1, best[2])
+    return found
 
 
 def novel_rate(source: Sequence[str], summary: Sequence[str], order: int) -> float | None:
@@ -70,12 +75,12 @@ def text_statistics(source: Sequence[str], summary: Sequence[str]) -> dict[str, 
         lies in, 0 for a word outside of any (both Grusky et al., 2018). `repeated3`: percent of 3-grams that repeat an
         earlier one. `compression`: words of the source per word of the summary.
     """
-    fragments, length = fragment_lengths(source, summary), len(summary)
+    copied, length = [words for *_, words in fragments(source, summary)], len(summary)
     return {
         "words": length,
         **{f"novel{order}": novel_rate(source, summary, order) for order in NOVEL_ORDERS},
-        "coverage": 100 * sum(fragments) / length if length else None,
-        "density": sum(fragment**2 for fragment in fragments) / length if length else None,
+        "coverage": 100 * sum(copied) / length if length else None,
+        "density": sum(words**2 for words in copied) / length if length else None,
         "repeated3": repetition(summary),
         "compression": len(source) / length if length else None,
     }

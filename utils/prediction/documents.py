@@ -10,7 +10,8 @@ from pathlib import Path
 
 from bart.errors import InputError
 from utils.app.output_files import write_whole
-from utils.data.places import KNOWN_FIELDS, LABELS, PAIRS, TABLES, TAGS, TEXTS, WORDS
+from utils.data.columns import KNOWN_FIELDS, LABELS, PAIRS, TAGS, TEXTS, WORDS
+from utils.data.places import TABLES
 from utils.text.lines import check_is_text, decoded_lines
 
 OTHERS = ("id", "idx", "index", "context", "answers")  # columns that often stand beside those of texts

@@ -12,7 +12,7 @@ from bart.errors import InputError
 from bart.modeling.checkpoint import stored_configs
 from utils.corpora.prepare import prepared
 from utils.data.splits import MissingSplit
-from utils.tasks.task import Task, TrainedTask
+from utils.tasks.task import ScoredTask, TrainedTask
 
 logger = logging.getLogger(__name__)
 AnyTask = TypeVar("AnyTask", bound=TrainedTask)
@@ -20,8 +20,8 @@ AnyTask = TypeVar("AnyTask", bound=TrainedTask)
 
 def as_trained(task: AnyTask, model: str) -> AnyTask:
     """A task that reads as training read, as far as the config of weights tells."""
-    config, _ = stored_configs(model, task.config_classes)
-    return task.as_trained(config or task.config_classes[0]())
+    config, _ = stored_configs(model, task.config_classes())
+    return task.as_trained(config or task.config_classes()[0]())
 
 
 def with_table_prepared(task: AnyTask) -> AnyTask:
@@ -70,7 +70,7 @@ def read_to_train(task: TrainedTask, data_dir: str) -> dict[str, Any]:
     return examples
 
 
-def read_to_score(task: Task, split: str | None) -> tuple[str, Any]:
+def read_to_score(task: ScoredTask, split: str | None) -> tuple[str, Any]:
     """Read the split that is scored, and return its name: by default test or, where the data have none, val.
 
     Raises:

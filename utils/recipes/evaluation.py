@@ -29,7 +29,7 @@ from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.pretraining_arguments import PretrainingArguments
 from utils.tasks import options_of, task_of
 from utils.tasks.options import PRETRAINING
-from utils.tasks.task import Task
+from utils.tasks.task import ScoredTask
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ def run(args: EvalArguments) -> None:
 
 def evaluate(
     run: ScoringRun,
-    task: Task,
+    task: ScoredTask,
     loaded: LoadedModel,
     raw: Any,
     device: torch.device,

@@ -21,7 +21,7 @@ from utils.evaluation.options import ScoringOptions
 from utils.tasks import TASKS, find_task, options_of, task_of
 
 if TYPE_CHECKING:
-    from utils.tasks.task import Task
+    from utils.tasks.task import ScoredTask
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class EvalArguments:
     )
     debug: bool = option(False, help="log more, such as the time of each article")
 
-    def make_task(self) -> Task:
+    def make_task(self) -> ScoredTask:
         """The task, with its options.
 
         Raises:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError
 from utils.app.cli import all_options, changeable, early_option, option, parse_dataclass
 from utils.data.options import LengthBatchOptions, Place, PlaceOptions
-from utils.data.places import is_streamed
 from utils.evaluation.options import ScoringOptions
 from utils.models.options import ModelOptions, shipped_config
 from utils.recipes.training_arguments import TrainingArguments
@@ -17,7 +16,9 @@ from utils.tasks import TASKS, find_task, options_of
 from utils.training.options import FINE_TUNING_RATE, SCRATCH_RATE, EpochOptions
 
 if TYPE_CHECKING:
-    from utils.tasks.task import Task
+    from typing import Self
+
+    from utils.tasks.task import ScoredTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,40 +65,25 @@ class FinetuneArguments(TrainingArguments):
             self._complete(FINE_TUNING_RATE, weights.model_name_or_path.removesuffix("/export"))
         if rank is not None and not self.do_train:
             raise InputError(f"--lora_rank is {rank}; it needs --do_train, which is not given")
-        if is_streamed(self.places.data_dir) and self.do_train and self.task_class.streams:
-            self._check_stream()
-
-    def _check_stream(self) -> None:
-        """Refuse what needs the length of an epoch, the lengths of all examples, or files."""
-        places, epochs, interval = self.places, self.epochs, self.run.val_check_interval
-        streamed = f"--data_dir {places.data_dir} is streamed"
-        unknown = f"{streamed}, and nobody knows the length of its epochs"
-        if self.optimisation.max_steps < 0 or epochs.max_epochs is not None:
-            raise InputError(f"{unknown}: give --max_steps, and not --max_epochs")
-        if interval <= 1:
-            part = f"--val_check_interval is {interval:g}, a part of an epoch"
-            raise InputError(f"{unknown}: {part}; allowed: training samples, above 1")
-        if epochs.min_epochs > 1:
-            raise InputError(f"{unknown}: --min_epochs is {epochs.min_epochs}; allowed: 0 or 1, which mean none")
-        if places.cache_dir is not None:
-            raise InputError(f"--cache_dir is {places.cache_dir}, for token ids of line files; {streamed}")
-        if places.val_ratio is not None:
-            allowed = "what utils.corpora.prepare makes of it"
-            raise InputError(f"--val_ratio is {places.val_ratio}; {streamed}; allowed: {allowed}")
-        if self.lengths.max_tokens_per_batch is not None:
-            needs = "--max_tokens_per_batch needs the lengths of all examples"
-            raise InputError(f"{needs}; {streamed} and takes --train_batch_size")
 
     @property
-    def task_class(self) -> type[Task]:
+    def task_class(self) -> type[ScoredTask]:
         return find_task(self.task)
 
-    def make_task(self) -> Task:
+    def make_task(self) -> ScoredTask:
         self.check_metric(self.task_class.metrics)
         limits = {"train": self.batches.n_train, "val": self.batches.n_val, "test": self.places.n_test}
         places = self.places
         place = Place(places.data_dir, places.cache_dir, limits, places.val_ratio, places.tables)
-        return self.task_class(place, self.task_options, self.training)
+        task = self.task_class(place, self.task_options, self.training)
+        if self.do_train or self.model.weights.is_scratch:
+            return task
+        from utils.recipes.data import as_trained  # here, because --help needs no torch
+
+        return as_trained(task, self.model.weights.model_name_or_path)
+
+    def _with_data(self, data_dir: str, **parts: Any) -> Self:
+        return replace(self, places=replace(self.places, data_dir=data_dir), **parts)
 
 
 def parse_finetune_arguments(argv: Sequence[str] | None = None) -> FinetuneArguments:

@@ -14,6 +14,7 @@ from utils.data.options import Place, ShardOptions
 from utils.data.shard_format import DENOISING, MANIFEST
 from utils.models.options import NewModelOptions, shipped_config
 from utils.recipes.training_arguments import TrainingArguments
+from utils.tasks import find_task
 from utils.tasks.options import MOST_OF_TEXT, PRETRAINING
 from utils.training.options import FINE_TUNING_RATE, LAMB_RATE, SCRATCH_RATE
 
@@ -87,11 +88,7 @@ class PretrainingArguments(TrainingArguments):
 
     @property
     def task_class(self) -> type[Pretraining]:
-        from utils.tasks.denoising import Denoising
-        from utils.tasks.mlm import Mlm
-        from utils.tasks.mlm_nsp import MlmNsp
-
-        return next(task for task in (Denoising, Mlm, MlmNsp) if task.name == self.task)
+        return find_task(self.task)
 
     def make_task(self) -> Pretraining:
         from utils.corpora.text_shards import is_text, shards_of_text
@@ -102,7 +99,7 @@ class PretrainingArguments(TrainingArguments):
         data_dir, options = self.shards.data_dir, self.task_options
         if is_text(data_dir):
             with naming(f"--task {self.task}"):  # before shards are made, which take a while
-                config = self.model.config(self.task_class.config_classes)
+                config = self.model.config(self.task_class.config_classes())
             most = min(MOST_OF_TEXT, config.max_position_embeddings)
             options = replace(options, max_source_length=options.max_source_length or most)
             check_lengths(config, max_source_length=options.max_source_length)
@@ -111,7 +108,7 @@ class PretrainingArguments(TrainingArguments):
                     f"--data_dir {data_dir}: {MANIFEST} is missing, which shards have; to read it as text, give "
                     "--model_name_or_path or --tokenizer"
                 )
-            read = self.task_class.model_class.tokenizer_class.from_pretrained
+            read = self.task_class.model_classes[0].tokenizer_class.from_pretrained
             tokenizer = own_vocabulary(weights or options.tokenizer, options.tokenizer, read)
             data_dir = shards_of_text(self.shards, tokenizer, self.task, options.max_source_length)
         elif given := [name for name in ("val_ratio", "text_field", "cache_dir") if getattr(self.shards, name)]:

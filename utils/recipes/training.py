@@ -6,9 +6,9 @@ import gc
 import logging
 import os
 import warnings
-from collections.abc import Mapping
-from contextlib import nullcontext
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -37,18 +37,31 @@ from utils.data.order import ORDER
 from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun
-from utils.recipes.data import as_trained, read_to_score, read_to_train, with_table_prepared
+from utils.recipes.data import read_to_score, read_to_train
 from utils.recipes.evaluation import card_options, evaluate
-from utils.recipes.finetuning_arguments import FinetuneArguments
-from utils.recipes.training_arguments import TrainingArguments
-from utils.tasks.task import Task, TrainedTask
+from utils.recipes.training_arguments import ResolvedRun, TrainingArguments
+from utils.training import trainer
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData
 from utils.training.options import Plan
 from utils.training.precision import precision_name
-from utils.training.trainer import check_plan, train
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RawSplits:
+    """The splits of a run, as its task read them.
+
+    Attributes:
+        training: train and val; empty where nothing is trained.
+        learned: what the task learned of them.
+        scored: the name of the split that is scored, and its examples; None where none is.
+    """
+
+    training: Mapping[str, Any]
+    learned: Any
+    scored: tuple[str, Any] | None
 
 
 def run(args: TrainingArguments) -> None:
@@ -58,99 +71,92 @@ def run(args: TrainingArguments) -> None:
         InputError: anything wrong with options, files or the machine, found before training starts.
         RunError: the run cannot go on.
     """
-    output_dir = Path(args.run.output_dir)
+    check_machine(args)
+    start_log(keep=True)
+    plan = args.resolved()
+    splits = read(plan)
+    with run_folder(plan.args) as earlier_log:
+        set_up(plan.args)
+        if plan.args.do_train:
+            train(plan, splits, earlier_log)
+        if plan.args.do_predict:
+            score(plan, *splits.scored)
+        elif is_first():
+            write_report(Path(plan.args.run.output_dir))
+
+
+def check_machine(args: TrainingArguments) -> None:
+    """Raise InputError where the machine lacks what a run needs, or its folder holds another run."""
     check_gpus(args.hardware.gpus)
     check_wandb(args.run.wandb_project)
     if args.model.computing.compile:
         check_compiler(args.hardware.gpus)
     if args.do_train and is_first():
-        check_free(output_dir, args.resumed, args.run.overwrite_output_dir)
-    start_log(keep=True)
-    task = args.make_task()
-    if not (args.do_train or args.model.weights.is_scratch):
-        task = as_trained(task, args.model.weights.model_name_or_path)
-    task = task.fitted(task.config(args.model))
-    args = replace(args, task_options=task.options, training=task.training)  # whose defaults the config has filled in
-    if isinstance(args, FinetuneArguments):
-        args = replace(args, places=replace(args.places, data_dir=task.place.data_dir))
-    data_dir = task.place.data_dir
-    task = with_table_prepared(task)
-    # All examples are looked at first: better refused now than after a download, or after hours of training.
-    examples = read_to_train(task, data_dir) if args.do_train else {}
-    learned = task.learn(examples["train"]) if args.do_train else None
+        check_free(Path(args.run.output_dir), args.resumed, args.run.overwrite_output_dir)
+
+
+def read(plan: ResolvedRun) -> RawSplits:
+    """Look at all examples of a run: better refused now than after a download, or after hours of training."""
+    args, task = plan.args, plan.task
+    training = read_to_train(task, plan.data_dir) if args.do_train else {}
+    learned = task.learn(training["train"]) if args.do_train else None
     if args.do_train:
         args.check_metric(task.metrics_for(learned))
-    to_score, scored = None, ""
-    if isinstance(args, FinetuneArguments) and args.do_predict:
-        scored, to_score = read_to_score(task, args.scoring.type_path)
-        check_output("json_summary", args.scoring.json_summary, data_dir, args.model.weights.model_name_or_path)
+    scored = read_to_score(task, args.scoring.type_path) if args.do_predict else None
+    if args.do_predict:
+        check_output("json_summary", args.scoring.json_summary, plan.data_dir, args.model.weights.model_name_or_path)
     if args.do_train:
-        to_check = examples if to_score is None else {**examples, scored: to_score}
-        task.check(to_check, learned)
-    writable_folder("--output_dir", output_dir, log=LOG)
-    alone = held(output_dir / LOCK, f"--output_dir {output_dir}: another run is at work there")
+        task.check({**training, **dict([scored] if scored else [])}, learned)
+    return RawSplits(training, learned, scored)
+
+
+@contextmanager
+def run_folder(args: TrainingArguments) -> Iterator[int]:
+    """The folder of a run, which it alone uses and logs to; gives the bytes of the log that an earlier run wrote."""
+    folder = Path(args.run.output_dir)
+    log = writable_folder("--output_dir", folder, log=LOG) / LOG
+    alone = held(folder / LOCK, f"--output_dir {folder}: another run is at work there")
     with alone if is_first() else nullcontext():
         try:
-            train_and_score(args, task, examples, learned, scored, to_score)
+            earlier_log = log.stat().st_size if log.exists() else 0
+            start_log(file=log)
+            logger.info("writing to %s", folder)
+            yield earlier_log
         except FileNotFoundError as error:
-            if output_dir.exists():
+            if folder.exists():
                 raise
-            raise RunError(f"--output_dir {output_dir}: it was removed during the run") from error
+            raise RunError(f"--output_dir {folder}: it was removed during the run") from error
+        except RunError as error:  # the terminal gets it from the command
+            if is_first() and folder.exists():
+                with log.open("a", encoding="utf-8") as file:
+                    file.write(f"{error}\n")
+            raise
 
 
-def train_and_score(
-    args: TrainingArguments, task: TrainedTask, examples: Mapping[str, Any], learned: Any, scored: str, to_score: Any
-) -> None:
-    """Train, if that is asked for, and score the examples of a split, if there are any; write log and report.
-
-    Args:
-        examples: those of `train_on`.
-        learned: what the task learned of the training examples.
-        scored: the split of `to_score`, which is None where nothing is scored.
-    """
-    output_dir, log = Path(args.run.output_dir), Path(args.run.output_dir) / LOG
-    earlier_log = log.stat().st_size if log.exists() else 0
-    start_log(file=log)
+def set_up(args: TrainingArguments) -> None:
+    """Set up the libraries: their messages, the precision of products, the seeds."""
     quieten_lightning()
-    logger.info("writing to %s", output_dir)
     if not torch.cuda.is_available():
         logger.info("no CUDA device here: running on the CPU in %s", precision_name(args.hardware))
     if args.hardware.tf32:
         torch.set_float32_matmul_precision("high")
     pl.seed_everything(args.run.seed, verbose=False)
-    if args.do_train:
-        try:
-            train_on(args, task, examples, learned, earlier_log)
-        except RunError as error:  # the terminal gets it from the command
-            if is_first():
-                with log.open("a", encoding="utf-8") as file:
-                    file.write(f"{error}\n")
-            raise
-    if to_score is not None:
-        gc.collect()  # what training leaves: models, trainers and optimizers name each other
-        torch.cuda.empty_cache()
-        predict(args, task, scored, to_score)
-    elif is_first():
-        write_report(output_dir)
 
 
-def train_on(
-    args: TrainingArguments, task: TrainedTask, examples: Mapping[str, Any], learned: Any, earlier_log: int
-) -> None:
-    """Train on what the task read of the splits train and val, from the beginning or from a checkpoint.
+def train(plan: ResolvedRun, splits: RawSplits, earlier_log: int) -> None:
+    """Train on the splits train and val, from the beginning or from a checkpoint.
 
     Args:
-        learned: what the task's `learn` gave.
         earlier_log: bytes of the log that an earlier run wrote.
     """
-    output_dir = Path(args.run.output_dir)
+    args, task, output_dir = plan.args, plan.task, Path(plan.args.run.output_dir)
     checkpoint = find_checkpoint(args.resumed, output_dir)
-    loaded = task.initial_model(args.model, learned, checkpoint)
+    loaded = task.initial_model(args.model, splits.learned, checkpoint)
     backend = CudaBackend if args.hardware.gpus else CpuBackend
     loaded.model.compute_with(backend(leaves_out_padding=True))  # no task's loss reads padding
     data = TrainingData(
-        task.encode(examples["train"], "train", loaded),
-        task.encode(examples["val"], "val", loaded),
+        task.encode(splits.training["train"], "train", loaded),
+        task.encode(splits.training["val"], "val", loaded),
         partial(task.collate, tokenizer=loaded.tokenizer),
         args.batches,
         args.optimisation.max_steps,
@@ -159,8 +165,8 @@ def train_on(
         args.lengths,
         args.epochs.max_epochs,
     )
-    metric = args.run.val_metric or task.default_metric(learned)
-    plan = Plan(
+    metric = args.run.val_metric or task.default_metric(splits.learned)
+    session = Plan(
         args.run,
         args.hardware,
         args.optimisation,
@@ -178,19 +184,21 @@ def train_on(
         defaults={field.name: field.default for field, _ in all_options(args)},
         checkpoint=checkpoint,
     )
-    check_plan(plan, loaded.model, data)
+    trainer.check_plan(session, loaded.model, data)
     if is_first():
         if args.run.overwrite_output_dir:
             remove_run(output_dir, earlier_log)
         write_records(args, output_dir)
-    train(plan, task, loaded, data)
+    trainer.train(session, task, loaded, data)
     if is_first():
         write_card(output_dir, output_dir / EXPORT, card_options)
 
 
-def predict(args: FinetuneArguments, task: Task, split: str, raw: Any) -> None:
+def score(plan: ResolvedRun, split: str, raw: Any) -> None:
     """Predict and score a split, with the best checkpoint of this run or with the model that is named."""
-    output_dir = Path(args.run.output_dir)
+    gc.collect()  # what training leaves: models, trainers and optimizers name each other
+    torch.cuda.empty_cache()
+    args, task, output_dir = plan.args, plan.task, Path(plan.args.run.output_dir)
     if args.do_train:
         model_name = str(output_dir / EXPORT)
         loaded = task.trained_model(model_name)

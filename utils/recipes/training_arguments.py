@@ -19,9 +19,26 @@ from utils.models.options import ModelOptions, NewModelOptions
 from utils.training.options import EpochOptions, HardwareOptions, OptimisationOptions, RunOptions
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from utils.tasks.task import TrainedTask
 
 STAMP = "BART_RUN_STAMP"  # environment variable by which the processes of a run agree on its folder
+
+
+@dataclass(frozen=True)
+class ResolvedRun:
+    """A run whose options are all known.
+
+    Attributes:
+        args: the options; defaults that depend on the data and the model's config are filled in.
+        task: reads the examples of the run.
+        data_dir: as users name the data, which may be others than those of the task's place, made of them.
+    """
+
+    args: TrainingArguments
+    task: TrainedTask
+    data_dir: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +49,7 @@ class TrainingArguments(ABC):
         model: the model that training starts from.
         task_options, training: an `Options` and a `TrainingOptions` of the task.
         task: the name, or the file, of what is trained.
-        do_train: true if the run trains.
+        do_train, do_predict: true if the run trains; true if it scores a split.
         lengths, epochs: the choice of the examples that share a batch by their lengths, and the length of the run.
     """
 
@@ -44,7 +61,7 @@ class TrainingArguments(ABC):
     task_options: Any
     training: Any
     # Fields of those that have such options; an annotation would place them here on the command line.
-    do_train = True
+    do_train, do_predict = True, False
     lengths, epochs = LengthBatchOptions(), EpochOptions()
 
     def _complete(self, rate: float, start: str) -> None:
@@ -80,6 +97,23 @@ class TrainingArguments(ABC):
         Raises:
             InputError: options that it cannot obey, or that name files which are not there.
         """
+
+    def resolved(self) -> ResolvedRun:
+        """The run that these options ask for.
+
+        Raises:
+            InputError: the config, the data or the options do not fit together.
+        """
+        from utils.recipes.data import with_table_prepared  # here, because --help needs no torch
+
+        made = self.make_task()
+        task = made.fitted(made.config(self.model))
+        args = self._with_data(task.place.data_dir, task_options=task.options, training=task.training)
+        return ResolvedRun(args, with_table_prepared(task), task.place.data_dir)
+
+    def _with_data(self, data_dir: str, **parts: Any) -> Self:
+        """These options with other parts, of data that the task names where the options do not."""
+        return replace(self, **parts)
 
     def check_metric(self, metrics: Iterable[str]) -> None:
         """Raise InputError where --val_metric is none of a task's metrics."""

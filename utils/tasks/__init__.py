@@ -7,33 +7,16 @@ import sys
 from importlib import import_module
 from inspect import isabstract
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import yaml
 
 from bart.errors import InputError
 from bart.files import read_json
 from bart.hub import EXPORT, resolve
-from utils.tasks.options import OPTIONS
+from utils.tasks.options import OPTIONS, PRETRAINING
 
-if TYPE_CHECKING:
-    from utils.tasks.task import Task
-
-# Each task with what the Hub calls its like.
-PIPELINES = {
-    "summarization": "summarization",
-    "translation": "translation",
-    "classification": "text-classification",
-    "tagging": "token-classification",
-    "question_answering": "question-answering",
-}
-TASKS = tuple(PIPELINES)
-ARCHITECTURES = {
-    "ForConditionalGeneration": "summarization",
-    "ForSequenceClassification": "classification",
-    "ForTokenClassification": "tagging",
-    "ForQuestionAnswering": "question_answering",
-}
+TASKS = tuple(OPTIONS)
 # BERT before it is fine-tuned. A bare BartModel is BART as it was published, which begins any task.
 UNTUNED = ("BertModel", "BertForMaskedLM", "BertForPreTraining")
 VECTORS = "for vectors of texts, use sentence-transformers (docs/tasks.md)"
@@ -54,16 +37,16 @@ def task_of(model: str, given: str | None = None) -> str:
     places = [folder] if folder.is_dir() else [folder.parent, folder.parent / EXPORT]
     config = next((read_json(place / "config.json") for place in places if (place / "config.json").is_file()), {})
     named = str(config.get("architectures")).strip("[]'")
-    own = next((task for architecture, task in ARCHITECTURES.items() if architecture in named), None)
-    allowed = TASKS[:2] if own in TASKS[:2] else (own,)
+    heads = {task: find_task(task).model_classes[0].__name__.removeprefix("Bart") for task in TASKS}
+    allowed = [task for task, head in heads.items() if head in named]
     if named in UNTUNED and given in (None, *TASKS):
         raise InputError(f"{model} is a {named}, which is not fine-tuned; fine-tune it by finetune.py; {VECTORS}")
-    if own is not None and given in {*TASKS} - {*allowed}:
+    if allowed and given in {*TASKS} - {*allowed}:
         raise InputError(f"--task is {given}; {model} is a {named}; allowed: {', '.join(allowed)}")
     record = folder.parent / "arguments.yaml"  # of a run that has no export yet
     options = {} if config or not record.is_file() else yaml.safe_load(record.read_text(encoding="utf-8"))
-    own = own or (options.get("task") if options.get("task") in TASKS else TASKS[0])
-    return given or ("translation" if config.get("source_encoder_layers") else own)
+    own = next(iter(allowed), options.get("task"))
+    return given or ("translation" if config.get("source_encoder_layers") else own if own in TASKS else TASKS[0])
 
 
 def options_of(name: str) -> tuple[type, type, type]:
@@ -78,15 +61,23 @@ def options_of(name: str) -> tuple[type, type, type]:
     return task.Options, task.TrainingOptions, task.EvalOptions
 
 
-def find_task(name: str) -> type[Task]:
-    """The task of a name, which is one of TASKS, or the path of a Python file that defines one.
+def find_task(name: str, predicts_rows: bool = False) -> type[Any]:
+    """The task of a name, which is one of TASKS or PRETRAINING, or the path of a Python file that defines one.
+
+    One of PRETRAINING is a `TrainedTask`, one of TASKS a `Task`, and one of a file at least a `ScoredTask`.
+
+    Args:
+        predicts_rows: true to refuse a task that is no `Task`.
 
     Raises:
         InputError: there is no such task or file, or the file does not define exactly one.
     """
-    from utils.tasks.task import Task
+    from utils.tasks.task import ScoredTask, Task, TrainedTask
 
-    if name in TASKS:
+    kind: type = ScoredTask
+    if name in PRETRAINING:
+        module, kind = import_module(f"utils.tasks.{name}"), TrainedTask
+    elif name in TASKS:
         module = import_module(f"utils.tasks.{name}")
     elif not name.endswith(".py"):
         allowed = f"{', '.join(TASKS)}, or the path of a Python file with a task"
@@ -101,9 +92,11 @@ def find_task(name: str) -> type[Task]:
     tasks = [
         value
         for value in vars(module).values()
-        if isinstance(value, type) and issubclass(value, Task) and value.__module__ == module.__name__
+        if isinstance(value, type) and issubclass(value, kind) and value.__module__ == module.__name__
         and not isabstract(value)
     ]  # fmt: skip
     if len(tasks) != 1:
         raise InputError(f"--task is {name!r}, which defines {len(tasks)} tasks; allowed: a file that defines one")
+    if predicts_rows and not issubclass(tasks[0], Task):
+        raise InputError(f"--task is {name!r}, which predicts no rows; allowed: run_eval.py with a data directory")
     return tasks[0]

@@ -24,10 +24,21 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForSequenceClassification
 from utils.data.batches import Inputs
-from utils.data.columns import Record, column_of, names_in, read_records, text_in, without_blank
+from utils.data.columns import (
+    LABELS,
+    PAIRS,
+    TEXTS,
+    Record,
+    column_of,
+    names_in,
+    text_in,
+    value_in,
+    without_blank,
+)
 from utils.data.options import PlaceOptions
-from utils.data.places import LABELS, PAIRS, TEXTS, is_streamed, value_in
+from utils.data.places import is_published
 from utils.data.splits import check_split
+from utils.data.tables import read_records
 from utils.data.tokenized import encode_cut, warn_of_cut, warn_of_unknown
 from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
 from utils.metrics.classification import (
@@ -84,6 +95,8 @@ class Classification(HeadTask):
     """Texts, or pairs of them, to classes, sets of labels or numbers."""
 
     Options, TrainingOptions, EvalOptions = OPTIONS["classification"]
+    pipeline, target, endpoint = "text-classification", "label", "/classify"
+    fields: ClassVar = {"text": str, "pair": str | None}
     model_classes = (BartForSequenceClassification, BertForSequenceClassification)
     kept = ("max_source_length", "label_field", "drop_label")
     separator = JOINT
@@ -134,7 +147,7 @@ class Classification(HeadTask):
     def read(self, split: str, for_scoring: bool = False) -> LabelledTexts:
         options, data_dir = self.options, self.place.data_dir
         place, choice = self.place.chosen(split)
-        if options.task_name == "mnli" and split != "train" and is_streamed(data_dir):
+        if options.task_name == "mnli" and split != "train" and is_published(data_dir):
             kind = "mismatched" if options.mismatched else "matched"
             place = f"{'validation' if split == 'val' else split}_{kind}"
         records = read_records(data_dir, place, lambda columns: self.columns_in(columns)[0], choice)
@@ -145,7 +158,7 @@ class Classification(HeadTask):
         records = without_blank(records, lambda record: self.given([record], columns), choice.tables.skip_blank)
         # Nobody but gluebenchmark.com knows the labels of its test sets.
         is_secret = self.glue is not None and split == "test"
-        if not self.is_labelled or (is_secret and is_streamed(data_dir)):
+        if not self.is_labelled or (is_secret and is_published(data_dir)):
             return self.given(records, columns)
         label, trained = options.label_field, [*filter(None, [self.trained.get("label_field")])]
         if label is not None or not is_secret or {*trained, *LABELS} & {*names}:

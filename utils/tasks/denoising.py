@@ -24,7 +24,7 @@ class Denoising(Pretraining[BartForConditionalGeneration]):
 
     Options, TrainingOptions = PRETRAINING[DENOISING]
     name = DENOISING
-    model_class = BartForConditionalGeneration
+    model_classes = (BartForConditionalGeneration,)
 
     def make_noise(self, seed: int) -> Corruption:
         return Corruption(self.training, self.tokenizer, seed)

@@ -20,13 +20,11 @@ import torch
 from torch import Tensor
 
 from bart.configuration.configuration import MULTI_LABEL, REGRESSION, ModelConfig
-from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.files import PathName, read_json
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from bert.configuration.configuration_bert import BertConfig
 from utils.app.cli import all_settings
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Inputs, pad_ids
@@ -118,8 +116,6 @@ class HeadTask(Task[PretrainedModel]):
 
     TrainingOptions = HeadTrainingOptions
     EvalOptions = HeadEvalOptions
-    config_classes = (BartConfig, BertConfig)
-    model_classes: ClassVar[tuple[type[PretrainedModel], ...]]  # for each of config_classes
     kept: ClassVar[tuple[str, ...]] = ("max_source_length",)  # options that the model's config keeps as fields
     trained: Mapping[str, Any] = MappingProxyType({})  # the fields that a trained model's config keeps
 
@@ -167,7 +163,6 @@ class HeadTask(Task[PretrainedModel]):
         return loaded
 
     def read_length(self, loaded: LoadedModel) -> int:
-        """Tokens that the model reads at once."""
         return self.options.max_source_length or min(MOST_READ, loaded.model.config.max_position_embeddings)
 
     # ---- Data

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from bart.modeling.loss import IGNORE_INDEX
-from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForMaskedLM, BertForPreTraining
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.data.batches import Inputs
@@ -23,8 +22,8 @@ class Mlm(Pretraining[BertForMaskedLM | BertForPreTraining]):
 
     Options, TrainingOptions = PRETRAINING[MLM]
     name = MLM
-    model_class = BertForMaskedLM
-    config_classes = (BertConfig,)
+    model_classes = (BertForMaskedLM,)
+    pipeline = "fill-mask"
     default_config = "configs/bert_base.json"
     inputs: ClassVar[tuple[str, ...]] = ("input_ids", "attention_mask", "labels", "masked_positions")  # of the model
 

@@ -22,7 +22,7 @@ class MlmNsp(Mlm):
     """Pairs of segments with masks to the masked tokens, and to the answer if the second segment follows the first."""
 
     name = MLM_NSP
-    model_class = BertForPreTraining
+    model_classes = (BertForPreTraining,)
     means = 2
     metrics: ClassVar[Mapping[str, str]] = {"accuracy": "max", "next_sentence_accuracy": "max"}
     inputs = (*Mlm.inputs, "token_type_ids")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from bart.configuration.configuration import PROBLEMS
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option, part
+from utils.data.columns import LABELS, PAIRS, TAGS, TEXTS, WORDS
 from utils.data.options import CorruptionOptions, MaskingOptions
-from utils.data.places import LABELS, PAIRS, TAGS, TEXTS, WORDS
 from utils.data.shard_format import DENOISING, MLM, MLM_NSP
 from utils.metrics.options import BleuOptions, RougeOptions
 from utils.models.generation_options import GENERATE, GenerationOptions
@@ -25,6 +25,7 @@ MOST_READ = 512  # tokens of a text that are read by default, where the model ha
 # Tokens that fine-tuning cuts sources and targets to by default, as in the published recipe for CNN-DM.
 SOURCE_LENGTH, TARGET_LENGTH = 1024, 142
 QUESTION_LENGTH = 64  # tokens
+TOKEN = "target token"  # what the loss of tasks is the mean over that generate text
 MOST_OF_TEXT = 128  # tokens of an example of text by default
 TASK_NAME_HELP = f"a task of GLUE ({', '.join(GLUE)}): its columns, labels and, without --data_dir, its set on the Hub"
 
@@ -257,10 +258,9 @@ class TaggingOptions(LabelOptions):
     tags_field: str | None = option(None, help=f"column of their tags; by default {', '.join(TAGS)}")
     words_column: str | None = option(
         None,
-        help="column of a CoNLL file's words, by its number from 1, or its name in a header; by default the first one "
-        "that holds neither tags nor numbers",
+        help="column of a CoNLL file's words, by its number from 1, or its name in a header; by default the first one",
     )
-    tags_column: str | None = option(None, help="column of their tags; by default the last one, or one in a scheme")
+    tags_column: str | None = option(None, help="column of their tags; by default the last one")
 
 
 @dataclass(frozen=True)

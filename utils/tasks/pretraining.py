@@ -14,7 +14,6 @@ from torch import Tensor
 
 from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
-from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.data.batches import Inputs
 from utils.data.noise import Noise
@@ -47,7 +46,6 @@ class Pretraining(TrainedTask[Model]):
     Options = PretrainingOptions
     metrics: ClassVar[Mapping[str, str]] = {"accuracy": "max", "perplexity": "min"}
     name: ClassVar[str]  # of the task, in the manifest of its shards
-    model_class: ClassVar[type[PretrainedModel]]
 
     def __init__(
         self, place: Place, options: Any = None, training: Any = None, weights: str | None = None, seed: int = 0
@@ -62,7 +60,7 @@ class Pretraining(TrainedTask[Model]):
         length = self.options.max_source_length or self.manifest.sequence_length
         self.options = replace(self.options, max_source_length=length)
         vocabulary = self.options.tokenizer or self.manifest.directory / TOKENIZER
-        self.tokenizer = self.model_class.tokenizer_class.from_pretrained(vocabulary)
+        self.tokenizer = self.model_classes[0].tokenizer_class.from_pretrained(vocabulary)
         self.manifest.check(self.tokenizer, length)
         self.noise = self.make_noise(seed)
 
@@ -100,8 +98,8 @@ class Pretraining(TrainedTask[Model]):
     ) -> LoadedModel[Model]:
         config, keeps = self.config(model), model.config_path is None
         if checkpoint is None:
-            return pretraining_model(config, model, self.model_class, self.tokenizer, self.weights)
-        loaded = resumed_model(checkpoint, config, [self.model_class], model.computing, AdaptationOptions(), keeps)
+            return pretraining_model(config, model, *self.model_classes, self.tokenizer, self.weights)
+        loaded = resumed_model(checkpoint, config, self.model_classes, model.computing, AdaptationOptions(), keeps)
         fit_vocabulary(loaded.model, self.tokenizer)
         return loaded
 

@@ -65,6 +65,8 @@ class QuestionAnswering(HeadTask):
     """Questions to the parts of their contexts that answer them."""
 
     Options, TrainingOptions, EvalOptions = OPTIONS["question_answering"]
+    pipeline, target, endpoint = "question-answering", "window", "/answer"
+    fields: ClassVar = dict.fromkeys(COLUMNS, str)
     model_classes = (BartForQuestionAnswering, BertForQuestionAnswering)
     kept = ("max_source_length", NEGATIVE, QUERY)
     metrics: ClassVar[Mapping[str, str]] = {"f1": "max", "exact_match": "max"}

@@ -24,6 +24,7 @@ class Summarization(TextToText):
     """Documents to summaries. Validation reports ROUGE of the package rouge-score."""
 
     Options, TrainingOptions, EvalOptions = OPTIONS["summarization"]
+    pipeline = "summarization"
     metrics: ClassVar[Mapping[str, str]] = {"rouge1": "max", "rouge2": "max", "rougeLsum": "max"}
 
     def check_options(self) -> None:

@@ -27,10 +27,12 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForTokenClassification
 from utils.data.batches import Inputs, pad
-from utils.data.columns import Record, column_of, read_records
+from utils.data.columns import TAGS, WORDS, Record, column_of, value_in
+from utils.data.conll import Sentence, read_conll
 from utils.data.options import Place
-from utils.data.places import CONLL, TABLES, TAGS, WORDS, suffix_of, table_in, value_in
+from utils.data.places import CONLL, TABLES, suffix_of, table_in
 from utils.data.splits import WHOLE, Choice, check_split, of_split
+from utils.data.tables import read_records
 from utils.data.tokenized import warn_of, warn_of_cut, warn_of_unknown
 from utils.metrics.by_class import confusion_of_classes, surest_errors
 from utils.metrics.entities import (
@@ -48,7 +50,6 @@ from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, HeadTask, Labels, logits_of
 from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
-from utils.text.conll import Sentence, read_conll
 from utils.text.lines import BlankText, list_in
 from utils.text.scripts import WORD_CHARACTERS
 from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
@@ -79,6 +80,8 @@ class Tagging(HeadTask):
     """Words to tags. Where tags are in a scheme such as BIO, metrics count whole entities as seqeval does."""
 
     Options, TrainingOptions, EvalOptions = OPTIONS["tagging"]
+    pipeline, target, endpoint = "token-classification", "word", "/tag"
+    fields: ClassVar = {"words": list[str] | None, "text": str | None}
     model_classes = (BartForTokenClassification, BertForTokenClassification)
     suffixes: ClassVar = frozenset(CONLL) - {".txt"}  # which holds lines of text, unless a directory says otherwise
     metrics: ClassVar[Mapping[str, str]] = dict.fromkeys((*ENTITY_METRICS, *PLAIN_METRICS), "max")
@@ -198,9 +201,6 @@ class Tagging(HeadTask):
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
         given, known = self.options.words_field, (*WORDS, "text")
         return (column_of("words_field", given, known, columns, self.place.data_dir, self.columns[:1]),)
-
-    def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
-        return "words", "text"
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> list[Sentence]:
         sentences = []

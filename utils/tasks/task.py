@@ -14,21 +14,20 @@ import numpy as np
 from torch import Tensor, nn
 
 from bart.configuration.configuration import ModelConfig
-from bart.configuration.configuration_bart import BartConfig
-from bart.errors import InputError
 from bart.files import PathName
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Examples, Inputs
-from utils.data.columns import Record, records_of
+from utils.data.columns import Record
 from utils.data.options import Place
+from utils.data.rows import rows_of, whole
 from utils.data.splits import WHOLE
 from utils.data.streaming import StreamedExamples
 from utils.models.loading import LoadedModel
 from utils.models.options import DEFAULT_CONFIG, ModelOptions
-from utils.tasks.options import NoOptions
+from utils.tasks.options import TOKEN, NoOptions
 
 if TYPE_CHECKING:
     from typing import Self
@@ -42,7 +41,7 @@ class Prediction:
     """The prediction of a model for an example.
 
     Attributes:
-        values: JSON values. `ScoredTask.score` and `row` read them, and a run that was broken off keeps them.
+        values: JSON values. `score` and `row` read them, and a run that was broken off keeps them.
         loss, targets: sum of the loss over the example's targets, and their number; 0 where nothing is known but what
             to predict from.
         tokens: generated for it.
@@ -57,7 +56,7 @@ class Prediction:
 
 
 class TrainedTask(ABC, Generic[Model]):
-    """The part of a task that training needs.
+    """The part of a task that training needs, and its report and card.
 
     A task owns its options, the reading and encoding of its examples, its loss and its metrics. It knows nothing of
     optimizers, precisions, processes and checkpoints: the training loop divides the loss by the number of targets, over
@@ -74,26 +73,33 @@ class TrainedTask(ABC, Generic[Model]):
     Attributes:
         Options: dataclass of the options of the task in all programs; fields by `utils.app.cli.option`.
         TrainingOptions: the same for those that finetune.py adds.
-        streams: true if it can read a training set while it trains on it.
         means: the number of means that the loss is the sum of; `count` and `loss` give (means,) if there are several.
         metrics: all metrics that `metrics_of` may give, each with "max" or "min", the direction in which it gets
             better. "loss" is a metric of every task.
-        config_classes: the configs of models that the task has a class for.
+        model_classes: of the networks that it trains, one for each architecture.
         default_config: the config of a model from random weights.
+        target: what the loss is the mean over.
+        pipeline: what the Hub calls its like.
     """
 
     Options: ClassVar[type] = NoOptions
     TrainingOptions: ClassVar[type] = NoOptions
-    streams: ClassVar[bool] = False
     means: ClassVar[int] = 1
     metrics: ClassVar[Mapping[str, str]] = {}
-    config_classes: ClassVar[tuple[type[ModelConfig], ...]] = (BartConfig,)
+    model_classes: ClassVar[tuple[type[PretrainedModel], ...]]
     default_config: ClassVar[str] = DEFAULT_CONFIG
+    target: ClassVar[str] = TOKEN
+    pipeline: ClassVar[str] = "text2text-generation"
 
     def __init__(self, place: Place, options: Any = None, training: Any = None) -> None:
         self.place = place
         self.options = self.Options() if options is None else options
         self.training = self.TrainingOptions() if training is None else training
+
+    @classmethod
+    def config_classes(cls) -> list[type[ModelConfig]]:
+        """The configs of `model_classes`."""
+        return [each.config_class for each in cls.model_classes]
 
     # ---- Metrics
 
@@ -175,7 +181,7 @@ class TrainedTask(ABC, Generic[Model]):
         Raises:
             InputError: there is none, or an option does not fit it.
         """
-        return model.config(self.config_classes)
+        return model.config(self.config_classes())
 
     def fitted(self, config: ModelConfig) -> Self:
         """This task, with the options whose default depends on the config filled in.
@@ -234,8 +240,8 @@ class TrainedTask(ABC, Generic[Model]):
         """The loss and the metrics of a split, from the sum of what `validate` gave for its batches."""
 
 
-class Task(TrainedTask[Model]):
-    """A task that can be scored, with what predicting and scoring need on top of training.
+class ScoredTask(TrainedTask[Model]):
+    """A task that can be scored, with what predicting and scoring a split need on top of training.
 
     Args:
         evaluation: an `EvalOptions`; None for the defaults.
@@ -246,16 +252,12 @@ class Task(TrainedTask[Model]):
         prediction_name: the name of a prediction's text in `row`.
         columns: those of the texts, and then of targets or tags, in training's tables, where a model tells them.
         file_columns: options that named columns of training's other files, and their values, where it tells them.
-        suffixes: of other files than tables that the task reads.
-        separator: stands between the parts of a prediction that is a list, where it is printed.
     """
 
     EvalOptions: ClassVar[type]
     prediction_name: ClassVar[str] = "prediction"
     columns: Sequence[str] = ()
     file_columns: Mapping[str, str] = MappingProxyType({})
-    suffixes: ClassVar[Collection[str]] = ()
-    separator: ClassVar[str] = " "
 
     def __init__(self, place: Place, options: Any = None, training: Any = None, evaluation: Any = None) -> None:
         super().__init__(place, options, training)
@@ -285,37 +287,6 @@ class Task(TrainedTask[Model]):
         """This task, reading the columns that training read, as far as the model's config names them."""
         columns = config.extra.get("columns", ())
         return self.with_parts(**{"file_columns" if isinstance(columns, Mapping) else "columns": columns})
-
-    def records(self, file: Path) -> Iterable[Record]:
-        """The rows of a table, or of another file that the task reads, one after the other."""
-        return records_of(file, self.place.tables)
-
-    def columns_in(self, columns: Collection[str]) -> Sequence[str]:
-        """Choose the columns of a table that are read to predict, from all that it has.
-
-        Raises:
-            InputError: there is no such column.
-        """
-        raise InputError(
-            f"{type(self).__name__} cannot predict rows of a table; allowed: run_eval.py with a data directory"
-        )
-
-    def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
-        """The fields of what users and clients type that are read, where all of it has the fields `columns`."""
-        return ("text",)
-
-    def given(self, records: Sequence[Record], columns: Sequence[str]) -> Any:
-        """Take examples that are only to be predicted, in place of what `read` gives.
-
-        Args:
-            columns: what `columns_in` or `typed_columns` gave.
-
-        Raises:
-            InputError: one is nothing that the task can read.
-        """
-        raise InputError(
-            f"{type(self).__name__} cannot predict what is typed; allowed: run_eval.py with a data directory"
-        )
 
     def match(self, raw: Any, split: str, loaded: LoadedModel[Model]) -> None:
         """Compare what `read` gave to be scored with what the model knows, whose labels may get the names in it.
@@ -352,6 +323,62 @@ class Task(TrainedTask[Model]):
     def row(self, raw: Any, examples: Examples, number: int, prediction: Prediction) -> dict[str, Any]:
         """The row of an example in `<split>_articles.jsonl`, apart from its metrics."""
 
+    def files(self, raw: Any, predictions: Sequence[Prediction], split: str) -> dict[str, str]:
+        """Further files of a split's predictions by name, such as a benchmark takes."""
+        return {}
+
+    @abstractmethod
+    def settings(self, loaded: LoadedModel[Model]) -> dict[str, Any]:
+        """All settings on which predictions depend, as JSON; they are stored with the scores."""
+
+
+class Task(ScoredTask[Model]):
+    """A task that also predicts rows of tables, lines and what clients send to the service.
+
+    Attributes:
+        suffixes: of other files than tables that the task reads.
+        separator: stands between the parts of a prediction that is a list, where it is printed.
+        endpoint: the path of the service.
+        fields: what a line of JSON and a request may have, with its type: a text, or a list of them. Where all may be
+            missing, exactly one is given.
+    """
+
+    suffixes: ClassVar[Collection[str]] = ()
+    separator: ClassVar[str] = " "
+    endpoint: ClassVar[str] = "/predict"
+    fields: ClassVar[Mapping[str, Any]] = {"text": str}
+
+    def records(self, file: Path) -> Iterable[Record]:
+        """The rows of a table, or of another file that the task reads, one after the other."""
+        return whole(rows_of(file, self.place.tables))
+
+    @abstractmethod
+    def columns_in(self, columns: Collection[str]) -> Sequence[str]:
+        """Choose the columns of a table that are read to predict, from all that it has.
+
+        Raises:
+            InputError: there is no such column.
+        """
+
+    def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
+        """The fields of what users and clients type that are read, where all of it has the fields `columns`."""
+        return tuple(self.fields)
+
+    @abstractmethod
+    def given(self, records: Sequence[Record], columns: Sequence[str]) -> Any:
+        """Take examples that are only to be predicted, in place of what `read` gives.
+
+        Args:
+            columns: what `columns_in` or `typed_columns` gave.
+
+        Raises:
+            InputError: one is nothing that the task can read.
+        """
+
+    @abstractmethod
+    def read_length(self, loaded: LoadedModel[Model]) -> int:
+        """Tokens that the model reads of a text at once."""
+
     def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
         """The columns that a prediction adds to a table: `prediction`, and `score` and more where there are such.
 
@@ -361,11 +388,3 @@ class Task(TrainedTask[Model]):
             row: what `row` gave.
         """
         return {"prediction": row[self.prediction_name]}
-
-    def files(self, raw: Any, predictions: Sequence[Prediction], split: str) -> dict[str, str]:
-        """Further files of a split's predictions by name, such as a benchmark takes."""
-        return {}
-
-    @abstractmethod
-    def settings(self, loaded: LoadedModel[Model]) -> dict[str, Any]:
-        """All settings on which predictions depend, as JSON; they are stored with the scores."""

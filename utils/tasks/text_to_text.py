@@ -22,11 +22,11 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.progress import Clock
 from utils.corpora.data_directory import COLUMNS, PROVENANCE
 from utils.data.batches import Batch, Inputs, pad
-from utils.data.columns import Record
-from utils.data.pairs import StreamedPairs, TokenPairs, collate_pairs
-from utils.data.parallel_text import Pairs
-from utils.data.places import FromTraining, check_fields, fields_of, is_streamed
-from utils.data.tables import Row, Table, open_split, read_sources, read_split
+from utils.data.columns import FromTraining, Record, columns_of_pairs
+from utils.data.pairs import TokenPairs, collate_pairs
+from utils.data.parallel_text import Pairs, read_pairs
+from utils.data.places import check_fields
+from utils.data.tables import Row, read_sources
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
 from utils.data.tokenized import warn_of_cut
 from utils.models import loading
@@ -64,7 +64,7 @@ class TextToText(Task[BartForConditionalGeneration]):
     Options = TextToTextOptions
     TrainingOptions = TextToTextTrainingOptions
     EvalOptions = TextToTextEvalOptions
-    streams = True
+    model_classes = (BartForConditionalGeneration,)
     prediction_name = "summary"
     separator = "\n"
 
@@ -97,26 +97,22 @@ class TextToText(Task[BartForConditionalGeneration]):
         target_field = self.options.target_field or next(map(FromTraining, self.columns[1:]), None)
         return (self.source_field, target_field) if self.evaluation.references else None
 
-    def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs | Table:
+    def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs:
         data_dir, (held_in, choice) = self.place.data_dir, self.place.chosen(split)
         if not self.evaluation.references:
             return read_sources(data_dir, held_in, choice, self.source_field), None
-        if not for_scoring and split == "train" and is_streamed(data_dir):
-            return open_split(data_dir, split, self.pair_fields)
-        if for_scoring or is_streamed(data_dir):
-            return read_split(data_dir, held_in, choice, self.pair_fields)
+        if for_scoring:
+            return read_pairs(data_dir, held_in, choice)
         return check_pairs(data_dir, held_in, choice, self.place.cache_dir)
 
-    def learn(self, train: PairFiles | Table) -> tuple[str, ...]:
+    def learn(self, train: PairFiles) -> tuple[str, ...]:
         """The columns of sources and targets, where they come from a table."""
-        if isinstance(train, Table):
-            return train.fields
         provenance = Path(self.place.data_dir) / PROVENANCE
         facts = read_json(provenance) if provenance.is_file() else {}
         return tuple(facts[name] for name in COLUMNS if facts.get(name))
 
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
-        return fields_of({*columns}, (self.source_field,), self.place.data_dir)
+        return columns_of_pairs(columns, (self.source_field,), self.place.data_dir)
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> Pairs:
         rows = [Row.of(*record, columns) for record in records]
@@ -126,16 +122,12 @@ class TextToText(Task[BartForConditionalGeneration]):
                 raise kind(f"{row.name}: {row.fault}; allowed: a text that is not blank")
         return [row.source for row in rows], None
 
-    def encode(
-        self, raw: PairFiles | Pairs | Table, split: str, loaded: LoadedBart, for_scoring: bool = False
-    ) -> TokenPairs | StreamedPairs:
+    def encode(self, raw: PairFiles | Pairs, split: str, loaded: LoadedBart, for_scoring: bool = False) -> TokenPairs:
         positions, kind = loaded.model.config.max_position_embeddings, "test" if for_scoring else split
-        lengths = (self.options.max_source_length or positions, self._target_length(kind) or positions)
+        lengths = self.read_length(loaded), self._target_length(kind) or positions
         if loaded.source_tokenizer is None and loaded.model.config.source_encoder_layers:
             raise InputError("the model reads another language than it writes; allowed: --task translation")
         tokenizers = (loaded.source_tokenizer or loaded.tokenizer, loaded.tokenizer)
-        if isinstance(raw, Table):
-            return StreamedPairs(raw, tokenizers, *lengths)
         source, target = raw
         if isinstance(source, TextFile):
             sides = zip(raw, tokenizers, lengths, strict=True)
@@ -161,6 +153,9 @@ class TextToText(Task[BartForConditionalGeneration]):
             effect = "and are cut there" + ("" if kind == "train" else " for the loss")
             warn_of_cut(pairs.targets.cut, len(pairs), targets, lengths[1], f"--{prefix}max_target_length", effect)
         return pairs
+
+    def read_length(self, loaded: LoadedBart) -> int:
+        return self.options.max_source_length or loaded.model.config.max_position_embeddings
 
     def _target_length(self, kind: str) -> int | None:
         """The tokens that targets are cut to in training and validation, train or val, and in scoring, test.
@@ -193,8 +188,8 @@ class TextToText(Task[BartForConditionalGeneration]):
         self, model: ModelOptions, learned: tuple[str, ...] | None, checkpoint: Path | None = None
     ) -> LoadedBart:
         """The model, with a length of generated texts; InputError where it cannot generate what it will be asked to."""
-        config, classes = self.config(model), [BartForConditionalGeneration]
-        loaded = initial_model(model, config, classes, columns=learned or (), checkpoint=checkpoint)
+        columns = learned or ()
+        loaded = initial_model(model, self.config(model), self.model_classes, columns=columns, checkpoint=checkpoint)
         config, generation = loaded.model.config, loaded.model.generation_config
         positions = config.max_position_embeddings
         if generation.max_length is None and generation.max_new_tokens is None:
@@ -344,7 +339,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         positions = loaded.model.config.max_position_embeddings
         return {
             "generation": loaded.model.generation_config.merged(**self.scoring_generation()).to_dict(),
-            "max_source_length": self.options.max_source_length or positions,
+            "max_source_length": self.read_length(loaded),
             "max_target_length": self._target_length("test") or positions,
             "prefix": self.evaluation.prefix,
             "drop_repeated_sentences": self.options.decoding.drop_repeated_sentences,

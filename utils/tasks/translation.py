@@ -34,6 +34,7 @@ class Translation(TextToText):
     """Sentences to their translations. Validation reports the loss alone, since corpus BLEU is no mean."""
 
     Options, TrainingOptions, EvalOptions = OPTIONS["translation"]
+    pipeline = "translation"
 
     def look_at(self, references: Sequence[str]) -> None:
         self.options.bleu.warn_of_scripts(references)

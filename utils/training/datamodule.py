@@ -23,18 +23,18 @@ class TrainingData(pl.LightningDataModule):
     """Loaders of training and validation.
 
     Training is one sequence of optimizer steps through all epochs, one epoch to Lightning. So the number of steps taken
-    tells the place in it; a stream adds a cursor, which saves reading everything before that place again. A batch of
+    tells the place in it; shards add a cursor, which saves reading everything before that place again. A batch of
     the training loader is a whole optimizer step of this process, as a list of micro-batches.
 
     Args:
-        train: examples, or a stream of them.
+        train: examples, or shards that are streamed.
         collate: makes a batch of some examples.
         max_steps, max_epochs: the length of the run, whichever ends it first; -1 and None for neither, which is one
             epoch.
         lengths: how the lengths of examples decide which ones share a batch.
 
     Attributes:
-        steps_per_epoch: None for a stream whose length nobody knows.
+        steps_per_epoch: optimizer steps of an epoch.
         examples_per_step: examples of an optimizer step on all processes; with `--max_tokens_per_batch`, their mean.
         total_steps: optimizer steps of the run.
     """
@@ -55,7 +55,7 @@ class TrainingData(pl.LightningDataModule):
         self.train, self.val, self.collate = train, val, collate
         self.options, self.seed, self.lengths = options, seed, lengths
         self.loader: StreamLoader | None = None
-        self.cursor: dict[str, Any] | None = None  # of the checkpoint that a stream goes on from
+        self.cursor: dict[str, Any] | None = None  # of the checkpoint that shards are read on from
         self.loader_options = {
             "num_workers": options.num_workers,
             "generator": torch.Generator(),  # a loader must not draw from the random state that dropout draws from
@@ -65,7 +65,7 @@ class TrainingData(pl.LightningDataModule):
         if self.streams:
             stream = self._stream(0, hardware.processes)
             self.examples_per_step: float = stream.examples_per_step
-            self.steps_per_epoch: int | None = stream.steps_per_epoch
+            self.steps_per_epoch = stream.steps_per_epoch
             self.total_steps = max_steps
         else:
             order = self._order(0, hardware.processes)
@@ -82,9 +82,7 @@ class TrainingData(pl.LightningDataModule):
 
     def epoch(self, step: int) -> int:
         """The epoch, from 0, that the run's optimizer step belongs to; steps count from 1."""
-        if self.steps_per_epoch is not None:
-            return max(0, step - 1) // self.steps_per_epoch
-        return 0 if self.loader is None else self.loader.cursor(max(0, step - 1))["epoch"]
+        return max(0, step - 1) // self.steps_per_epoch
 
     def train_dataloader(self) -> Iterable[list[Batch]]:
         rank, world_size, start = self.trainer.global_rank, self.trainer.world_size, self.trainer.global_step

@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
+from bert.tokenization.tokenization_bert import BertTokenizer
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXTS = ["the cat sat on the mat", "the dog sat on the log", "a cat and a dog", "the mat and the log"]
@@ -290,15 +291,6 @@ def test_one_text_is_flat_and_several_are_nested(tokenizer: BartTokenizer) -> No
     assert tokenizer(("the cat",))["input_ids"] == [one["input_ids"]]
 
 
-def test_tensors(tokenizer: BartTokenizer) -> None:
-    one = tokenizer("the cat", return_tensors="pt")
-    assert one.input_ids.shape[0] == 1
-    several = tokenizer(TEXTS, padding=True, return_tensors="pt")
-    assert several.input_ids.dtype == several.attention_mask.dtype == torch.int64
-    assert several.input_ids.shape == several.attention_mask.shape == (4, max(map(len, tokenizer(TEXTS).input_ids)))
-    assert torch.equal(several.input_ids.ne(1).long(), several.attention_mask)
-
-
 def test_the_result_moves_copies_and_pickles(tokenizer: BartTokenizer) -> None:
     result = tokenizer("the cat", return_tensors="pt")
     moved = result.to("meta")
@@ -311,32 +303,12 @@ def test_the_result_moves_copies_and_pickles(tokenizer: BartTokenizer) -> None:
         result.labels  # noqa: B018
 
 
-def test_truncation_keeps_the_end_token(tokenizer: BartTokenizer) -> None:
-    full = tokenizer(TEXTS[0])["input_ids"]
-    for length in range(3, len(full) + 2):
-        cut = tokenizer(TEXTS[0], max_length=length, truncation=True)["input_ids"]
-        assert cut == (full if length >= len(full) else [*full[: length - 1], 2])
-        assert tokenizer(TEXTS[0], max_length=length)["input_ids"] == cut
-
-
 def test_truncation_without_a_length_takes_the_tokenizers_own(tokenizer: BartTokenizer) -> None:
     assert len(tokenizer("? " * 2000, truncation=True)["input_ids"]) == 1024
     mine = pickle.loads(pickle.dumps(tokenizer))
     mine.model_max_length = 5
     assert mine(TEXTS[0], truncation=True) == tokenizer(TEXTS[0], max_length=5, truncation=True)
     assert len(mine("a", padding="max_length")["input_ids"]) == 5
-
-
-def test_padding_widths(tokenizer: BartTokenizer) -> None:
-    def widths(**options: object) -> list[int]:
-        return [len(row) for row in tokenizer(["a", "a a a"], **options)["input_ids"]]
-
-    lengths = widths()
-    assert lengths[0] < lengths[1] == 5
-    assert widths(padding=True) == widths(padding="longest") == [5, 5]
-    assert widths(padding="max_length", max_length=10) == [10, 10]
-    assert widths(padding="max_length", max_length=4, truncation=True) == [4, 4]
-    assert widths(padding="max_length", max_length=4) == [4, 5]
 
 
 @pytest.mark.parametrize(
@@ -348,9 +320,10 @@ def test_padding_widths(tokenizer: BartTokenizer) -> None:
         ("a", {"max_length": True}, "max_length=True"),
         ("a", {"max_length": 8, "truncation": False}, "max_length=8 needs truncation=True or padding='max_length'"),
         ("a", {"max_length": 8, "padding": True}, "max_length=8 needs truncation=True or padding='max_length'"),
-        ("a", {"truncation": "only_third"}, "truncation='only_third'"),
-        ("a b c", {"truncation": "only_second", "max_length": 3}, "truncation='only_second' needs text_pair"),
-        ("a", {"text_pair": "b c", "truncation": "only_first", "max_length": 5}, "that text 1; give a greater max_len"),
+        ("a", {"truncation": "only_first"}, "truncation='only_first': give one of"),
+        (["a"], {"is_split_into_words": True}, "BartTokenizer got is_split_into_words, which is bool True; allowed: "),
+        ("a", {"pad_to_multiple_of": 8}, "BartTokenizer got pad_to_multiple_of, which is int 8; allowed: "),
+        ("a", {"return_length": True}, "return_length"),
         ("a", {"text_pair": "b", "truncation": True, "max_length": 3}, "max_length=3: give a whole number from 4"),
         ("a", {"text_pair": ["b"]}, "texts and text_pair must both be one text, or both lists"),
         ("a", {"text_pair": 128}, "texts and text_pair must both be one text, or both lists"),
@@ -371,13 +344,6 @@ def test_bad_calls(tokenizer: BartTokenizer, texts: object, options: dict[str, o
     with pytest.raises(InputError, match=message) as caught:
         tokenizer(texts, **options)
     assert str(caught.value).isprintable()
-
-
-def test_prefix_space_per_call(tokenizer: BartTokenizer) -> None:
-    plain, spaced = tokenizer("cat"), tokenizer(" cat")
-    assert plain != spaced
-    assert tokenizer("cat", add_prefix_space=True) == tokenizer(" cat", add_prefix_space=True) == spaced
-    assert tokenizer("cat", add_prefix_space=False) == tokenizer("cat") == plain
 
 
 def test_prefix_space_of_a_call_keeps_how_texts_are_split() -> None:
@@ -430,6 +396,14 @@ def test_ids_that_cannot_be_decoded(tokenizer: BartTokenizer, ids: object) -> No
         tokenizer.decode(ids)
 
 
+@pytest.mark.parametrize("name", ["padding_side", "truncation_side"])
+def test_the_left_side_is_refused(tokenizer: BartTokenizer, name: str) -> None:
+    with pytest.raises(InputError, match=f"{name} is 'left'; allowed: 'right'"):
+        setattr(tokenizer, name, "left")
+    with pytest.raises(InputError, match="text must be a string, got list; the tokenizer itself takes a list"):
+        tokenizer.encode(["a", "b"])
+
+
 # Processes
 
 
@@ -454,3 +428,23 @@ assert sum(len(batch) for batch in loader) == 64
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert "tokenizers" not in done.stderr.lower()
+
+
+def test_training_of_bert() -> None:
+    texts = ["Low lower lowest", "new newer newest", "wide wider widest"] * 3
+    ours = BertTokenizer.train(texts, 45)
+    assert ours.decode(ours("Lowest newest")["input_ids"]) == "[CLS] lowest newest [SEP]"
+    assert [ours.pad_token_id, ours.unk_token_id, ours.cls_token_id, ours.sep_token_id, ours.mask_token_id] == [
+        *range(5)
+    ]
+    assert ours.same_vocabulary(BertTokenizer.train(iter(texts), 45))
+    cased = BertTokenizer.train(texts, 45, lowercase=False)
+    assert cased("Low")["input_ids"] != cased("low")["input_ids"]
+    for values, message in (
+        ((texts, 6), "vocab_size=6: give a whole number from 7"),
+        (("text", 50), "several texts"),
+        (([], 50), "nothing to learn"),
+        ((["  ", "\n"], 50), "texts have no characters"),
+    ):
+        with pytest.raises(InputError, match=message):
+            BertTokenizer.train(*values)

@@ -18,7 +18,6 @@ from scripts.benchmarks import bert_inference, decoding, measuring, training
 from scripts.benchmarks.measuring import compared, in_new_process, in_turns
 from tests.scripts.benchmarks.processes import who
 from utils.app.machine import ROOT, process_memory_gb
-from utils.app.tables import markdown_table
 
 
 def test_every_run_is_a_process_of_its_own_and_modes_take_turns(capfd: pytest.CaptureFixture[str]) -> None:
@@ -65,13 +64,6 @@ def test_medians_are_compared_with_a_peer() -> None:
     assert peer["speed_up"] == 1
 
 
-def test_tables_have_a_place_for_what_is_not_known() -> None:
-    rows = [{"name": "a", "rate": 1234.5, "count": 3}, {"name": "b", "rate": 0.01234}]
-    head, _, *rest = markdown_table(rows, {"name": "name", "rate": "per second", "count": "count"}).splitlines()
-    assert head.split() == ["|", "name", "|", "per", "second", "|", "count", "|"]
-    assert [line.replace("|", "").split() for line in rest] == [["a", "1,234", "3"], ["b", "0.0123", "-"]]
-
-
 INFERENCE = {"decoding": decoding, "bert_inference": bert_inference}
 ON_DEVICES: dict[str, Callable[[list[str]], None]] = {
     **{name: program.main for name, program in INFERENCE.items()},
@@ -110,12 +102,3 @@ def test_a_process_of_a_peer_holds_no_torch(name: str) -> None:
     program = "import runpy, sys; runpy.run_path(sys.argv[1]); print({'torch', 'transformers'} & set(sys.modules))"
     command = [sys.executable, "-c", program, INFERENCE[name].__file__]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "set()\n"
-
-
-@pytest.mark.slow
-def test_torch_is_loaded_with_what_the_start_sets() -> None:
-    """The library of threads says what it has read."""
-    environment = {key: value for key, value in os.environ.items() if key not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    command = [sys.executable, training.__file__, "--help"]
-    done = subprocess.run(command, env=environment | {"OMP_DISPLAY_ENV": "verbose"}, capture_output=True, text=True)
-    assert "GOMP_SPINCOUNT = '2000'" in done.stderr

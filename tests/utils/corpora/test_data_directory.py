@@ -5,12 +5,10 @@ import multiprocessing
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from bart.errors import InputError
-from utils.corpora import data_directory
 from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE, DataWriter, building, is_made, making
 from utils.data.splits import SPLITS
 from utils.data.tables import Row
@@ -42,27 +40,6 @@ def test_a_folder_may_be_new_or_empty_or_a_link_to_one(kind: str, tmp_path: Path
     assert is_made(folder, {"set": "made up"})
 
 
-@pytest.mark.parametrize("exists", [False, True])
-def test_what_a_killed_run_left_is_deleted_by_the_next(exists: bool, tmp_path: Path) -> None:
-    folder = tmp_path / "out"
-    if exists:
-        folder.mkdir()
-
-    def begin() -> None:
-        with making(folder, {}) as data:
-            (data.folder / "spool").write_text("of the first run")
-            os._exit(9)
-
-    process = multiprocessing.get_context("fork").Process(target=begin)
-    process.start()
-    process.join()
-    assert process.exitcode == 9 and list(tmp_path.rglob("spool"))
-    with making(folder, {}) as data:
-        add_examples(data)
-    assert {path.name for path in folder.iterdir()} == {*PAIR_FILES, PROVENANCE, DROPPED}
-    assert list(tmp_path.iterdir()) == [folder]
-
-
 def fill_and_be_killed(folder: Path, names: Sequence[str], renames: int) -> None:
     """Fill a folder in a process that ends as so many files have taken their place."""
     rename, left = Path.rename, [renames]
@@ -84,7 +61,7 @@ def fill_and_be_killed(folder: Path, names: Sequence[str], renames: int) -> None
     assert process.exitcode == 9
 
 
-@pytest.mark.parametrize("renames", range(10))
+@pytest.mark.parametrize("renames", [0, 1, 7, 9])
 def test_a_run_that_was_killed_as_its_files_took_their_place(renames: int, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     fill_and_be_killed(tmp_path / "out", [*PAIR_FILES, PROVENANCE, DROPPED], renames)
@@ -113,28 +90,6 @@ def test_two_runs_do_not_make_one_folder_at_once(tmp_path: Path) -> None:
             raise AssertionError("the second run must not begin")
         add_examples(data)
     assert (folder / PROVENANCE).exists()
-
-
-@pytest.mark.parametrize("exists", [False, True])
-def test_a_run_that_gets_the_lock_late_does_not_overwrite(
-    exists: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "out"
-    if exists:
-        folder.mkdir()
-    real = data_directory.held
-
-    def late(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(data_directory, "held", real)
-        with making(folder, {"run": "first"}) as data:
-            add_examples(data)
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(data_directory, "held", late)
-    with pytest.raises(InputError, match="out is there already"), making(folder, {"run": "second"}):
-        raise AssertionError("the second run must not begin")
-    assert is_made(folder, {"set": None, "run": "first"})
-    assert list(tmp_path.iterdir()) == [folder] and not list(folder.glob(".*"))
 
 
 def test_other_options_are_named(tmp_path: Path) -> None:

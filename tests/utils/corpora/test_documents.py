@@ -71,7 +71,7 @@ def test_parquet(tmp_path: Path, kind: pa.DataType) -> None:
         read(tmp_path / "0.parquet", "id")
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 100, 1000])
+@pytest.mark.parametrize("size", [1, 7, 100])
 def test_pieces_together_hold_each_document_once(tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "a.txt"
     text.write_text("".join(f"Document {n}.\nIt goes{' on' * (n % 7)}.\n{chr(10) * (n % 3 + 1)}" for n in range(20)))
@@ -85,7 +85,7 @@ def test_pieces_together_hold_each_document_once(tmp_path: Path, size: int, monk
     whole = [read(path) for path in files]
     monkeypatch.setattr(documents, "PIECE", size)
     assert [read(path) for path in files] == whole
-    assert len(pieces_of(text, "text")) > 1 or size == 1000
+    assert len(pieces_of(text, "text")) > 1
 
 
 def test_files_of_folders_in_order_of_their_paths(tmp_path: Path) -> None:

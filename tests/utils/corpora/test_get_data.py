@@ -260,7 +260,7 @@ def test_a_set_made_with_other_options_or_in_part_stays(server: HubServer, tmp_p
 
 
 def test_the_sample_corpus(server: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    check_written(tmp_path / "sample", run(tmp_path, "sample")["sample"])
+    run(tmp_path, "sample")
     sample_corpus.main(["--output_dir", str(tmp_path / "other/sample")])
     assert contents(tmp_path / "sample") == contents(tmp_path / "other/sample")
     capsys.readouterr()
@@ -273,18 +273,12 @@ def test_the_sample_corpus(server: HubServer, tmp_path: Path, capsys: pytest.Cap
     ("words", "message"),
     [
         (["xsumm"], "'xsumm' is no set (did you mean xsum?); write ./xsumm for a folder of that name"),
-        (["cnn-dm"], "'cnn-dm' is no set (did you mean cnn_dm?)"),
         (["one", "xsum", "two"], "two folders, 'one' and 'two': one is allowed; sets are cnn_dm, xsum, sample"),
-        (["file", "sample"], "file/sample: cannot be written"),
         (
             ["--sources", "stories", "--cnn_stories", "missing", "--allow_other_sizes"],
             "--cnn_stories: missing cannot be found or reached",
         ),
         (["xsum", "--sources", "stories"], "--sources is of use with cnn_dm only, not with xsum"),
-        (
-            ["sample", "xsum", "--datelines", "strip"],
-            "--datelines is of use with cnn_dm only, not with sample and xsum",
-        ),
         (["sample", "--allow_other_sizes"], "--allow_other_sizes is of use with cnn_dm and xsum only, not with sample"),
         (["--cnn_stories", "x"], "--cnn_stories: is of use with --sources stories only"),
     ],
@@ -293,7 +287,6 @@ def test_bad_command_lines(
     server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
     with pytest.raises(InputError) as caught:
         get_data.main(words)
     assert message in str(caught.value)

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, commit_of, hub_server
-from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE
 from utils.corpora.prepare import main
 from utils.corpora.prepare import prepared as prepared_file
 from utils.data.parallel_text import one_line, read_pairs
@@ -86,15 +85,6 @@ def test_every_kind_of_file_gives_the_same_data(name: str, tmp_path: Path, capsy
     assert capsys.readouterr().out.splitlines()[0] == f"{out}: {head} examples"
 
 
-def test_files_of_one_kind_are_one_input(tmp_path: Path) -> None:
-    rows = [{"source": f"s{i}", "target": f"t{i}"} for i in range(60)]
-    whole = write_jsonl(tmp_path / "whole.jsonl", rows)
-    parts = [write_jsonl(tmp_path / f"{i}.jsonl", rows[i : i + 20]) for i in (0, 20, 40)]
-    main(["--input", str(whole), "--output", str(tmp_path / "a")])
-    main(["--input", *map(str, parts), "--output", str(tmp_path / "b")])
-    assert prepared(tmp_path / "a") == prepared(tmp_path / "b")
-
-
 def test_hostile_csv(tmp_path: Path) -> None:
     long = "word " * 50_000
     text = (
@@ -119,59 +109,21 @@ def test_hostile_csv(tmp_path: Path) -> None:
     }
 
 
-def test_hostile_json_lines(tmp_path: Path) -> None:
-    file = tmp_path / "a.jsonl"
-    good = "".join(f'{{"source": "s{i}", "target": "t\\n{i}"}}\r\n' for i in range(40))
-    bad = {
-        '{"source": null, "target": "x"}': "source is null",
-        '{"source": "x", "target": NaN}': "target is no text",
-        '{"source": 3, "target": "x"}': "source is no text",
-        '{"source": ["a", 3], "target": "x"}': "source is no text",
-        '{"source": "x", "target": ["", " "]}': "empty target",
-        '{"source": "x", "target": "[\\"a\\", null]"}': "target is a list of no texts",
-        '{"source": {"a": "b"}, "target": "x"}': "source is no text",
-        '{"source": "a", "target": true}': "target is no text",
-        '{"source": "a"}': "no field target",
-        "{}": "no field source",
-        '{"source": "a\\ud800", "target": "x"}': "unpaired surrogate",
-        '{"source": "a", "target": "\\n \\ufeff"}': "empty target",
-    }
-    file.write_bytes(("\ufeff" + "\n".join(bad) + "\n" + good + "\r\n").encode())
-    main(["--input", str(file), "--output", str(tmp_path / "out"), *ALWAYS])
-    assert {(entry["example"], entry["reason"]) for entry in dropped(tmp_path / "out")} == {
-        (f"{file}:{number}", reason) for number, reason in enumerate(bad.values(), 1)
-    }
-    pairs = [pair for pairs in prepared(tmp_path / "out").values() for pair in pairs]
-    assert sorted(pairs) == sorted((f"s{i}", f"t {i}") for i in range(40))
-
-
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         ("a.jsonl", b'{"source": "a", "target": "b"}\n{"source": "a"\n', "a.jsonl, line 2, column 15: not JSON"),
-        ("a.jsonl", b'{"source": "a", "target": "b"}\n["a"]\n', "a.jsonl, line 2: JSON Lines, one object"),
-        ("a.json", b'[{"source": "a"},\n{"source": }]', "a.json, line 2, column 12: not JSON"),
         ("a.json", b'[["a"], {"source": "b"}]', "a.json, row 1: ['a']; allowed: an object with the fields"),
-        ("a.json", b'"a"', "a.json, row 1: 'a'; allowed: an object with the fields"),
-        ("a.jsonl", b'{"source": "a", "n": ' + b"1" * 9999 + b"}\n", "a.jsonl, line 1: not JSON"),
         ("a.jsonl", b"[" * 100_000 + b"\n", "a.jsonl, line 1: not JSON"),
         ("a.jsonl", b'{"source": "a", "target": "\xff"}\n', "a.jsonl, line 1: not UTF-8"),
-        ("a.jsonl", b"\n\n", "no examples for train and val and test"),
         ("a.jsonl", b"", "a.jsonl: the file is empty"),
-        ("a.jsonl", b'{"text": "a", "title": "b"}\n', "has the fields text, title: name those"),
         ("a.jsonl.gz", b"no gzip", "a.jsonl.gz: cannot be read (Not a gzipped file"),
-        (
-            "a.jsonl.gz",
-            gzip.compress(b'{"source": "a", "target": "b"}\n' * 99, mtime=0)[:-12],
-            "gz: cannot be read",
-        ),
         ("a.csv", b"source,target\na,b\na,b,c\n", "a.csv, line 3: more values than the header names columns"),
-        ("a.csv", b'source,target\na,b\n"a,b\nc,d\n', "a.csv, the record after line 2: not CSV"),
         ("a.csv", b"source,target\n", "no examples for train and val and test"),
         ("a.parquet", b"PAR1 no parquet", "a.parquet cannot be opened (ArrowInvalid: Parquet magic bytes not found"),
         ("a.source", b"a\n", "text files come in pairs"),
     ],
-)  # fmt: skip
+)
 def test_malformed_files_are_errors_that_name_file_and_line(
     name: str, content: bytes, message: str, tmp_path: Path
 ) -> None:
@@ -185,34 +137,26 @@ def test_malformed_files_are_errors_that_name_file_and_line(
 def test_text_files_that_do_not_match(tmp_path: Path) -> None:
     source, target = tmp_path / "a.source", tmp_path / "a.target"
     source.write_text("1\n2\n3\n")
-    for lines, message in ((2, "3 lines, .* has 2"), (5, "3 lines, .* has 5")):
-        target.write_text("x\n" * lines)
-        with pytest.raises(InputError, match=message):
-            main(["--input", str(source), str(target), "--output", str(tmp_path / "out")])
-    target.write_text("x\n\nx\n")
-    with pytest.raises(InputError, match=r"a\.target, line 2: blank line"):
-        main(["--input", str(source), str(target), "--output", str(tmp_path / "out")])
+    target.write_text("x\n" * 5)
+    files, rest = [str(source), str(target)], ["--output", str(tmp_path / "out")]
+    with pytest.raises(InputError, match="3 lines, .* has 5"):
+        main(["--input", *files, *rest])
     with pytest.raises(InputError, match="the source comes first"):
-        main(["--input", str(target), str(source), "--output", str(tmp_path / "out")])
+        main(["--input", *files[::-1], *rest])
     with pytest.raises(InputError, match="without fields"):
-        main(["--input", str(source), str(target), "--source_field", "a", "--output", str(tmp_path / "out")])
+        main(["--input", *files, "--source_field", "a", *rest])
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--split_ratio", "0.9,0.1"], "--split_ratio 0.9,0.1: three numbers"),
-        (["--split_ratio", "0,0.9,0.1"], "three numbers are expected"),
         (["--split_ratio", "0.9,0.1,0.1"], "whose sum is 1"),
-        (["--split_ratio", "nan,0.1,0.1"], "--split_ratio nan"),
         (["--input", "missing.jsonl"], "--input missing.jsonl: no such file"),
-        (["--input", "{good}", "."], "--input .: no such file"),
         (["--input", "{good}", "{csv}"], "--input takes files of one kind"),
         (["--source_field", "sauce"], "--source_field is 'sauce'.*did you mean 'source'"),
-        (["--target_field", ""], "--target_field is ''; .*has the fields source, target"),
         (["--target_field", "source", "--source_field", "source"], "are both 'source'"),
         (["--output", "{good}"], "good.jsonl is there already"),
-        (["--input", "/proc/self/mem", "/proc/self/mem"], "/proc/self/mem: cannot be read"),
         (["--split_ratio", "0.999998,0.000001,0.000001"], "out: no examples for val and test; allowed: more examples"),
     ],
 )
@@ -225,22 +169,12 @@ def test_bad_options(options: list[str], message: str, tmp_path: Path) -> None:
     assert not list((tmp_path / "out").glob("*"))
 
 
-def test_nothing_is_overwritten_and_nothing_is_there_before_all_went_well(tmp_path: Path) -> None:
-    file, out = tmp_path / "a.jsonl", tmp_path / "out"
-    command = ["--input", str(file), "--output", str(out), *ALWAYS]
-    write_jsonl(file, [{"source": f"s{i}", "target": "t"} for i in range(90)])
-    good = file.read_text()
-    file.write_text(good + "{\n")
+def test_nothing_is_there_before_all_went_well(tmp_path: Path) -> None:
+    file = write_jsonl(tmp_path / "a.jsonl", [{"source": f"s{i}", "target": "t"} for i in range(90)])
+    file.write_text(file.read_text() + "{\n")
     with pytest.raises(InputError, match="line 91"):
-        main(command)
+        main(["--input", str(file), "--output", str(tmp_path / "out"), *ALWAYS])
     assert list(tmp_path.iterdir()) == [file]
-    file.write_text(good)
-    main(command)
-    before = {path.name: path.read_bytes() for path in out.iterdir()}
-    assert before.keys() == {*PAIR_FILES, PROVENANCE, DROPPED}
-    with pytest.raises(InputError, match="out is there already"):
-        main(command)
-    assert {path.name: path.read_bytes() for path in out.iterdir()} == before
 
 
 def test_a_split_depends_on_seed_and_source_alone() -> None:
@@ -251,14 +185,6 @@ def test_a_split_depends_on_seed_and_source_alone() -> None:
     assert abs(counts["train"] - 16_000) < 250 and abs(counts["val"] - 2000) < 190 and abs(counts["test"] - 2000) < 190
     assert Counter(split_of(source, shares, 2) for source in sources) != counts
     assert ratios_of("0.7, 0.2,0.1") == [0.7, 0.2, 0.1]
-
-
-def test_sources_that_are_one_line_are_one_source(tmp_path: Path) -> None:
-    rows = [{"source": text.format(i), "target": "t"} for i in range(60) for text in ("a\nb {}", " a \r\n b {}")]
-    file = write_jsonl(tmp_path / "a.jsonl", rows)
-    main(["--input", str(file), "--output", str(tmp_path / "out"), *ALWAYS])
-    for pairs in prepared(tmp_path / "out").values():
-        assert set(Counter(source for source, _ in pairs).values()) == {2}
 
 
 TEXTS = st.text(st.sampled_from("ab \n\r\u2028\ufeff\ud800"), max_size=4)
@@ -318,28 +244,20 @@ def test_a_dataset_keeps_its_splits_unless_told_otherwise(hub: HubServer, tmp_pa
     assert sum(map(len, again.values())) == 90 and len(again["train"]) > 30
 
 
-def test_a_dataset_with_other_splits(
-    hub: HubServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_with_other_splits(hub: HubServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = hub.repositories["org/mine"]["main"]
-    names = ("train", "validation", "test", "extra")
-    paths = "".join(f"  - split: {split}\n    path: {split}.jsonl\n" for split in names)
-    files["extra.jsonl"] = files["test.jsonl"]
-    hub.repositories["org/more"] = {
-        "main": files | {"README.md": f"---\nconfigs:\n- config_name: default\n  data_files:\n{paths}---\n".encode()}
-    }
+
+    def publish(name: str, *splits: str) -> None:
+        paths = "".join(f"  - split: {split}\n    path: {split}.jsonl\n" for split in splits)
+        readme = f"---\nconfigs:\n- config_name: default\n  data_files:\n{paths}---\n".encode()
+        of_splits = {f"{split}.jsonl": files.get(f"{split}.jsonl", files["test.jsonl"]) for split in splits}
+        hub.repositories[name] = {"main": {"README.md": readme, **of_splits}}
+
+    publish("org/more", "train", "test", "extra")
     main(["--input", "org/more", "--output", str(tmp_path / "a")])
     assert "org/more: not used are the splits extra" in caplog.messages
-    hub.repositories["org/less"] = {"main": {name: files[name] for name in ("train.jsonl", "test.jsonl")}}
-    main(["--input", "org/less", "--output", str(tmp_path / "b")])
-    assert not (tmp_path / "b" / "val.source").exists() and (tmp_path / "b" / "test.source").exists()
-    odd = "".join(f"  - split: {split}\n    path: {split}.jsonl\n" for split in ("train", "extra"))
-    hub.repositories["org/odd"] = {
-        "main": {
-            "README.md": f"---\nconfigs:\n- config_name: default\n  data_files:\n{odd}---\n".encode(),
-            **{name: files[name] for name in ("train.jsonl", "extra.jsonl")},
-        }
-    }
+    assert not (tmp_path / "a" / "val.source").exists() and (tmp_path / "a" / "test.source").exists()
+    publish("org/odd", "train", "extra")
     with pytest.raises(InputError, match="has the splits train, extra, not two of train, val, test: give"):
         main(["--input", "org/odd", "--output", str(tmp_path / "d")])
     hub.repositories["org/one"] = {"main": {"train.jsonl": files["train.jsonl"] * 5}}
@@ -394,7 +312,5 @@ def test_a_file_that_gives_no_data_directory_is_named(tmp_path: Path) -> None:
     file = write_jsonl(tmp_path / "few.jsonl", [{"document": "a", "summary": "b"}])
     with pytest.raises(InputError, match=f"^--data_dir {file}: no examples for .*val"):
         prepared_file(str(file), (None, None))
-    with pytest.raises(InputError, match="few.jsonl has the fields document, summary"):
-        prepared_file(str(file), ("body", None))
     with pytest.raises(InputError, match="no.csv: no such file$"):
         prepared_file(str(tmp_path / "no.csv"), (None, None))

@@ -13,11 +13,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from bart.errors import InputError
-from utils.data.columns import Record, column_of, names_in, read_records, records_of, text_in, without_blank
+from utils.data.columns import Record, column_of, names_in, text_in, without_blank
 from utils.data.places import split_tables
+from utils.data.rows import rows_of
 from utils.data.splits import SPLITS, Choice
 from utils.data.squad import read_questions
-from utils.data.tables import open_rows
+from utils.data.tables import pairs_in, read_records
 
 
 def test_classes_of_parquet_files_have_their_names_wherever_the_file_is_named(tmp_path: Path) -> None:
@@ -83,19 +84,19 @@ def test_columns_without_their_own_names_are_refused(tmp_path: Path) -> None:
         (tmp_path / "a.csv").write_text(f"{','.join(names)}\n{','.join('a' * len(names))}\n")
         for file in (tmp_path / "a.csv", tmp_path / "a.parquet"):
             if len(names) == 2:
-                assert [record.values for record in records_of(file)] == [dict.fromkeys(names, "a")]
+                assert [record.values for record in rows_of(file)] == [dict.fromkeys(names, "a")]
             else:
                 with pytest.raises(InputError, match=f"the header has {names[0] or 'no name'} more than once; allowed"):
-                    list(records_of(file))
+                    list(rows_of(file))
 
 
 def test_blank_columns_at_the_end_are_left_out(tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     file.write_text("text,b,,\na,1,,\na,2\n")
-    assert [record.values["b"] for record in records_of(file)] == ["1", "2"]
+    assert [record.values["b"] for record in rows_of(file)] == ["1", "2"]
     file.write_text("text,b,,\na,1,,c\n")
     with pytest.raises(InputError, match="line 2: more values than the header names columns"):
-        list(records_of(file))
+        list(rows_of(file))
 
 
 def test_a_damaged_parquet_file_is_one_line(tmp_path: Path) -> None:
@@ -171,18 +172,17 @@ def test_a_column_that_cannot_be_chosen_says_what_to_do(given: str | None, colum
 def test_values_in_objects_have_names_with_dots(form: str, tmp_path: Path) -> None:
     """As all WMT and OPUS sets on the Hub have them; a column that is itself called so goes before."""
     rows = [{"translation": {"en": f"day {i}", "de": f"Tag {i}"}, "a.b": "c", "a": {"b": "d"}} for i in range(3)]
-    pairs, path = datasets.Dataset.from_list(rows), tmp_path / f"train.{form}"
+    table, path = datasets.Dataset.from_list(rows), tmp_path / f"train.{form}"
     if form == "parquet":
-        pairs.cast_column("translation", datasets.Translation(["de", "en"])).to_parquet(path)
+        table.cast_column("translation", datasets.Translation(["de", "en"])).to_parquet(path)
     else:
-        pairs.to_json(path)
+        table.to_json(path)
     fields = ("translation.en", "translation.de")
-    assert [(row.source, row.target) for row in open_rows(path, fields)] == [(f"day {i}", f"Tag {i}") for i in range(3)]
-    assert next(iter(open_rows(path, ("a.b", "translation.de")))).source == "c"
-    with pytest.raises(
-        InputError, match="--source_field is 'translaton.en'; .* has the fields .*did you mean 'translat"
-    ):
-        list(open_rows(path, ("translaton.en", "translation.de")))
+    pairs = [(row.source, row.target) for row in pairs_in(rows_of(path), fields, "here")]
+    assert pairs == [(f"day {i}", f"Tag {i}") for i in range(3)]
+    assert next(pairs_in(rows_of(path), ("a.b", "translation.de"), "here")).source == "c"
+    with pytest.raises(InputError, match="here: --source_field is 'translaton'; allowed: .*did you mean 'translation'"):
+        list(pairs_in(rows_of(path), ("translaton", "translation.de"), "here"))
     records = read_records(str(tmp_path), "train", lambda _: "translation.en")
     chosen = column_of("text_field", "translation.en", [], names_in(records), "here")
     assert [text_in(record, chosen) for record in records] == [f"day {i}" for i in range(3)]

@@ -8,7 +8,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import datasets
 import pytest
 from fastapi.testclient import TestClient
 from transformers import AutoTokenizer
@@ -21,10 +20,8 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.tiny_run import CONFIG, Train
 from utils.data.columns import Record
 from utils.data.options import Place
-from utils.data.pairs import StreamedPairs
 from utils.data.parallel_text import read_pairs
 from utils.data.splits import Choice
-from utils.data.tables import Table
 from utils.data.tokenized import encode_cut, warn_of_cut, warnings_added_up
 from utils.models.loading import LoadedModel
 from utils.predict import main
@@ -159,18 +156,6 @@ def test_a_run_counts_sources_and_targets_of_each_split(
     drawn, _ = read_pairs(tmp_path / "data", "train", Choice(limit=3))
     count = sum(len(row) > 40 for row in theirs(drawn).input_ids)
     assert lines_of(caplog)[0].startswith(f"{count} of 3 sources of the train")
-
-
-def test_a_stream_names_the_first_that_it_cuts(tokenizer: BartTokenizer, caplog: pytest.LogCaptureFixture) -> None:
-    rows = {"article": ["word", *TEXTS], "highlights": ["word"] * 6}
-    table = Table(datasets.Dataset.from_dict(rows).to_iterable_dataset(), ("article", "highlights"), "hub:org/name")
-    pairs = StreamedPairs(table, (tokenizer, tokenizer), MOST, MOST)
-    records = list(zip(*rows.values(), strict=True))
-    for begin in (0, 2, 4, 0, 2, 4):
-        pairs.encode(records[begin : begin + 2], epoch=0)
-    assert lines_of(caplog) == [
-        "2 of 6 sources read of hub:org/name are longer than 16 tokens (--max_source_length) and are cut there"
-    ]
 
 
 @pytest.mark.parametrize("task", HEADS)

@@ -14,11 +14,10 @@ import pyarrow.csv
 import pytest
 
 from bart.errors import InputError
-from utils.data.columns import read_records
 from utils.data.rows import READERS
 from utils.data.splits import WHOLE
 from utils.data.table_options import TableOptions
-from utils.data.tables import read_sources
+from utils.data.tables import read_records, read_sources
 
 HEADER = ["sentence", "label"]
 SWALLOWS = 'sentence\tlabel\n"a great film\t1\nbad\t0\ndull\t0\nfine"\t1\n'

@@ -56,21 +56,8 @@ def share(
     return task, predicted, speed
 
 
-@pytest.mark.parametrize("world", [1, 2, 3])
-@pytest.mark.parametrize("warmup", [0, 1])
-def test_static_batches_do_not_depend_on_the_processes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: int, warmup: int
-) -> None:
-    batches = []
-    for rank in range(world):
-        task, _, speed = share(monkeypatch, tmp_path, rank, world, "static", warmup, list(range(11)))
-        batches += [lengths for lengths, _ in task.batches]
-        assert len(speed.latencies) == len(task.batches) - (warmup if len(task.batches) > 1 else 0)
-    assert sorted(batches, reverse=True) == [[11, 10, 9], [8, 7, 6], [5, 4, 3], [2, 1]]
-
-
 @pytest.mark.parametrize("batching", ["continuous", "static"])
-@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("world", [1, 3])
 @pytest.mark.parametrize("todo", [list(range(11)), [9, 0, 4, 7, 10], [3], []])
 def test_every_example_left_is_predicted_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, batching: str, world: int, todo: list[int]
@@ -88,9 +75,11 @@ def test_every_example_left_is_predicted_once(
     assert timed + warm == len(todo) and (timed > 0 or not todo)
 
 
-def test_continuous_batches_get_all_examples_at_once_shared_by_length(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_batches_and_warm_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Continuous ones get all examples of a process at once; static ones do not depend on the processes."""
+    static = [share(monkeypatch, tmp_path, rank, 3, "static", 1, list(range(11)))[0] for rank in range(3)]
+    batches = [lengths for task in static for lengths, _ in task.batches]
+    assert sorted(batches, reverse=True) == [[11, 10, 9], [8, 7, 6], [5, 4, 3], [2, 1]]
     first = share(monkeypatch, tmp_path, 0, 2, "continuous", 0, list(range(11)))[0]
     second = share(monkeypatch, tmp_path, 1, 2, "continuous", 0, list(range(11)))[0]
     assert first.batches == [([11, 9, 7, 5, 3, 1], 3)]
@@ -117,16 +106,6 @@ def test_time_that_is_no_part_of_a_prediction_does_not_count(monkeypatch: pytest
     assert speed.latencies == [0.5] * 4 and speed.seconds["total"] == 2
 
 
-@pytest.mark.parametrize(("length", "count"), [(0, 3), (1, 1), (2, 1), (9, 4), (9, 9), (10, 0), (10, 3), (100, 7)])
-def test_warm_up_takes_at_most_half_and_from_everywhere(length: int, count: int) -> None:
-    chosen, rest = predicting._spread(range(length), count)
-    assert len(chosen) == min(count, length // 2)
-    assert sorted([*chosen, *rest]) == list(range(length))
-    if len(chosen) > 1:
-        assert chosen[-1] >= length * (len(chosen) - 1) // len(chosen)
-        assert np.ptp(np.diff(chosen)) <= 1
-
-
 def test_the_slowest_process_gives_the_time_and_all_give_the_articles() -> None:
     fast = ProcessSpeed(8, {"total": 2.0, "encode": 0.5, "detokenise": 0.25}, [0.1, 0.2], 2, 30, 0.7, 1, 1.5)
     slow = ProcessSpeed(4, {"total": 4.0, "encode": 1.0, "detokenise": 0.5}, [0.3, 0.4, 1.0], 3, 50, 0.6, 2, 1.25)
@@ -151,10 +130,3 @@ def test_the_slowest_process_gives_the_time_and_all_give_the_articles() -> None:
         "processes": 2,
         "device": "cpu",
     }
-    nothing = {"total": 0.0, "encode": 0.0, "detokenise": 0.0}
-    report = speed_report(
-        [ProcessSpeed(8, nothing, [], 0, 0, 0.0, 0, 1.0)], "continuous", torch.device("cpu"), resumed=9
-    )
-    assert report["articles_per_second"] is report["generated_tokens_per_second"] is None
-    assert set(report["latency_ms"].values()) == {None}
-    assert report["latency_histogram"] == {"edges_ms": [], "counts": []}

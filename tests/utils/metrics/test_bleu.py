@@ -75,7 +75,7 @@ def test_the_command_scores_two_files(tmp_path: Path, capsys: pytest.CaptureFixt
     assert printed["bleu"] == pytest.approx(expected.score) and expected.score > 30
     assert printed["chrf"] == pytest.approx(sacrebleu.corpus_chrf(CHINESE[0], [CHINESE[1]]).score)
     done = subprocess.run(
-        [sys.executable, "-m", "utils.metrics.bleu", predictions, references, "--bleu_tokenize", "zh"],
+        [sys.executable, "-m", "utils.metrics", "bleu", predictions, references, "--bleu_tokenize", "zh"],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import random
-from itertools import product
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,8 +12,6 @@ import pytest
 from torchmetrics.functional.text import squad
 
 from bart.errors import InputError
-from utils.data.places import TABLES
-from utils.data.squad import read_questions
 from utils.metrics.squad import best, exact_match, f1, main
 
 PIECES = "the The a an An cat CAT cat's 3.5 — ’s naïve İstanbul ﬁsh 他们 (the) U.S. US don't dont".split()
@@ -108,9 +104,7 @@ def test_the_command_scores_answers_as_the_official_script(
     del missing[first]
     for content, message in (
         (missing, f"p.json: no answer to 1 questions, such as '{first}'; allowed: one answer to each of the 1190"),
-        ({first: 1}, "p.json: allowed: a JSON object of answers, which are texts, by the ids of their questions"),
-        ([], "p.json: has no rows"),
-        ([{"id": "1"}, {"id": "2"}], "p.json: no prediction column; name one with --prediction_field (columns: id)"),
+        ([{"id": "1"}, {"id": "2"}], "p.json: no prediction column; name one with --prediction_field"),
         ([{"id": "1", "prediction": ""}] * 2, "p.json: 1 rows repeat an id; allowed: each id once"),
         ([{"prediction": ""}], "p.json has 1 lines, set.json has 1190; they must be equally many"),
     ):
@@ -118,8 +112,6 @@ def test_the_command_scores_answers_as_the_official_script(
         with pytest.raises(InputError) as error:
             main(["p.json", "set.json"])
         assert str(error.value).startswith(message)
-    with pytest.raises(InputError, match="no.json: no such file"):
-        main(["p.json", "no.json"])
 
 
 def test_tables_are_scored_as_the_files_of_the_script(
@@ -135,21 +127,15 @@ def test_tables_are_scored_as_the_files_of_the_script(
     predicted = [{"id": row["id"], "prediction": text, "score": 0.5} for row, text in zip(rows, texts, strict=True)]
     for name, table in (("r", rows), ("p", predicted), ("q", [{"prediction": row["prediction"]} for row in predicted])):
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in table))
-        Path(f"{name}.json").write_text(json.dumps(table))
         pq.write_table(pa.Table.from_pylist(table), f"{name}.parquet")
-        with Path(f"{name}.csv").open("w", newline="") as file:
-            writer = csv.DictWriter(file, table[0])
-            writer.writeheader()
-            writer.writerows(
-                {key: json.dumps(v) if isinstance(v, dict) else v for key, v in row.items()} for row in table
-            )
     Path("script.json").write_text(json.dumps({row["id"]: row["prediction"] for row in predicted}))
     reports = set()
-    for names in [
+    for names in (
         ("script.json", "r.jsonl"),
-        *product((f"{name}{suffix}" for name in "pq" for suffix in TABLES if suffix != ".tsv"), ("r.csv", "r.parquet")),
-    ]:
+        ("p.jsonl", "r.parquet"),
+        ("p.parquet", "r.jsonl"),
+        ("q.jsonl", "r.jsonl"),
+    ):
         main([*names, "--json"])
         reports.add(capsys.readouterr().out)
     assert len(reports) == 1 and json.loads(reports.pop())["exact_match"] == pytest.approx(100 * 4 / 6)
-    assert len(read_questions("r.csv", "whole")) == 6

@@ -205,11 +205,11 @@ def test_a_compiler_that_is_missing_is_named(train: Train, monkeypatch: pytest.M
 
 
 def test_a_folder_that_is_removed_during_the_run_is_named(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    def removed(args: Any, *_: object) -> None:
-        shutil.rmtree(args.run.output_dir)
-        Path(args.run.output_dir, "metrics.csv").read_bytes()
+    def removed(plan: Any, *_: object) -> None:
+        shutil.rmtree(plan.args.run.output_dir)
+        Path(plan.args.run.output_dir, "metrics.csv").read_bytes()
 
-    monkeypatch.setattr(training, "train_on", removed)
+    monkeypatch.setattr(training, "train", removed)
     with pytest.raises(RunError, match=r"^--output_dir .*run: it was removed during the run$"):
         train("run")
 

@@ -37,7 +37,10 @@ Run = Callable[..., Path]
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    """Trains a tiny BERT without dropout on six examples, in steps of three batches; validates on the same ones."""
+    """Trains a tiny BERT without dropout, in steps of two batches.
+
+    They have four of six examples, whose weights have another sum than their number. It validates on all.
+    """
     tokenizer = BertTokenizer.train(TEXTS * 3, 60)
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     (tmp_path / "config.json").write_text(json.dumps({**OF_BERT, "vocab_size": len(tokenizer)}))
@@ -55,7 +58,7 @@ def run(tmp_path: Path) -> Run:
         given = {"task": "tagging" if is_tagging else "classification", "data_dir": tmp_path / kind}
         given |= {"config_path": tmp_path / "config.json", "tokenizer": tmp_path / "tokenizer", "gpus": 0}
         given |= {"model_name_or_path": "scratch", "num_workers": 0, "train_batch_size": 2, "max_steps": 1}
-        given |= {"gradient_accumulation_steps": 3, "dropout": 0, "attention_dropout": 0, "classifier_dropout": 0}
+        given |= {"gradient_accumulation_steps": 2, "dropout": 0, "attention_dropout": 0, "classifier_dropout": 0}
         given |= {"log_every_n_steps": 1, "output_dir": tmp_path / name}
         words = [word for key, value in given.items() for word in (f"--{key}", value)]
         finetune.main(["--do_train", *map(str, [*words, *options])])
@@ -91,18 +94,21 @@ def test_the_loss_of_a_step_is_torchs_over_all_its_batches(
     expected: list[Tensor] = []
     take_step = TrainingModule.training_step
 
-    def step(module: TrainingModule, batches: list[Any], number: int) -> Tensor:
-        assert len(batches) == 3
-        outputs = [logits_of(module.task.output_of(module.model, batch.inputs)) for batch in batches]
+    def loss_of(module: TrainingModule, inputs: list[Any], weight: Tensor | None, smoothing: float) -> Tensor:
+        outputs = [logits_of(module.task.output_of(module.model, each)) for each in inputs]
         logits = torch.cat([each.flatten(0, -2) for each in outputs])
-        labels = [batch.inputs["labels"] for batch in batches]
         if kind == "several":
-            for weights in (weight, None):
-                expected.append(F.binary_cross_entropy_with_logits(logits, torch.cat(labels), pos_weight=weights))
-        else:
-            right = torch.cat([each.flatten() for each in labels])
-            expected.append(F.cross_entropy(logits, right, weight, label_smoothing=smoothing))
-            expected.append(F.cross_entropy(logits, right))
+            labels = torch.cat([each["labels"] for each in inputs])
+            return F.binary_cross_entropy_with_logits(logits, labels, pos_weight=weight)
+        right = torch.cat([each["labels"].flatten() for each in inputs])
+        return F.cross_entropy(logits, right, weight, label_smoothing=smoothing)
+
+    def step(module: TrainingModule, batches: list[Any], number: int) -> Tensor:
+        assert len(batches) == 2
+        expected.append(loss_of(module, [batch.inputs for batch in batches], weight, smoothing))
+        val = module.trainer.datamodule.val
+        every = module.task.collate([val[number] for number in range(len(val))], module.loaded.tokenizer)
+        expected.append(loss_of(module, [every], None, 0.0))
         return take_step(module, batches, number)
 
     monkeypatch.setattr(TrainingModule, "training_step", step)
@@ -120,7 +126,7 @@ def test_the_loss_of_a_step_is_torchs_over_all_its_batches(
 
 def test_a_run_of_a_version_with_fewer_options_goes_on(run: Run) -> None:
     """Those that its record lacks count as their defaults, and the best checkpoints stay those."""
-    constant = ("--lr_scheduler", "constant", "--save_top_k", 3, "--max_steps")
+    constant = ("--gradient_accumulation_steps", 3, "--lr_scheduler", "constant", "--save_top_k", 3, "--max_steps")
     whole = run("whole", "single", *constant, 3)
     file = run("parts", "single", *constant, 2) / "last.ckpt"
     checkpoint = torch.load(file)

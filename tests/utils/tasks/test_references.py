@@ -15,9 +15,8 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from tests.tiny_run import write_tiny_run
 from utils.corpora.prepare import PrepareOptions, prepare
+from utils.data.columns import columns_of_pairs
 from utils.data.options import Place
-from utils.data.places import fields_of
-from utils.data.tables import read_split
 from utils.metrics.rouge import rouge
 from utils.recipes.data import with_table_prepared
 from utils.tasks.options import SummarizationOptions
@@ -53,8 +52,8 @@ def test_scoring_reads_the_targets_that_training_read(suffix: str, tmp_path: Pat
     columns = task.learn(task.read("train"))
     scored = Summarization(place).as_trained(BartConfig(columns=columns))
     assert with_table_prepared(scored).read("test", for_scoring=True) == (["a"], ["yes"])
-    with pytest.raises(InputError, match="not 'gist', which training read; name one of them with --target_field"):
-        fields_of({"article", "summary"}, scored.pair_fields, "")
+    with pytest.raises(InputError, match="no column 'gist', which training read; name one with --target_field"):
+        columns_of_pairs({"article", "summary"}, scored.pair_fields, "")
 
 
 def test_training_takes_the_first_and_scores_take_all(
@@ -98,12 +97,6 @@ def test_a_folder_of_tables_keeps_its_splits(tmp_path: Path, suffix: str) -> Non
         lines = [(tmp_path / "data" / f"{split}.{side}").read_text().splitlines() for side in ("source", "target")]
         assert [each[0] for each in lines] == [SOURCE, TARGET]
         assert [*map(len, lines)] == [6, 6]
-
-
-def test_parquet_files_that_are_streamed(tmp_path: Path) -> None:
-    tables = write_tables(tmp_path / "tables", ".parquet")
-    sources, targets = read_split(str(tables / "{split}.parquet"), "val")
-    assert (sources[0], targets[0]) == (SOURCE, TARGET)
 
 
 def test_a_list_of_no_references_ends_the_run_before_it_starts(tmp_path: Path) -> None:

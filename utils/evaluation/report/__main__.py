@@ -29,7 +29,7 @@ class ReportArguments:
     def __post_init__(self) -> None:
         if len(self.run_dirs) != 1:
             count = len(self.run_dirs)
-            compare = "--compare of utils.metrics.rouge compares two systems"
+            compare = "--compare of utils.metrics compares two systems"
             raise InputError(f"{count} run directories; a report is of one run: {compare}")
 
 

@@ -9,9 +9,9 @@ from bart.errors import InputError
 from utils.app.progress import progress
 from utils.data.rows import json_lines
 from utils.evaluation.report.runs import Run, scores_of
-from utils.metrics.facts import WRONG, differing_facts, names_in
+from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in
 from utils.metrics.files import label_of
-from utils.metrics.text_statistics import NOVEL_ORDERS, text_statistics, words
+from utils.metrics.text_statistics import NOVEL_ORDERS, WORD, fragments, text_statistics, words
 
 # Statistics that the table of articles shows: heading and digits.
 COLUMNS = {
@@ -25,12 +25,16 @@ COLUMNS = {
 # Statistics that relate a summary to its source, which for a translation is in another language.
 OF_THE_SOURCE = {"wrong", "compression", "coverage", "density", *(f"novel{n}" for n in NOVEL_ORDERS)}
 
+COPIED = 3  # the kind of mark beside those of facts, which utils/metrics/facts.py numbers
+LEAST_COPIED = 2  # words at once that are marked
+Mark = tuple[int, int, int]  # of a text: begin, end and kind
+
 
 def add_articles(run: Run, split: str) -> None:
     """Read a run's articles of one split, and analyse those that have source and summary.
 
     These get `source_words`, `statistics` and, if they have a reference, `reference_statistics` as `text_statistics`
-    returns them, and `facts` as `differing_facts` does.
+    returns them, and `marks` of what is copied and of facts that differ: those of each text by its name.
 
     Raises:
         InputError: the file is damaged, or its articles are not as many as were scored.
@@ -62,8 +66,21 @@ def add_articles(run: Run, split: str) -> None:
             del article["reference_statistics"]
             texts["reference"] = None
         if not left_out:
-            article["facts"] = differing_facts(**texts, names=names)
-            article["statistics"]["wrong"] = sum(kind == WRONG for _, _, kind in article["facts"])
+            facts = differing_facts(**texts, names=names)
+            article["statistics"]["wrong"] = sum(kind == WRONG for *_, kind in facts)
+            article["marks"] = marks = {}
+            for name in ("reference", "summary"):  # marks in the source are the summary's
+                marks[name], marks["source"] = copied_marks(texts["source"], texts[name] or "")
+                marks[name] += [fact for fact in facts if (fact[2] == MISSING) == (name == "reference")]
+
+
+def copied_marks(source: str, text: str) -> tuple[list[Mark], list[Mark]]:
+    """Marks of what a text copies from its source: those in the text, and those in the source."""
+    of_text, of_source = ([match.span() for match in WORD.finditer(each)] for each in (text, source))
+    found = [fragment for fragment in fragments(words(source), words(text)) if fragment[2] >= LEAST_COPIED]
+    in_text = [(of_text[begin][0], of_text[begin + length - 1][1], COPIED) for begin, _, length in found]
+    in_source = [(of_source[start][0], of_source[start + length - 1][1], COPIED) for _, start, length in found]
+    return in_text, in_source
 
 
 def text_of(article: dict[str, Any], name: str) -> str:
@@ -80,20 +97,22 @@ def has_statistics(run: Run) -> bool:
 
 
 def shown_texts(run: Run) -> list[dict[str, Any]]:
-    """The texts that stand beside each other under an article's source: the reference, and what the run generated.
+    """The texts of the articles: the source, the reference if there is one, and what the run generated.
 
     Returns:
-        `name` and `heading` of each text, its `values` and, of a summary, its `facts`, both in the articles' order.
+        `name` and `heading` of each text, its `values` and its `marks`, both in the articles' order.
     """
-    names, texts = text_names(run), []
-    for name in sorted(names, key=lambda name: name != "reference"):  # which comes first
-        if name not in ("source", "id"):
-            has_facts = name == "summary" and "facts" in run.articles[0]
-            facts = [article["facts"] for article in run.articles] if has_facts else None
-            values = [text_of(article, name) for article in run.articles]
-            heading = name.replace("_", " ").capitalize()
-            texts.append({"name": name, "heading": heading, "values": values, "facts": facts})
-    return texts
+    names = [name for name in text_names(run) if name not in ("source", "reference", "id")]
+    names = ["source", *(["reference"] if "reference" in text_names(run) else []), *names]
+    return [
+        {
+            "name": name,
+            "heading": name.replace("_", " ").capitalize(),
+            "values": [text_of(article, name) for article in run.articles],
+            "marks": [article.get("marks", {}).get(name, []) for article in run.articles],
+        }
+        for name in names
+    ]
 
 
 def columns_of(run: Run) -> list[dict[str, Any]]:

@@ -15,7 +15,8 @@ from utils.app.charts import COLOURS, DARK, GRID, INK, PAPER, Chart, Matrix, dra
 from utils.app.errors import unwritable
 from utils.app.pages import page_template
 from utils.evaluation.report import articles, charts, tables
-from utils.evaluation.report.runs import TARGETS, read_run, scored_splits
+from utils.evaluation.report.runs import read_run, scored_splits
+from utils.tasks.options import TOKEN
 
 logger = logging.getLogger(__name__)
 
@@ -58,11 +59,10 @@ def build_report(folder: PathName, output: PathName | None = None, split: str | 
         page = page_template(Path(__file__).with_name("page.html")).render(
             run=run,
             split=split,
-            noun="example" if run.task in TARGETS else "article",
+            noun="article" if run.target == TOKEN else "example",
             scores=[table for table in scores if table.rows],
             texts=articles.shown_texts(run),
             columns=articles.columns_of(run),
-            sources=[articles.text_of(article, "source") for article in run.articles],
             tables=tables,
             charts=charts,
             picture=picture,

@@ -48,8 +48,7 @@ def latency_charts(run: Run, split: str, noun: str) -> list[Chart]:
     if not latency.get("counts"):  # all articles may have been decoded to warm up
         return []
     line = Series(f"{noun.capitalize()}s", latency["edges_ms"], latency["counts"])
-    marks = [(name, speed["latency_ms"][name]) for name in ("p50", "p90", "p99")]
-    return [Chart("latency", f"Latency of an {noun}", "ms", f"{noun}s", [line], from_zero=True, marks=marks)]
+    return [Chart("latency", f"Latency of an {noun}", "ms", f"{noun}s", [line], from_zero=True)]
 
 
 def length_charts(run: Run) -> list[Chart]:

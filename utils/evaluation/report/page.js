@@ -2,18 +2,16 @@
 // Searches, sorts and shows the articles. All other parts of the page need no script.
 
 const ROWS = matchMedia("(max-width: 600px)").matches ? 10 : 50; // of a page of the table
-const COPIED = 2; // words of a run that counts as copied
-const KINDS = ["missing", "added", "wrong"]; // of facts, by their numbers in utils/metrics/facts.py
+const KINDS = ["missing", "added", "wrong", "copied"]; // of marks, by their numbers in facts.py and articles.py
 const byId = (id) => document.getElementById(id);
 const numeral = new Intl.NumberFormat("en");
 const list = byId("article-list");
 const dialog = byId("article");
 const { noun } = list.dataset; // of what the run has predicted for
-const isMarked = !document.querySelector(".marking").hidden;
-// Texts and columns are those of utils/evaluation/report/articles.py; their values and facts are in the articles' order.
-const { sources, texts, columns } = JSON.parse(byId("article-data").textContent);
-const previews = texts.filter(({ name }) => !["reference", "alternatives"].includes(name)); // texts in the table
-const everyone = sources.map((_, i) => i);
+// Texts and columns are those of utils/evaluation/report/articles.py; values and marks are in the articles' order.
+const { texts, columns } = JSON.parse(byId("article-data").textContent);
+const previews = texts.filter(({ name }) => !["source", "reference", "alternatives"].includes(name)); // texts in the table
+const everyone = texts[0].values.map((_, i) => i);
 let matching = everyone; // articles that hold the query, in the file's order
 let order, opened, typing; // the same, sorted; the open one; a timer
 let sorting = {}; // by a column, or by null: the articles' numbers
@@ -75,49 +73,20 @@ function search() {
   typing = setTimeout(() => {
     query = byId("search").value;
     const needle = query.toLowerCase();
-    const all = [sources, ...texts.map(({ values }) => values)];
-    matching = everyone.filter((i) => all.some((values) => values[i].toLowerCase().includes(needle)));
+    matching = everyone.filter((i) => texts.some(({ values }) => values[i].toLowerCase().includes(needle)));
     arrange();
   }, 150);
 }
 
-/** Words of a text, by the rules of utils/metrics/text_statistics.py, with where they begin and end. */
-function wordsOf(text) {
-  const place = ({ 0: word, index }) => ({ word: word.toLowerCase(), begin: index, end: index + word.length });
-  return Array.from(text.matchAll(/[\p{L}\p{N}][\p{L}\p{M}\p{N}\u200c\u200d]*/gu), place);
-}
-
-/** Fragments of a text that the source has too, as in text_statistics.py: first word in both, and number of words. */
-function fragmentsOf(source, text) {
-  const starts = new Map(text.map(({ word }) => [word, []]));
-  source.forEach(({ word }, i) => starts.get(word)?.push(i));
-  const fragments = [];
-  for (let begin = 0; begin < text.length;) {
-    let best = { begin, start: 0, length: 0 };
-    for (const start of starts.get(text[begin].word)) {
-      let length = 1;
-      while (begin + length < text.length && source[start + length]?.word === text[begin + length].word) length += 1;
-      if (length > best.length) best = { begin, start, length };
-    }
-    if (best.length) fragments.push(best);
-    begin += best.length || 1;
-  }
-  return fragments;
-}
-
-/** Facts of some kinds of article i: [begin, end, kind]. Those that are missing are in its reference. */
-function factsOf(text, i, ...kinds) {
-  return !text?.facts ? [] : text.facts[i].filter(([, , kind]) => kinds.includes(KINDS[kind]));
-}
-
-/** Put a text into an element, with marks: [begin, end, class]. Marks may overlap. */
-function mark(element, text, marks) {
-  const cuts = new Set([0, text.length, ...marks.flatMap(([begin, end]) => [begin, end])]);
+/** Put a text of article i into an element, with its marks: [begin, end, kind] of characters. Marks may overlap. */
+function fill(element, { values, marks }, i) {
+  const characters = [...values[i]];
+  const cuts = new Set([0, characters.length, ...marks[i].flatMap(([begin, end]) => [begin, end])]);
   const places = [...cuts].sort((a, b) => a - b);
   element.replaceChildren(...places.slice(1).map((end, n) => {
     const begin = places[n];
-    const classes = marks.filter((piece) => piece[0] <= begin && end <= piece[1]).map((piece) => piece[2]);
-    const piece = text.slice(begin, end);
+    const classes = marks[i].filter((piece) => piece[0] <= begin && end <= piece[1]).map((piece) => KINDS[piece[2]]);
+    const piece = characters.slice(begin, end).join("");
     return classes.length ? create("mark", { className: classes.join(" ") }, piece) : piece;
   }));
 }
@@ -130,26 +99,7 @@ function show(i) {
   byId("article-before").disabled = place <= 0;
   byId("article-after").disabled = place < 0 || place === order.length - 1;
   byId("article-scores").tBodies[0].rows[0].replaceChildren(...columns.map((column) => numberCell(column, i)));
-  const source = wordsOf(sources[i]);
-  const marksOf = (words, pieces) =>
-    pieces.map(([first, length]) => [words[first].begin, words[first + length - 1].end, "copied"]);
-  texts.forEach((text, k) => {
-    const section = byId("article-texts").children[k];
-    const value = text.values[i];
-    const words = wordsOf(value);
-    const copied = isMarked ? fragmentsOf(source, words).filter(({ length }) => length >= COPIED) : [];
-    const sum = copied.reduce((total, { length }) => total + length, 0);
-    section.querySelector(".note").textContent = isMarked ? `${numeral.format(words.length)} words, ${sum} of them copied` : "";
-    const facts = text.name === "reference" ? factsOf(previews[0], i, "missing") : factsOf(text, i, "added", "wrong");
-    const units = (characters) => [...value].slice(0, characters).join("").length; // JavaScript counts 16-bit units
-    mark(section.querySelector(".text"), value, [
-      ...marksOf(words, copied.map(({ begin, length }) => [begin, length])),
-      ...facts.map(([begin, end, kind]) => [units(begin), units(end), KINDS[kind]]),
-    ]);
-    if (text === (previews[0] ?? texts[0])) {
-      mark(byId("article-source"), sources[i], marksOf(source, copied.map(({ start, length }) => [start, length])));
-    }
-  });
+  texts.forEach((text) => fill(byId(`text-${text.name}`), text, i));
 }
 
 /** Open the article that the address names, so that articles can be linked to and Back closes them. */

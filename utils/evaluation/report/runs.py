@@ -16,9 +16,9 @@ from bart.files import PathName
 from utils.app.errors import brief
 from utils.app.run_directory import REPORT_ORDER, of_sessions
 from utils.app.run_metrics import Metrics, joined, metrics_of_sessions
+from utils.tasks import find_task
+from utils.tasks.options import TOKEN
 
-# Tasks that predict no text, each with the targets that its loss is the mean over. Their scores are in percent.
-TARGETS = {"classification": "label", "tagging": "word", "question_answering": "window"}
 NUMBERS = ("examples", "steps", "epochs", "wall_seconds", "tokens_per_second")  # which the report formats as such
 
 
@@ -54,11 +54,19 @@ class Run:
         return next((record["task"] for record in (*self.scores.values(), self.arguments) if "task" in record), None)
 
     @property
+    def target(self) -> str:
+        """What the loss is the mean over."""
+        try:
+            return TOKEN if self.task is None else find_task(self.task).target
+        except InputError:  # of a file that is gone
+            return TOKEN
+
+    @property
     def loss_unit(self) -> str:
         """The unit of the loss."""
         if "val_pearson" in self.metrics or any("pearson" in scores for scores in self.scores.values()):
             return "squared units of the label"
-        return f"nats per {TARGETS.get(self.task, 'target token')}"
+        return f"nats per {self.target}"
 
     def articles_path(self, split: str) -> Path:
         return self.folder / f"{split}_articles.jsonl"

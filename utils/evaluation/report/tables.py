@@ -11,8 +11,9 @@ from statistics import fmean
 import yaml
 
 from utils.app.run_metrics import SECONDS
-from utils.evaluation.report.runs import TARGETS, Run, scores_of
+from utils.evaluation.report.runs import Run, scores_of
 from utils.metrics.files import LABELS, label_of
+from utils.tasks.options import TOKEN
 
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
 SPEEDS = {
@@ -87,7 +88,7 @@ def score_table(run: Run, split: str) -> ScoreTable:
     scores, baselines = scores_of(record), record.get("baselines", {})
     rows = []
     for name, value in scores.items():
-        is_percent = run.task in TARGETS or name.startswith((*LABELS,)) or abs(value) > 1
+        is_percent = run.target != TOKEN or name.startswith((*LABELS,)) or abs(value) > 1
         digits = 4 if name == "loss" or not is_percent else 2
         label = f"{label_of(name)} maximum" if f"{name}_mean" in scores else label_of(name)
         interval = record.get("intervals", {}).get(name)

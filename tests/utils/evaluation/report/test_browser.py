@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -13,10 +12,13 @@ import pytest
 
 from tests.scored_run import HOSTILE, write_articles, write_run
 from utils.evaluation.report.building import build_report
-from utils.metrics.text_statistics import fragment_lengths, words
+from utils.metrics.text_statistics import words
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect  # waits for what is expected: an article opens a moment after its key
+
+
+TEXTS = ("reference", "summary", "source")  # in the order of the page
 
 
 @pytest.fixture(autouse=True)
@@ -99,8 +101,7 @@ def test_searching_sorting_and_opening_by_keyboard(open_page: Any, run: tuple[Pa
     expect(title).to_have_text(f"Article {order[1]}")
     expect(page.locator("#article-position")).to_have_text(f"2 of {len(matching)} found")
     article = articles[order[1] - 1]
-    expect(page.locator("#article-texts .text")).to_have_text([article["reference"], article["summary"]])
-    expect(page.locator("#article-source")).to_have_text(article["source"])
+    expect(page.locator("#article-texts .text")).to_have_text([article[name] for name in TEXTS])
     expect(page.locator("#article-scores td").nth(2)).to_have_text(f"{article['rouge2']:.1f}")
     assert page.url.endswith(f"#article-{order[1]}")
 
@@ -114,7 +115,7 @@ def test_searching_sorting_and_opening_by_keyboard(open_page: Any, run: tuple[Pa
         range.setEnd(text.firstChild, 1);
         return text.getBoundingClientRect().right - range.getBoundingClientRect().right;
     }"""
-    assert abs(page.locator("#article-source").evaluate(right_margin)) < 1  # Arabic begins at the right
+    assert abs(page.locator("#text-source").evaluate(right_margin)) < 1  # Arabic begins at the right
     page.keyboard.press("Escape")
     page.locator(f"a[href='#article-{order[0]}']:focus").wait_for()  # in its row of the table
     assert not page.locator("#article").is_visible()
@@ -135,7 +136,7 @@ def test_pages_of_the_table(open_page: Any, run: tuple[Path, list[dict[str, Any]
     assert page.get_by_role("button", name="Next page").is_disabled()
     # Going on from a page's last article turns the page under it.
     page.goto(f"{run[0].as_uri()}#article-50")
-    page.locator("#article-source").get_by_text("Report 49").wait_for()
+    page.locator("#text-source").get_by_text("Report 49").wait_for()
     page.keyboard.press("j")
     page.keyboard.press("Escape")
     page.locator("a[href='#article-51']:focus").wait_for()
@@ -148,24 +149,15 @@ def test_hostile_text_is_shown_as_it_is_and_marked_where_copied(
     page = open_page(run[0])
     page.locator("#article-list tbody a").first.press("Enter")
     page.locator("#article-texts mark").first.wait_for()
-    texts = page.eval_on_selector_all("#article-texts .text, #article-source", "all => all.map(e => e.textContent)")
-    assert texts == [HOSTILE["reference"], HOSTILE["summary"], HOSTILE["source"]]
-    summary, source = "#article-texts section:nth-child(2) mark.copied", "#article-source mark.copied"
-    for place, last in ((summary, ["quoted text went on to", "i̇zmir"]), (source, ["quoted text went on to i̇zmir"])):
+    texts = page.eval_on_selector_all("#article-texts .text", "all => all.map(e => e.textContent)")
+    assert texts == [HOSTILE[name] for name in TEXTS]
+    for place, last in (
+        ("#text-summary mark.copied", ["quoted text went on to", "i̇zmir"]),
+        ("#text-source mark.copied", ["quoted text went on to i̇zmir"]),
+    ):
         marks = page.locator(place).all_inner_texts()
         assert [" ".join(words(mark)) for mark in marks] == ["script and", *last]
     assert page.locator("#article-texts mark.added").all_inner_texts() == ["İzmir"]  # after a character of 32 bits
-
-
-def test_fragments_are_those_of_the_statistics(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
-    pairs = [(article["source"], article["summary"]) for article in run[1]]
-    page = open_page(run[0])
-    counted = page.evaluate(
-        "pairs => pairs.map(([source, text]) => fragmentsOf(wordsOf(source), wordsOf(text)).map(f => f.length))", pairs
-    )
-    assert counted == [fragment_lengths(words(source), words(text)) for source, text in pairs]
-    text = "नमस्ते दुनिया। می\u200cخواهم Cafe\u0301 👩\u200d💻 ❤\ufe0f 2½"
-    assert page.evaluate("text => wordsOf(text).map(({ word }) => word)", text) == words(text)
 
 
 FACTS = {
@@ -226,15 +218,3 @@ def test_nothing_is_wider_than_the_window(open_page: Any, run: tuple[Path, list[
         brightness = [sum(map(int, colour[4:-1].split(","))) for colour in (paper, ink)]
         assert (brightness[0] < brightness[1]) == (scheme == "dark")
         assert abs(brightness[0] - brightness[1]) > 300
-
-
-def test_a_run_of_another_task_is_shown(open_page: Any, tmp_path: Path) -> None:
-    rows = [{"index": i, "sentence": f"Text {i} </script>", "confidence": 0.5, "prediction": "yes"} for i in range(3)]
-    (tmp_path / "test_articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (tmp_path / "test_scores.json").write_text('{"examples": 3, "accuracy": 0.5}')
-    page = open_page(build_report(tmp_path))
-    assert page.locator("#article-list tbody tr").nth(1).locator("td").all_inner_texts() == [
-        "Text 1 </script>", "yes", "0.5"
-    ]  # fmt: skip
-    page.locator("#article-list tbody a").nth(1).press("Enter")
-    expect(page.locator("#article-texts .text")).to_have_text(["Text 1 </script>", "yes"])

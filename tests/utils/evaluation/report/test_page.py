@@ -30,7 +30,7 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self.identities: list[str] = []
         self.parts: list[str] = []
-        self.texts, self.columns, self.facts, self.sources = [], [], [], []  # of the articles, as the script gets them
+        self.texts, self.columns, self.marks, self.sources = [], [], [], []  # of the articles, as the script gets them
         self.inside = ""
         self.feed(path.read_text(encoding="utf-8"))
         self.text = " ".join(" ".join(self.parts).split())
@@ -47,8 +47,8 @@ class Page(HTMLParser):
     def handle_data(self, data: str) -> None:
         if self.inside == "script article-data":
             content = json.loads(data)
-            self.sources = content["sources"]
-            self.texts, self.facts = ([text[name] for text in content["texts"]] for name in ("values", "facts"))
+            self.sources, *self.texts = (text["values"] for text in content["texts"])
+            self.marks = [text["marks"] for text in content["texts"]]
             self.columns = [column["values"] for column in content["columns"]]
         elif not self.inside.startswith(("script", "style")):
             self.parts.append(data)
@@ -94,7 +94,6 @@ def test_charts_of_a_run(run: Path) -> None:
     assert (rate.from_zero, throughput.series[0].y) == (True, [30000, 31000, 32000, 29000])
     [chart] = latency_charts(read_run(run), "test", "article")
     assert (len(chart.series[0].x), chart.series[0].y) == (5, [10, 70, 30, 10])
-    assert chart.marks == [("p50", 75.0), ("p90", 120.0), ("p99", 170.0)]
     (run / "arguments.yaml").write_text("eval_beams: 0\n")
     (run / "metrics.csv").write_text("step,val_rouge1_forced,val_new_figure\n9,30.5,2\n")
     nothing = {"latency_ms": {"mean": None, "p50": None}, "latency_histogram": {"edges_ms": [], "counts": []}}
@@ -177,7 +176,9 @@ def test_articles_without_references_or_scores(tmp_path: Path) -> None:
     (tmp_path / "test_articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     page = page_of(tmp_path)
     assert page.texts == [["He paid Ann $4.", "He paid Ann $5."]]
-    assert page.facts == [[[[12, 14, 2]], []]] and page.columns[0] == [1, 0]
+    of_source, of_summary = page.marks  # copied words, and a wrong number
+    assert of_summary == [[[0, 11, 3], [12, 14, 2]], [[0, 14, 3]]]
+    assert of_source == [[[0, 11, 3]], [[0, 14, 3]]] and page.columns[0] == [1, 0]
     assert "Reference" not in page.text.replace("nor reference", "") and "No scores" in page.text
     assert "Length of summaries" not in page.text and "chart-summary_length" in page.identities
 
@@ -231,7 +232,7 @@ def test_classes_and_errors(classes: int, tmp_path: Path) -> None:
     assert "accuracy 0.50 Loss 0.2500" in page.text  # in percent
     assert "The loss is in nats per label." in page.text and "Examples per second 9.50" in page.text
     for word in ("rticle", "target token", "Generated tokens", "ummar"):
-        assert word not in re.sub("Copied.*summary's", "", page.text)  # which is hidden
+        assert word not in page.text
 
 
 def test_the_split_is_chosen_among_those_scored(run: Path) -> None:
@@ -269,7 +270,7 @@ def test_the_command_prints_where_the_report_is(run: Path, tmp_path: Path, capsy
     (run / "file").write_text("")
     for arguments, message in (
         ([run, "--output", run / "file" / "page.html"], "page.html: cannot be written"),
-        ([run, run], "^2 run directories; a report is of one run: --compare of utils.metrics.rouge"),
+        ([run, run], "^2 run directories; a report is of one run: --compare of utils.metrics"),
         ([tmp_path], "holds no metrics.csv"),
         ([tmp_path / "none"], "no such directory"),
     ):

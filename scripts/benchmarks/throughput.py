@@ -7,11 +7,6 @@ run reports of itself. A row that fails says why.
 
 from __future__ import annotations
 
-from utils.app.commands import run_program
-
-if __name__ == "__main__":
-    run_program("utils.benchmark")
-
 import csv
 import json
 import os
@@ -27,6 +22,14 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
+
+# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from utils.app.commands import run_program
+
+if __name__ == "__main__":
+    run_program("scripts.benchmarks.throughput")
 
 import torch
 
@@ -258,7 +261,7 @@ def parse(argv: Sequence[str]) -> tuple[Benchmark, list[str]]:
         values,
         f"{str(__doc__).splitlines()[0]}\n\nThe options below are read from the environment, by their names in "
         "capitals, such as STEPS=20;\noptions of the command line go to the program that is measured.",
-        prog=f"python -m utils.benchmark {kind}",
+        prog=f"scripts/benchmarks/throughput.py {kind}",
     )
     return args, extras
 

@@ -21,11 +21,8 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
-from tests.tiny_run import write_tiny_run
-from tests.tiny_shards import write_tiny_shards
-from utils import benchmark
-from utils.app.errors import RunError
-from utils.benchmark import (
+from scripts.benchmarks import throughput
+from scripts.benchmarks.throughput import (
     BenchmarkRow,
     InferenceBenchmark,
     PretrainingBenchmark,
@@ -34,8 +31,11 @@ from utils.benchmark import (
     configurations,
     parse,
 )
+from tests.tiny_run import write_tiny_run
+from tests.tiny_shards import write_tiny_shards
+from utils.app.errors import RunError
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -235,25 +235,16 @@ def test_a_row_over_the_time_limit_ends_with_all_its_processes(
 
     monkeypatch.setattr(subprocess.Popen, "wait", wait)
     command = witness.starter(LIKE_TORCHRUN) if as_torchrun else ["bash", "-c", '"$@" & wait', "bash", *witness.command]
-    assert benchmark.run(command, tmp_path, 1000) is None
-    assert not witness.survived()
-
-
-def test_a_process_that_outlives_a_row_does_not_hold_it_up(witness: Witness, tmp_path: Path) -> None:
-    # It keeps the row's output open.
-    assert benchmark.run(witness.starter("open(sys.argv[-1], 'w').close()"), tmp_path, 1000) == 0
-    while "begun" not in (output := (tmp_path / "output.txt").read_text()):
-        time.sleep(0.05)
-    os.kill(int(output.split()[1]), signal.SIGKILL)
+    assert throughput.run(command, tmp_path, 1000) is None
     assert not witness.survived()
 
 
 def test_sigterm_ends_the_row_that_runs(witness: Witness, tmp_path: Path) -> None:
     program = f"""
-from utils import benchmark
+from scripts.benchmarks import throughput
 from utils.app.cli import run_main
-benchmark.TrainingBenchmark.command = lambda *_: {witness.starter(LIKE_TORCHRUN)!r}
-run_main(lambda _: benchmark.main(["training"]))
+throughput.TrainingBenchmark.command = lambda *_: {witness.starter(LIKE_TORCHRUN)!r}
+run_main(lambda _: throughput.main(["training"]))
 """
     environment = {**os.environ, "RESULTS_DIR": str(tmp_path / "out")}
     process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment)
@@ -274,12 +265,12 @@ def test_the_reason_of_a_failure_is_the_error_not_what_a_launcher_says_after_it(
         "traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
         "============================================================",
     ]
-    assert benchmark.reason(torchrun) == torchrun[0]
+    assert throughput.reason(torchrun) == torchrun[0]
     gone = "run_eval.py: error: another process of this run is gone, or cannot be reached (gloo)"
-    assert benchmark.reason(["[rank1]: ValueError: a", gone, *torchrun[1:]]) == "[rank1]: ValueError: a"
-    assert benchmark.reason(["ValueError: caught", "run_eval.py: error: --bs is 0", ""]).startswith("run_eval.py")
-    assert benchmark.reason(["begun", "line 12: 4711 Killed"]) == "line 12: 4711 Killed"
-    assert benchmark.reason([""]) is None
+    assert throughput.reason(["[rank1]: ValueError: a", gone, *torchrun[1:]]) == "[rank1]: ValueError: a"
+    assert throughput.reason(["ValueError: caught", "run_eval.py: error: --bs is 0", ""]).startswith("run_eval.py")
+    assert throughput.reason(["begun", "line 12: 4711 Killed"]) == "line 12: 4711 Killed"
+    assert throughput.reason([""]) is None
 
 
 @pytest.fixture
@@ -290,7 +281,7 @@ def rows_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str],
 
     def run(script: str) -> None:
         monkeypatch.setattr(TrainingBenchmark, "command", lambda *_: ["bash", "-c", script])
-        benchmark.main(["training", "4", "--lr", "1"])
+        throughput.main(["training", "4", "--lr", "1"])
 
     return run
 
