@@ -17,9 +17,9 @@ from tests import forked
 from tests.fake_cuda.device import needs_compiler
 from tests.fake_cuda.training import waits_in_a_step
 from tests.tiny_run import Train, checkpoint_of, compute_in_double, same, weights
-from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt
 from tests.utils.training.test_module import assert_trained_alike
+from tests.utils.training.test_stopping import add_callback
 from utils.predict import main as predict
 from utils.summarize import main as summarize
 
@@ -98,18 +98,6 @@ def test_two_stages(
             program([*words, "--task", "summarization"])
     with pytest.raises(InputError, match="reads another language"):
         summarize([str(second), texts])
-
-
-def test_more_options(translate: Callable[..., Path], base: Path, source_tokenizer: Path) -> None:
-    """bf16, early stopping, and fewer layers, with the source language's encoder kept whole."""
-    source = ("--source_encoder_layers", 2, "--source_tokenizer", source_tokenizer)
-    jumping = ("--learning_rate", 1, "--lr_scheduler", "constant", "--val_check_interval", 1)
-    jumping += ("--max_steps", 60, "--early_stopping_patience", 0)
-    stopped = translate("stopped", base, *source, "--bf16", *jumping)
-    assert json.loads((stopped / "train_summary.json").read_text())["steps"] < 60
-    smaller = translate("smaller", stopped, "--distill", "sft", "--layers", "0", "--do_encoder")
-    assert checkpoint_of(smaller)["config"]["encoder_layers"] == 1
-    assert checkpoint_of(smaller)["config"]["source_encoder_layers"] == 2
 
 
 @pytest.mark.slow
