@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 # From the roof to the ground. A folder imports from itself and from those below it. Folders of one floor do not know
 # each other. "utils" and "bart" alone are the files that stand directly in these folders.
@@ -142,10 +144,14 @@ def test_processes_that_compute_rouge_start_without_torch() -> None:
     assert loaded & {"torch", "transformers", "pytorch_lightning", "sacrebleu"} == set()
 
 
-def test_commands_start_without_what_they_may_not_need() -> None:
-    loaded = loaded_by("import utils.recipes.finetuning_arguments, utils.summarize")
-    assert "torch" in loaded
-    assert loaded & {"nltk", "sklearn", "scipy", "pytorch_lightning", "matplotlib"} == set()
+@pytest.mark.parametrize("program", ["finetune", "run_eval", "run_pretraining"])
+def test_help_needs_no_torch(program: str) -> None:
+    """The options of all tasks are known without the modules that train."""
+    imports = f"from contextlib import redirect_stdout, suppress; from io import StringIO; import {program} as program"
+    help_of_it = "with redirect_stdout(StringIO()), suppress(SystemExit): program.main(['--help'])"
+    loaded = loaded_by(f"{imports}\n{help_of_it}\npass")
+    assert "tokenizers" in loaded
+    assert loaded & {"torch", "numpy", "transformers", "pandas", "datasets", "nltk", "pytorch_lightning"} == set()
 
 
 def test_data_is_fetched_without_torch() -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 import select
 import struct
 import termios
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +26,6 @@ Frame = list[str]
 def attached(terminal: str, folder: Path, main: Callable[[Sequence[str]], object], options: Sequence[str]) -> None:
     """Run a command in a process of its own whose output is a terminal; its lines are drawn at every step."""
     from utils.app import progress
-    from utils.corpora import prepare
     from utils.evaluation.report import building
 
     os.chdir(folder)
@@ -39,7 +36,6 @@ def attached(terminal: str, folder: Path, main: Callable[[Sequence[str]], object
     os.environ.pop("COLUMNS", None)
     progress.console = Console(stderr=True)  # which looks at its terminal when it is made
     progress.REDRAW = 0
-    prepare.progress = partial(progress.progress, wait=0)
     building.draw = lambda path, chart: ""
     main(options)
 
@@ -103,29 +99,3 @@ def test_training_and_scoring_show_one_line(tiny: list[str], tmp_path: Path) -> 
     assert not re.search(r"^\d\d:\d\d:\d\d  step", everything, re.M)  # the line says it
     log = (tmp_path / "run" / "log.txt").read_text()
     assert log.count("/12  ") == 12 and "rougeLsum_forced" in log and "\x1b" not in log
-
-
-@pytest.mark.slow
-def test_a_pipe_gets_the_same_figures_as_lines(tiny: list[str], tmp_path: Path) -> None:
-    forked.run([*tiny, "--do_predict"], tmp_path / "run")
-    log = forked.log_of(tmp_path / "run").read_text()
-    assert re.search(
-        r"  step 5/6  \d:\d\d left  loss \d\.\d{4}  [\d,.]+ tokens/s  next validation in 1 steps  lr \d\.\d\de-\d\d  ",
-        log,
-    )
-    assert not set(log) & {"\x1b", "\r"}
-
-
-def prepare_main(options: Sequence[str]) -> Any:
-    from utils.corpora import prepare
-
-    return prepare.main(options)
-
-
-@pytest.mark.slow
-def test_preparing_shows_one_line(tmp_path: Path) -> None:
-    rows = [json.dumps({"document": f"A long text {n}.", "summary": f"Text {n}."}) for n in range(200)]
-    (tmp_path / "texts.jsonl").write_text("\n".join(rows))
-    frames = shown(tmp_path, prepare_main, ["--input", "texts.jsonl", "--output", "data"])
-    assert re.search(r"^reading 150 rows  [\d,.]+ rows/s$", check(frames), re.M)
-    assert any(line.startswith("data: 1") for line in frames[-1])

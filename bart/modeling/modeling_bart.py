@@ -94,10 +94,10 @@ class BartNetwork(nn.Module):
         check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, **mask)
         name, read = ("input_ids", input_ids) if encoder_outputs is None else ("encoder_outputs", encoder_outputs)
         check_shape("attention_mask", attention_mask, read.shape[:2], name)
-        # `len` would make constants of the numbers of rows in exported graphs.
-        if decoder_input_ids.shape[0] != read.shape[0]:
-            rows = decoder_input_ids.shape[0]
-            raise InputError(f"decoder_input_ids has {rows} rows; allowed: {read.shape[0]}, as the sources")
+        if len(decoder_input_ids) != len(read):
+            raise InputError(
+                f"decoder_input_ids has {len(decoder_input_ids)} rows; allowed: {len(read)}, as the sources"
+            )
         if isinstance(attention_mask, Tensor) and not torch.is_grad_enabled():
             # An alias for this pass alone, which may carry the rows that the encoder finds to the decoder.
             attention_mask = carrying(attention_mask.detach(), known_rows(attention_mask))
@@ -144,13 +144,6 @@ class PretrainedBart(PretrainedModel):
         if not isinstance(self.model.encoder.embed_tokens, SourceEncoder):
             self.model.encoder.embed_tokens = self.model.shared
         self.model.decoder.embed_tokens = self.model.shared
-
-    def get_encoder(self) -> BartEncoder:
-        """The encoder; unlike that of transformers it returns its states (B, S, D) and nothing around them."""
-        return self.model.encoder
-
-    def get_decoder(self) -> BartDecoder:
-        return self.model.decoder
 
     @property
     def stacks(self) -> list[nn.Module]:

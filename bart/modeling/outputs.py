@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from torch.export import register_dataclass
 
 
 class Output(Mapping[str, Any]):
@@ -109,12 +108,3 @@ class QuestionAnsweringOutput(ModelOutput):
     start_logits: Tensor
     end_logits: Tensor
     encoder_last_hidden_state: Tensor | None = None
-
-
-def register_outputs(*kinds: type[Output]) -> None:
-    """Let functions of `torch.export` and `torch.func` return outputs of these kinds."""
-    for kind in kinds:
-        register_dataclass(kind, serialized_type_name=f"{kind.__module__}.{kind.__name__}")
-
-
-register_outputs(EncoderOutput, Seq2SeqStates, Seq2SeqOutput, ClassifierOutput, QuestionAnsweringOutput)

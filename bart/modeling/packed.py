@@ -222,20 +222,26 @@ class FusedAttention(BackendModule):
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
         """Attend like `BartAttention.forward`; keys and values may also be those of `Kernels.code_heads`."""
+        context = None
         if self.kernels is not None and not is_causal:
             if mask is not None and mask.dtype == torch.bool:
                 mask = additive(mask, torch.float32)
-            # At all lengths, so that a row's result does not depend on how far it is padded.
-            if self.attends_in_int8 and query.shape[2] <= MOST_KEYS:
-                return self.out_proj(self.kernels.attend_many(query, keys, values, mask))
-            has_code = self.kernels.is_avx512 and keys.dtype == torch.bfloat16  # for this processor
-            if query.shape[2] <= MOST_QUERIES or has_code or keys.dtype == torch.int8:
-                return self.out_proj(self.kernels.attend(query, keys, values, mask))
-            if self.kernels.multiplies_fp32 and keys.dtype == torch.float32:
-                context = self.kernels.attend_dropped(query, keys, values, mask, is_causal, NO_DRAWS)
-                return self.out_proj(context.transpose(1, 2).flatten(2))
-        context = self.backend.attend(query, keys, values, mask, is_causal)
-        return self.out_proj(context.transpose(1, 2).flatten(2))
+            context = self._by_kernels(query, keys, values, mask)
+        if context is None:
+            context = self.backend.attend(query, keys, values, mask, is_causal).transpose(1, 2).flatten(2)
+        return self.out_proj(context)
+
+    def _by_kernels(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor | None:
+        """The context (B, T, D) by the fastest compiled function; None where torch is faster."""
+        # At all lengths, so that a row's result does not depend on how far it is padded.
+        if self.attends_in_int8 and query.shape[2] <= MOST_KEYS:
+            return self.kernels.attend_many(query, keys, values, mask)
+        has_code = self.kernels.is_avx512 and keys.dtype == torch.bfloat16  # for this processor
+        if query.shape[2] <= MOST_QUERIES or has_code or keys.dtype == torch.int8:
+            return self.kernels.attend(query, keys, values, mask)
+        if self.kernels.multiplies_fp32 and keys.dtype == torch.float32:
+            return self.kernels.attend_dropped(query, keys, values, mask, False, NO_DRAWS).transpose(1, 2).flatten(2)
+        return None
 
 
 class Packer:

@@ -23,13 +23,7 @@ from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
 from bart.modeling.loss import chunked_cross_entropy, loss_of_tokens
-from bart.modeling.outputs import (
-    ClassifierOutput,
-    EncoderOutput,
-    ModelOutput,
-    QuestionAnsweringOutput,
-    register_outputs,
-)
+from bart.modeling.outputs import ClassifierOutput, EncoderOutput, ModelOutput, QuestionAnsweringOutput
 from bart.modeling.pretrained import PretrainedModel
 from bert.configuration.configuration_bert import BertConfig
 from bert.tokenization.tokenization_bert import BertTokenizer
@@ -84,9 +78,6 @@ class BertForMaskedLMOutput(ModelOutput):
 
     logits: Tensor | None
     correct: Tensor | None = None
-
-
-register_outputs(BertForPreTrainingOutput, BertForMaskedLMOutput)
 
 
 class BertEncoder(BartEncoder):

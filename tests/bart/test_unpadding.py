@@ -20,7 +20,6 @@ from bart.cuda.backend import CudaBackend, CudaRows
 from bart.cuda.linear import HalfCopies
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
 from bart.modeling.pretrained import PretrainedModel
-from bart.rounding import recurring
 from bart.unpadding import KnownRows, carrying
 from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import BertForMaskedLM, BertModel
@@ -155,29 +154,6 @@ def test_layers_that_are_left_out_get_no_gradient(backend: Backend) -> None:
     assert model.model.decoder.layernorm_embedding.weight.grad is not None
 
 
-@pytest.mark.parametrize("backend", ["cuda"], indirect=True)
-def test_the_rows_of_a_mask_are_found_once_in_a_pass(backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For which a GPU is waited for, outside of training; and a mask that changed is another one."""
-    shapes: list[tuple[int, ...]] = []
-    find = KnownRows.of
-
-    def noted(mask: Tensor, kind: type[CudaRows]) -> KnownRows:
-        shapes.append(tuple(mask.shape))
-        return find(mask, kind)
-
-    monkeypatch.setattr(KnownRows, "of", noted)
-    model, mask = bart().double().eval(), MASK.clone()
-    plain = copy.deepcopy(model)
-    model.compute_with(backend)
-    for _ in range(2):
-        shapes.clear()
-        with torch.no_grad():
-            outputs = [each(inputs()["input_ids"], mask, labels=LABELS) for each in (plain, model)]
-        assert shapes.count((4, 12)) == 1
-        torch.testing.assert_close(outputs[1].loss, outputs[0].loss, rtol=0, atol=1e-12)
-        mask[:, :2] = 1
-
-
 def rows_of_layers(
     model: PretrainedModel, run: Callable[[PretrainedModel], object] = of_labels
 ) -> list[tuple[int, ...]]:
@@ -205,16 +181,6 @@ def test_layers_read_tokens_alone_in_training() -> None:
     for stack in model.stacks:
         stack._run = lambda layer, *args: layer(*args)  # as compiled layers are called
     assert rows_of_layers(model) == with_padding
-
-
-def test_heads_and_other_stacks_read_tokens_alone() -> None:
-    classifier, other = bart(BartForSequenceClassification).train(), bert().train()
-    translator = bart(source_encoder_layers=2, source_vocab_size=50).train()
-    for model in (classifier, other, translator):
-        model.compute_with(CpuBackend(leaves_out_padding=True))
-    assert rows_of_layers(classifier, of_texts) == [(1, 38, 16), (1, 9 + 12 + 11 + 12 + 1, 16)]
-    assert rows_of_layers(other, of_tokens) == [(1, 38, 16)]
-    assert rows_of_layers(translator) == [(1, 38, 16), (1, 38, 16), (1, 13, 16)]
 
 
 def test_batches_that_keep_their_padding() -> None:
@@ -245,14 +211,6 @@ def test_rows_and_back() -> None:
     (gradient,) = torch.autograd.grad(again, states, states.detach())
     assert gradient.equal(states * MASK[:, :, None])
     assert not CpuBackend().rows_of(states, None).are_faster
-
-
-def test_numbers_of_rows_recur_in_half_precision() -> None:
-    counts, half = (0, 1, 31, 33, 100, 1000, 5000), torch.ones(1, dtype=torch.bfloat16)
-    assert [recurring(count, half) for count in counts] == [0, 1, 31, 34, 100, 1024, 5024]
-    assert [recurring(count, half.float()) for count in counts] == [*counts]
-    with torch.autocast("cpu", torch.bfloat16):
-        assert recurring(33, half.float()) == 34
 
 
 def test_spare_rows_of_targets_have_a_source_to_read() -> None:
@@ -335,21 +293,6 @@ def test_dropout_of_attention_of_spans_on_a_gpu(is_causal: bool) -> None:
     # For each column of each head; masks that differ would move these by nearly half of their deviation.
     products = [(one.float() * other.float()).sum(dim=2) for one, other in ((context, gradient), (values, of_values))]
     torch.testing.assert_close(*products, rtol=0, atol=0.05 * float(context.float().norm(dim=2).mean()))
-
-
-@pytest.mark.gpu
-def test_attention_under_masks_is_not_that_of_cudnn(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = []
-    compute = F.scaled_dot_product_attention
-
-    def attend(*args, **options):
-        chosen.append(torch.backends.cuda.cudnn_sdp_enabled())
-        return compute(*args, **options)
-
-    monkeypatch.setattr(F, "scaled_dot_product_attention", attend)
-    states = torch.zeros(1, 2, 4, 16, device="cuda", dtype=torch.bfloat16)
-    Backend().attend(states, states, states, None, dropout=0.1)
-    assert chosen == [False]
 
 
 @pytest.mark.gpu

@@ -10,7 +10,6 @@ import torch
 import transformers
 
 from bart.configuration.configuration import kind_of
-from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bert.configuration.configuration_bert import BertConfig
 from bert.modeling.modeling_bert import (
@@ -198,15 +197,6 @@ def test_heads_whose_weights_have_the_same_names(tmp_path: Path, caplog: pytest.
         CLASSES[other].from_pretrained(tmp_path / mine)
         assert "a new head begins with random weights: classifier" in caplog.text
         caplog.clear()
-
-
-def test_fields_of_published_configs() -> None:
-    """Of bert-base-chinese and of old ones, without a model type."""
-    pooler = {"pooler_fc_size": 768, "pooler_num_attention_heads": 12, "pooler_num_fc_layers": 3}
-    pooler |= {"pooler_size_per_head": 128, "pooler_type": "first_token_transform", "directionality": "bidi"}
-    BertConfig(**SIZES, **pooler, sep_token_id=3, mask_token_id=4, gradient_checkpointing=False, use_cache=True)
-    assert kind_of(SIZES, [BartConfig, BertConfig]) is BertConfig
-    assert kind_of(BartConfig().to_dict(), [BertConfig, BartConfig]) is BartConfig
 
 
 def test_shipped_configs() -> None:

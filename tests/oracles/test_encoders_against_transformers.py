@@ -90,7 +90,6 @@ def test_other_ways_in_and_out(tmp_path: Path) -> None:
     values = ours(**given, return_dict=False)
     assert type(values) is tuple
     torch.testing.assert_close(values, theirs(**given, return_dict=False)[:2])
-    torch.testing.assert_close(dict(torch.export.export(ours, (), given).module()(**given)), dict(ours(**given)))
     bart = BartModel(BartConfig(**TINY))(given["input_ids"], return_dict=False)
     assert [tuple(states.shape) for states in bart] == [(4, 17, 32)] * 2
 

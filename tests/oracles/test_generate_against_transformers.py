@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ pytestmark = [
 ]
 
 PAD, EOS, VOCAB = 1, 2, 97
-FIXTURES = Path(__file__).parent / "fixtures"
 
 CONFIG: dict[str, Any] = {
     "vocab_size": VOCAB,

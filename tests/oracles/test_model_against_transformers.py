@@ -83,13 +83,6 @@ def test_logits_loss_and_every_gradient(family: str, changes: dict[str, object])
         torch.testing.assert_close(parameter.grad, gradients[name], rtol=0, atol=EXACT, msg=name)
 
 
-def test_without_labels_the_logits_come_first() -> None:
-    _, ours = pair()
-    output = ours(batch()["input_ids"], decoder_input_ids=torch.tensor([[2, 5]] * 4))
-    assert output.loss is None
-    assert output[0] is output.logits
-
-
 def test_decoder_attention_mask() -> None:
     theirs, ours = pair()
     inputs = batch()

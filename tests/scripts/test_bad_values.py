@@ -13,18 +13,9 @@ from tests.scripts.recording import Recorder
     ("command", "named"),
     [
         ("run_summarization.sh d c 0 1e-4 8 1 fp8", "PREC is 'fp8'; allowed: fp16, bf16, tf32, fp32"),
-        ("run_summarization.sh d c 0 1e-4 8 1 int8", "PREC is 'int8'; allowed: fp16, bf16, tf32, fp32"),
         (  # in the order of NVIDIA's later script
             "run_summarization.sh d ckpt configs/config.json 8 1e-4 40 1 bf16 2000 50 1024 142 4 128 128 true",
             "TRAIN_STEPS is 'bf16', a precision, and PREC is '1'; allowed: DATA_DIR CONFIG_PATH NUM_GPU LR BS ACCUM PR",
-        ),
-        (
-            "run_glue.sh mnli d bf16",
-            "NUM_GPU is 'bf16', a precision, and PREC is 'bf16'; allowed: NAME CONFIG_PATH NUM_GPU ",
-        ),
-        (
-            "run_eval_summarization.sh ckpt bf16",
-            "PRED_BS is 'bf16', a precision, and PRECISION is 'fp16'; allowed: INIT",
         ),
         (
             "run_summarization.sh 1 2 3 4 5 6 fp16 8 9 10 11 12 13 14 15 16 17",
@@ -33,34 +24,26 @@ from tests.scripts.recording import Recorder
         ("run_summarization.sh d c 0 1e-4 8 1 fp32 8 9 10 11 0", "EVAL_BEAMS is '0'; allowed: a whole number"),
         ("quickstart.sh results/mine", "results/mine is an argument too many; it takes none"),
         ("docker/launch.sh python finetune.py --do_train", "--do_train is no argument; COMMAND is one word"),
-        ("docker/launch.sh bash 0 1", "1 is one positional value too many; 2 are known"),
         ("docker/launch.sh bash some", "GPUS is 'some'; allowed: all, none, or numbers such as 0,1"),
         ("slurm/run_summarization.sbatch data/x", "this is no SLURM job; start it by: sbatch"),
         ("setup_env.sh nope.txt", "no file 'nope.txt'; from the root of the repository: source scripts/setup_env.sh"),
         ("run_eval_summarization.sh", "0 positional values; a checkpoint"),
         ("run_eval_summarization.sh 1 2 3 fp16 5 6 7 8 9 10", "10 is one positional value too many; 9 are known"),
         ("run_eval_summarization.sh ckpt 8 1 fp8", "PRECISION is 'fp8'; allowed: fp16, bf16, tf32, fp32, int8"),
-        ("run_eval_summarization.sh ckpt 8 two", "NUM_GPU is 'two'; allowed: a number of GPUs, 0 for the CPU"),
         ("run_eval_summarization.sh ckpt 8 17", "NUM_GPU is 17; this machine has 16 CUDA devices"),
         ("run_pretraining.sh 0", "TRAIN_BATCH_SIZE_PHASE1 is '0'; allowed: a whole number, at least 1"),
-        ("run_pretraining.sh 1 08", "TRAIN_BATCH_SIZE_PHASE2 is '08'; allowed: a whole number, at least 1"),
         ("run_pretraining.sh 1 1 1e-3 fast", "LEARNING_RATE_PHASE2 is 'fast'; allowed: a number above 0"),
-        ("run_pretraining.sh 1 1 1 1 int8", "PRECISION is 'int8'; allowed: fp16, bf16, tf32, fp32"),
         ("run_pretraining.sh 1 1 1 1 fp32 yes", "USE_PRELN is 'yes'; allowed: true, false"),
-        ("run_pretraining.sh 1 1 1 1 fp32 true -1", "NUM_GPUS is '-1'; allowed: a whole number, at least 0"),
         (
             "run_pretraining.sh 1 1 1 1 fp32 true 0 5 9 10 9",
             "WARMUP_STEPS_PHASE2 is 9; allowed: fewer than TRAIN_STEPS_PHASE2, which is 9",
         ),
-        ("run_pretraining.sh 1 2 3 4 fp16 true 7 8 9 10 11 12 13 14 15 16", "16 is one positional value too many; 15"),
         ("run_pretraining.sh --max-source-length=64", "--max-source-length=64 is set for each phase; RESULTS_DIR, "),
-        ("run_pretraining.sh --resume_from_checkpoint last", "--resume_from_checkpoint is set for each phase; "),
         ("run_pretraining.sh --data_dir nowhere", "no manifest.json in nowhere/pretrain_lddl_128, the data of phase 1"),
         (
             "bert/run_pretraining.sh --data-dir=x",
             "--data_dir; give DATA_DIR_PHASE1 and DATA_DIR_PHASE2 by their places",
         ),
-        ("bert/run_pretraining.sh many", "TRAIN_BATCH_SIZE is 'many'; allowed: a whole number, at least 1"),
         (
             "bert/run_pretraining.sh 100",
             "TRAIN_BATCH_SIZE is 100; allowed: a multiple of GRADIENT_ACCUMULATION_STEPS, which is 128",
@@ -79,13 +62,11 @@ from tests.scripts.recording import Recorder
         ("pretrain_small.sh", "0 positional values; the folder with the text is expected"),
         ("run_gpu_checks.sh", "0 values; the folder for the results is expected"),
         ("run_stability.sh", "0 values; the number of seeds is expected"),
-        ("run_stability.sh 1", "N is '1'; allowed: a whole number, at least 2"),
         ("run_stability.sh 2 data/x --seed 3", "--seed is set for each run; SEED in the environment is the first"),
         (
             "run_stability.sh 2 scripts/bert/run_squad.sh",
             "SCRIPT is 'bert/run_squad.sh'; allowed: run_summarization.sh",
         ),
-        ("run_stability.sh 2 run_pretraining.sh", "SCRIPT is 'run_pretraining.sh'; allowed: run_summarization.sh, "),
         ("slurm/run_pretraining.sbatch", "this is no SLURM job; start it by: sbatch scripts/slurm/run_pretraining.sb"),
     ],
 )

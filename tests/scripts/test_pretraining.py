@@ -80,13 +80,6 @@ def test_pretrainings_defaults_and_fixed_flags_are_nvidias(pretrain: Any, tmp_pa
     assert pretrain(NVIDIAS) == (0, runs)
 
 
-def test_pretraining_without_pre_ln_in_other_precisions(pretrain: Any) -> None:
-    _, [first, second] = pretrain("8 8 1e-3 1e-3 fp32 false 0 --dropout 0.3 --lamb --no_nvlamb", SEED=7)
-    for args in (first, second):
-        assert {"no_pre_ln": None, "dropout": "0.3", "seed": "7", "gpus": "0"}.items() <= args.items()
-        assert not {"pre_ln", "bf16", "fp16", "tf32"} & args.keys()
-
-
 def test_a_killed_pretraining_goes_on_and_a_phase_that_is_done_is_not_trained_again(
     pretrain: Any, tmp_path: Path
 ) -> None:

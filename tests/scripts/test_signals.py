@@ -19,13 +19,11 @@ TERM, INT = signal.SIGTERM, signal.SIGINT
 @pytest.mark.parametrize(
     ("script", "sent", "to_group"),
     [
-        *(("run_summarization.sh data/x", TERM, False), ("run_summarization.sh data/x", INT, False)),
-        ("run_summarization.sh data/x", INT, True),
-        *(("quickstart.sh", TERM, False), ("quickstart.sh", INT, True)),
+        *(("run_summarization.sh data/x", TERM, False), ("run_summarization.sh data/x", INT, True)),
+        ("quickstart.sh", INT, True),
         *(("run_eval_summarization.sh ckpt 8 1", TERM, False), ("serve.sh model", TERM, False)),
         *(("run_training_benchmark.sh", INT, True), ("slurm/run_summarization.sbatch data/x", TERM, False)),
-        *(("run_pretraining.sh --data_dir data", TERM, False), ("run_pretraining.sh --data_dir data", INT, True)),
-        *(("run_pretraining_phase1.sh --data_dir data", INT, True), ("pretrain_small.sh data", TERM, False)),
+        *(("run_pretraining.sh --data_dir data", TERM, False), ("pretrain_small.sh data", TERM, False)),
         ("slurm/run_pretraining.sbatch --data_dir data", TERM, False),
     ],
 )

@@ -73,14 +73,6 @@ def test_further_options_are_passed_on_and_win(recorded: Recorder) -> None:
     assert (args["bs"], args["n_obs"], args["type_path"], args["max_source_length"]) == (8, 5, "val", 512)
 
 
-def test_options_that_bear_on_the_scores_reach_the_scoring(recorded: Recorder) -> None:
-    stream = "hub:a/b --max_steps 3 --val_check_interval 9"
-    options = "--source-field=text --target_field 'a summary' --task translation --eval_max_gen_length=50 --n_test -1"
-    [train] = recorded.succeed(f"bash scripts/run_summarization.sh {stream} {options}")
-    given = {"source_field": "text", "target_field": "a summary", "task": "translation", "eval_max_gen_length": 50}
-    assert (given | {"n_test": -1, "max_steps": 3}).items() <= train_settings(train).items()
-
-
 @pytest.mark.parametrize(
     "option",
     [
@@ -102,22 +94,6 @@ def test_a_program_that_fails_fails_the_script(recorded: Recorder, pipe: str) ->
     command = f"set -o pipefail; bash scripts/run_summarization.sh data{pipe}"
     done, started = recorded(command, FAIL=f"{ROOT}/finetune.py")
     assert (done.returncode, len(started)) == (3, 1)
-
-
-@pytest.mark.parametrize("launch", ["torchrun --nproc_per_node=2", "srun -l torchrun"])
-def test_launch_holds_the_words_that_start_the_training(recorded: Recorder, launch: str) -> None:
-    recorded.stand_in(launch.split()[0])
-    [train] = recorded.succeed("bash scripts/run_summarization.sh data/x", LAUNCH=launch)
-    words = [*launch.split(), f"{ROOT}/finetune.py"]
-    assert train[: len(words)] == words
-    assert train_settings(train)["data_dir"] == "data/x"
-
-
-def test_processes_on_the_cpu_train_and_score_together(recorded: Recorder) -> None:
-    command = "bash scripts/run_summarization.sh data/x configs/config.json 0 1e-4 8 1 fp32"
-    [train] = recorded.succeed(f"{command} --accelerator cpu --devices 2")
-    expected = {"accelerator": "cpu", "devices": 2, "gpus": 0, "processes": 2, "do_predict": True}
-    assert expected.items() <= train_settings(train).items()
 
 
 def test_an_interrupted_run_goes_on_in_its_folder(recorded: Recorder) -> None:

@@ -258,10 +258,9 @@ class TaggingOptions(LabelOptions):
     tags_field: str | None = option(None, help=f"column of their tags; by default {', '.join(TAGS)}")
     words_column: str | None = option(
         None,
-        help="column of a CoNLL file's words, by its number from 1, or its name in a header; by default the first one "
-        "that holds neither tags nor numbers",
+        help="column of a CoNLL file's words, by its number from 1, or its name in a header; by default the first one",
     )
-    tags_column: str | None = option(None, help="column of their tags; by default the last one, or one in a scheme")
+    tags_column: str | None = option(None, help="column of their tags; by default the last one")
 
 
 @dataclass(frozen=True)

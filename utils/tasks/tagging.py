@@ -28,6 +28,7 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForTokenClassification
 from utils.data.batches import Inputs, pad
 from utils.data.columns import TAGS, WORDS, Record, column_of, value_in
+from utils.data.conll import Sentence, read_conll
 from utils.data.options import Place
 from utils.data.places import CONLL, TABLES, suffix_of, table_in
 from utils.data.splits import WHOLE, Choice, check_split, of_split
@@ -49,7 +50,6 @@ from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, HeadTask, Labels, logits_of
 from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
-from utils.text.conll import Sentence, read_conll
 from utils.text.lines import BlankText, list_in
 from utils.text.scripts import WORD_CHARACTERS
 from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of

@@ -141,22 +141,3 @@ def test_draws_of_spans_are_the_same_backwards(compiled: Kernels) -> None:
     # Twice what one pass may err by in the test above, where no score is over 40.
     relative = 2 * (20 + 4) * U * 40 + 2 * EXPONENTIAL + (2 * 33 + 12) * U
     assert (one - other).abs() <= 2 * (relative + (33 + 57 + 8) * U) * sizes.sum()
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_equal_spans_are_a_batch(compiled: Kernels, dtype: torch.dtype) -> None:
-    query, keys, values, gradient = torch.randn(4, 3, 2, 17, 8).to(dtype)
-    draws = Draws.with_probability(0.2)
-    rows = [state.transpose(0, 1).flatten(1, 2)[None] for state in (query, keys, values, gradient)]
-    starts = 17 * torch.arange(4)
-    arguments = Spans(starts, starts), True, draws
-    expected = [
-        compiled.attend_dropped(query, keys, values, None, True, draws),
-        *compiled.attend_dropped_backward(gradient, query, keys, values, None, True, draws),
-    ]
-    actual = [
-        compiled.attend_dropped(*rows[:3], *arguments),
-        *compiled.attend_dropped_backward(rows[3], *rows[:3], *arguments),
-    ]
-    for ours, theirs in zip(actual, expected, strict=True):
-        assert ours.equal(theirs.transpose(0, 1).flatten(1, 2)[None])

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-import ctypes
 import logging
 import os
-import pickle
 import platform
 import random
 import shlex
@@ -21,7 +18,7 @@ import pytest
 import torch
 
 from bart.cpu import kernels
-from bart.cpu.compiling import FLAGS, SOURCE, argument_types, compile_library
+from bart.cpu.compiling import FLAGS, SOURCE, compile_library
 from tests.bart.cpu.common import ROOT
 
 
@@ -32,15 +29,6 @@ def loaded_anew(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     kernels.load.cache_clear()
     yield
     kernels.load.cache_clear()
-
-
-def test_arguments_are_read_from_the_source() -> None:
-    source = (
-        "EXPORT const int a = 1;\nEXPORT int f(const void *x, int64_t y,\n        int z)\n{\n}\nstatic int g(int x)\n"
-    )
-    assert argument_types(source) == {"f": [ctypes.c_void_p, ctypes.c_int64, ctypes.c_int]}
-    actual = argument_types(SOURCE.read_text(encoding="utf-8"))
-    assert len(actual) == 10 and len(actual["attend"]) == 23 and actual["cross_entropy"][4] == ctypes.c_float
 
 
 @pytest.mark.slow
@@ -111,31 +99,6 @@ def test_a_folder_in_one_that_others_may_change_is_not_used(cache: Path) -> None
             kernels.Kernels("-O0")
 
 
-@pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("umask", [0, 0o077])
-def test_its_folder_is_the_users_whatever_the_umask(umask: int, cache: Path) -> None:
-    before = os.umask(umask)
-    try:
-        kernels.Kernels("-O0")
-    finally:
-        os.umask(before)
-    assert cache.stat().st_mode & 0o777 == cache.parent.stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.usefixtures("compiler")
-def test_a_damaged_library_is_compiled_anew(cache: Path) -> None:
-    """To load it would end the process with SIGBUS."""
-    states = torch.ones(1, 1, 1, 64)
-    kernels.Kernels("-O0")
-    (library,) = cache.iterdir()
-    whole = library.read_bytes()
-    library.unlink()  # a mapped file must not change
-    library.write_bytes(whole[: len(whole) // 2])
-    library.chmod(0o700)
-    assert torch.equal(kernels.Kernels("-O0").attend(states, states, states), states[0])
-    assert [file.read_bytes() for file in cache.iterdir()] == [whole]
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernels are made for Linux")
 def test_no_flipped_bit_of_a_library_is_used(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(0)
@@ -155,13 +118,6 @@ def test_no_flipped_bit_of_a_library_is_used(cache: Path, monkeypatch: pytest.Mo
         changed[place // 8] ^= 1 << place % 8
         library.write_bytes(changed)
         assert compile_library() == library and library.read_bytes() == whole
-
-
-@pytest.mark.usefixtures("compiler")
-def test_copies_and_pickles_are_those_of_the_machine() -> None:
-    loaded = kernels.load()
-    assert loaded is not None
-    assert copy.deepcopy([loaded]) == pickle.loads(pickle.dumps([loaded])) == [loaded]
 
 
 @pytest.mark.parametrize(

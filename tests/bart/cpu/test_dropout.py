@@ -29,16 +29,6 @@ def test_draws_are_independent() -> None:
         assert abs((one * other).mean()) < 5 * share * (1 - share) / math.sqrt(one.numel())
 
 
-def test_a_probability_is_a_share_of_draws() -> None:
-    draws = Draws.with_probability(0.25)
-    assert (draws.dropped, draws.scale) == (2**30, 4 / 3)
-    assert Draws.with_probability(1 - 1e-12).dropped == 2**32 - 1
-    torch.manual_seed(3)
-    one, other = (Draws.with_probability(0.25) for _ in range(2))
-    torch.manual_seed(3)
-    assert Draws.with_probability(0.25) == one != other
-
-
 @pytest.mark.parametrize("count", [0, 1, 255, 1000, 40_000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_dropout(compiled: Kernels, count: int, dtype: torch.dtype) -> None:

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from bart.errors import InputError
 from bart.generation import GenerationOutput, generate, generate_live
-from bart.generation.generate import _Times
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import tiny_bart
 
@@ -81,19 +80,6 @@ def without_padding(sequences: Tensor) -> list[list[int]]:
 
 
 @every_method
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_torchs_default_type_changes_nothing(model, source: Tensor, dtype: torch.dtype, options: dict[str, Any]):
-    """Networks that train in pure half precision make that torch's default, in validation too."""
-    expected = model.generate(source, max_length=20, **options)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        assert torch.equal(model.generate(source, max_length=20, **options), expected)
-    finally:
-        torch.set_default_dtype(before)
-
-
-@every_method
 def test_an_article_gives_the_same_alone_and_in_a_batch(model, source: Tensor, options: dict[str, Any]):
     """And in a batch with more padding."""
     sequences = model.generate(source, max_length=20, **options)
@@ -145,16 +131,6 @@ def test_articles_that_arrive_while_others_are_in_work_get_what_they_get_alone(
             actual[article.index] = article.sequences.tolist()
     assert max(sizes) == batch_size
     assert [actual[index] for index in range(len(sources))] == alone(sources, options)
-
-
-def test_an_article_is_given_out_when_it_is_done_though_others_go_on(model):
-    sources = torch.randint(3, VOCAB, (8, 6), generator=torch.Generator().manual_seed(10)).tolist()
-    lengths = [model.generate(torch.tensor([source]), max_length=20).shape[1] for source in sources]
-    assert len(set(lengths)) > 2, "of like length: shows nothing"
-    waiting = list(enumerate(sources))
-    articles = generate_live(model, lambda room: [waiting.pop(0)] if waiting else [], len(sources), max_length=20)
-    ends = {number: length + (number > 0) for number, length in enumerate(lengths)}  # the others join a step later
-    assert [article.index for article in articles] == sorted(ends, key=ends.__getitem__)
 
 
 def test_generate_live_refuses_bad_sources_when_they_arrive(model):
@@ -259,26 +235,6 @@ def test_articles_are_charged_for_encoding_and_steps_but_not_for_the_callers_wor
     assert all(seconds >= share + 0.125 for _, seconds, share in free)
     alone = model.generate_many(texts[:1], 1, max_length=6, min_length=6)
     assert [(article.seconds, article.encoding_seconds) for article in alone] == [(6 + 5 * 0.125, 6)]
-
-
-def test_a_gpu_is_waited_for_where_time_is_measured(monkeypatch: pytest.MonkeyPatch):
-    events = []
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device: events.append("wait"))
-    times = _Times(torch.device("cuda"))
-    with times.encoding([3, 4]):
-        events.append("encode")
-    with times.stopped():
-        events.append("work")
-    assert events == ["wait", "encode", "wait", "work", "wait"]
-    assert times.shares[3] == times.shares[4] > 0
-
-
-def test_what_generate_many_yields_may_be_changed_and_trained_on(model, source: Tensor):
-    article = next(model.generate_many([[3, 4], [5]], 2, max_length=6))
-    article.sequences[:, 0] = 5
-    model(source[:1], labels=article.sequences).loss.backward()
-    model.zero_grad()
-    assert article.sequences.untyped_storage().nbytes() == 8 * article.sequences.numel(), "keeps other articles' ids"
 
 
 def test_the_mask_is_inferred_from_padding(model, source: Tensor):

@@ -21,8 +21,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation import graphs
 from bart.generation.cache import DecoderCache
 from bart.generation.graphs import Recorder, Step, can_be_recorded
-from bart.generation.hooks import NO_HOOKS
-from bart.generation.schedule import DecodingBatch, Sources
+from bart.generation.schedule import DecodingBatch
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import tiny_bart
 
@@ -228,83 +227,6 @@ def test_only_cuda_devices_record(monkeypatch: pytest.MonkeyPatch):
     assert graphs.recorder_for(gpu, config, False) == gpu
     monkeypatch.setenv("BART_GRAPHS", "0")
     assert graphs.recorder_for(gpu, config, False) is None
-
-
-class Counter:
-    """Something recordable, whose two counts are its whole state."""
-
-    def __init__(self, size: int) -> None:
-        self.begin(size)
-
-    def begin(self, size: int, count: int = 0) -> None:
-        self.state = [torch.full((size,), count), torch.full((2, size), count)]
-
-    def take_step(self) -> None:
-        self.state[0] += 1  # in its place, or as a new tensor
-        self.state = [self.state[0], self.state[1] + 1]
-
-    def counts(self) -> set[int]:
-        return {int(count) for tensor in self.state for count in tensor.flatten()}
-
-
-def test_a_recording_lasts_as_long_as_the_shapes_of_the_state():
-    counter, counting = Counter(3), Counting(repeat)
-    steps = graphs.RecordedSteps(counting)
-
-    def take(number: int, steps_left: int = 100) -> int:
-        """Steps, and how many of them were recorded or replayed."""
-        actual = [steps.step(counter, steps_left) or counter.take_step() for _ in range(number)]
-        return actual.count(True)
-
-    assert take(graphs.EAGER_STEPS) == 0
-    assert take(2, graphs.STEPS_WORTH_RECORDING - 1) == 0
-    own = counter.state[0].data_ptr()
-    assert take(5) == 5
-    assert counter.state[0].data_ptr() == own, "large caches must not be held twice"
-    assert (counting.recordings, counting.replays) == (1, 4)
-    assert counter.counts() == {graphs.EAGER_STEPS + 7}
-    places = [tensor.data_ptr() for tensor in counter.state]
-
-    counter.begin(3, 70)  # other tensors of the same shapes
-    assert take(3, 1) == 3
-    assert (counting.recordings, counting.replays) == (1, 7)
-    assert counter.counts() == {73}
-    assert [tensor.data_ptr() for tensor in counter.state] == places
-
-    counter.begin(2, 50)
-    assert take(graphs.EAGER_STEPS) == 0
-    assert take(2) == 2
-    assert (counting.recordings, counting.replays) == (2, 8)
-    assert counter.counts() == {50 + graphs.EAGER_STEPS + 2}
-
-
-class OnTheDevice(TorchDispatchMode):
-    """Fails where an operation reads or makes a tensor that is not on the device, which is meta here."""
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        result = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves((args, kwargs, result)):
-            if isinstance(leaf, Tensor):
-                assert leaf.is_meta, func
-        return result
-
-
-@every_method
-def test_the_host_waits_for_nothing_in_a_step(use, options: dict[str, Any]):
-    """Meta tensors have no values that could be asked for or that a shape could depend on."""
-    use(repeat)
-    with torch.device("meta"):
-        model = tiny()
-    with torch.inference_mode():
-        mask = torch.ones(3, 8, dtype=torch.bool, device="meta")
-        first = Sources([0, 1, 2], mask, torch.ones(3, 8, 16, device="meta"), mask.long())
-        batch = DecodingBatch(model, model.generation_config.merged(**options), 30, NO_HOOKS, first)
-        with OnTheDevice():
-            for _ in range(3):
-                batch.step()
-                before = [tensor.shape for tensor in batch.state]
-                batch.take_step()
-                assert [tensor.shape for tensor in batch.state] == before
 
 
 def never_waiting(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -113,25 +113,6 @@ def test_articles_of_one_token_and_of_1024_give_what_transformers_gives(
             assert rows == expected
 
 
-@every_method
-@pytest.mark.parametrize(("vocab_size", "positions"), [(1, 24), (2, 1)])
-def test_a_vocabulary_of_one_id_and_one_position(vocab_size: int, positions: int, options: dict[str, Any]) -> None:
-    ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0)
-    model = a_model(vocab_size=vocab_size, max_position_embeddings=positions, **ids)
-    for each in copies(model).values():
-        for max_length in (None, positions + 1):
-            sequences = each.generate(
-                torch.zeros(2, 1, dtype=torch.long),
-                attention_mask=torch.ones(2, 1),  # for 0 is also the padding
-                eos_token_id=None,
-                forced_eos_token_id=None,
-                max_length=max_length,
-                **options,
-            )
-            assert len(sequences) == 2 * options.get("num_return_sequences", 1)
-            assert sequences.shape[1] == (max_length or min(21, max(positions, 2)))
-
-
 def test_more_beams_than_there_are_sequences_find_all_of_them_best_first() -> None:
     """Against a search through all sequences. Their scores are far apart, beyond any rounding of fp32."""
     vocab_size, beams = 5, 40
@@ -151,16 +132,6 @@ def test_more_beams_than_there_are_sequences_find_all_of_them_best_first() -> No
             assert len(actual) == beams
             if name in ("plain", "fp32"):
                 assert actual[: len(expected)].tolist() == expected
-
-
-@every_method
-def test_beams_wider_than_the_vocabulary(models: dict[str, Model], options: dict[str, Any]) -> None:
-    options = {"max_length": 5, **options}
-    if "num_beams" in options:
-        options["num_beams"] *= VOCAB
-    for model in models.values():
-        for call in by_both_ways(model, [[5], [6, 7, 8]], **options):
-            check(call(), 2, options)
 
 
 # Scores that allow nothing
@@ -207,12 +178,6 @@ def test_scores_that_are_not_finite(options: dict[str, Any], bias: list[float]) 
                     call()
             else:
                 check(call(), 2, asked)
-
-
-@pytest.mark.parametrize("options", [{"temperature": 1e-300}, {"temperature": 1e300}, {"repetition_penalty": 1e-300}])
-def test_options_that_leave_no_finite_scores(models: dict[str, Model], options: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="do_sample is True, and scores of the next id are"):
-        models["plain"].generate(torch.tensor([[5, 6, 7]]), do_sample=True, bad_words_ids=[[8]], **options)
 
 
 # Leaks

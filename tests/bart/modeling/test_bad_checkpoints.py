@@ -13,10 +13,8 @@ import safetensors.torch
 import torch
 
 from bart.configuration.configuration_bart import BartConfig
-from bart.errors import InputError
 from bart.files import write_json
 from bart.modeling.modeling_bart import BartForConditionalGeneration
-from bart.tensor_files import read_file
 from tests.bart.modeling.stored import COPIES, EMBEDDINGS, TINY, fails, make_model, weights
 
 
@@ -42,17 +40,6 @@ def test_what_other_programs_leave_is_called_by_its_name(tmp_path: Path, names: 
     for name in names:
         (tmp_path / name).write_text("{}") if "." in name else (tmp_path / name).mkdir()
     fails(tmp_path, message)
-
-
-def test_an_adapter_without_its_base_model(tmp_path: Path) -> None:
-    state = {"base_model.model.model.encoder.layers.0.self_attn.q_proj.lora_A.weight": torch.ones(2, 8)}
-    safetensors.torch.save_file(state, tmp_path / "adapter_model.safetensors")
-    fails(tmp_path / "adapter_model.safetensors", "an adapter of peft has to be merged into its base model")
-
-
-def test_a_folder_is_no_checkpoint_to_go_on_from(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="directory; a folder, such as that of transformers' Trainer, is a model to"):
-        read_file(tmp_path)
 
 
 BAD_FILES: dict[str, tuple[bytes, str]] = {

@@ -176,14 +176,6 @@ def test_losses_and_metrics_of_a_lightning_module_are_left_out(
     fails(tmp_path / "a.ckpt", "2 unexpected: pointer.bias, pointer.weight", config=model.config)
 
 
-def test_a_checkpoint_of_transformers_trainer_is_a_folder_of_the_hub(tmp_path: Path) -> None:
-    model = make_model()
-    model.save_pretrained(tmp_path / "checkpoint-500")
-    for name in ("optimizer.pt", "training_args.bin", "trainer_state.json"):
-        (tmp_path / "checkpoint-500" / name).write_text("not read")
-    assert_same(BartForConditionalGeneration.from_pretrained(tmp_path / "checkpoint-500"), model)
-
-
 def test_a_head_of_fairseq_is_taken_or_left_out_with_a_warning(
     tmp_path: Path, model: BartForConditionalGeneration, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -244,19 +236,6 @@ def test_the_config_that_lies_with_the_weights(tmp_path: Path, model: BartForCon
     assert stored_configs(tmp_path) == (model.config, generation)
 
 
-def test_decoding_defaults_come_from_the_directory(tmp_path: Path, model: BartForConditionalGeneration) -> None:
-    directory = write("safetensors directory", tmp_path, model)
-    fields = json.loads((directory / "config.json").read_text())
-    (directory / "config.json").write_text(json.dumps(fields | {"num_beams": 4, "length_penalty": 2.0}))
-    loaded = BartForConditionalGeneration.from_pretrained(directory)
-    assert (loaded.generation_config.num_beams, loaded.generation_config.length_penalty) == (4, 2.0)
-    (directory / "generation_config.json").write_text(
-        json.dumps({"num_beams": 6, "_from_model_config": True, "transformers_version": "4.27.0", "use_cache": True})
-    )
-    loaded = BartForConditionalGeneration.from_pretrained(directory)
-    assert (loaded.generation_config.num_beams, loaded.generation_config.length_penalty) == (6, 1.0)
-
-
 # ------------------------------------------------------------------------------------------------------------- saving
 
 
@@ -284,15 +263,6 @@ def test_save_and_load(tmp_path: Path, pre_ln: bool) -> None:
     assert loaded.config.pre_ln is pre_ln
 
 
-@pytest.mark.parametrize("pre_ln", [False, True])
-def test_a_save_does_not_send_a_source_encoder_to_transformers(
-    pre_ln: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    make_model(pre_ln=pre_ln, source_encoder_layers=1, source_vocab_size=50).save_pretrained(tmp_path)
-    assert "transformers has no model with a source encoder" in caplog.text
-    assert "load it there" not in caplog.text
-
-
 def test_an_interrupted_save_keeps_the_old_weights(
     tmp_path: Path, model: BartForConditionalGeneration, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -313,15 +283,6 @@ def test_saving_onto_a_file(tmp_path: Path, model: BartForConditionalGeneration)
     (tmp_path / "taken").write_text("x")
     with pytest.raises(InputError, match="taken: cannot be made a directory"):
         model.save_pretrained(tmp_path / "taken")
-
-
-def test_non_contiguous_weights_are_saved(tmp_path: Path) -> None:
-    model = make_model()
-    weight = model.model.encoder.layers[0].fc1.weight
-    weight.data = weight.data.t().contiguous().t()
-    assert not weight.is_contiguous()
-    model.save_pretrained(tmp_path)
-    assert_same(BartForConditionalGeneration.from_pretrained(tmp_path), model)
 
 
 # -------------------------------------------------------------------------------------------------------- a Hub name

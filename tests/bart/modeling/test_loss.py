@@ -13,7 +13,7 @@ from bart.backend import TORCH, Backend
 from bart.cpu.backend import CpuBackend
 from bart.cpu.kernels import load
 from bart.modeling import loss
-from bart.modeling.loss import chunked_cross_entropy, targets_alone
+from bart.modeling.loss import chunked_cross_entropy
 from tests.tiny_run import tiny_bart
 
 TOKENS, WIDTH, VOCABULARY = 37, 16, 101
@@ -80,27 +80,6 @@ def test_loss_and_gradients_are_those_of_cross_entropy(
     assert int(correct) == int(((states @ weight.t() + bias).argmax(1) == labels).sum()) > 0
 
 
-@pytest.mark.usefixtures("at_once")
-def test_gradients_are_those_of_finite_differences() -> None:
-    states, weight, bias, labels = made_up()
-    assert torch.autograd.gradcheck(
-        lambda *tensors: chunked_cross_entropy(*tensors, bias, labels[:6], 0.1)[0], (states[:6], weight), fast_mode=True
-    )
-
-
-def test_gradients_only_of_what_is_trained() -> None:
-    states, weight, bias, labels = made_up()
-    with torch.no_grad():
-        value = chunked_cross_entropy(states, weight, bias, labels)[0]
-        assert not value.requires_grad
-    for trained in range(3):
-        given = [one.detach().requires_grad_(place == trained) for place, one in enumerate((states, weight, bias))]
-        value = chunked_cross_entropy(*given, labels)[0]
-        [gradient] = torch.autograd.grad(value, given[trained])
-        [expected] = torch.autograd.grad(whole(*given, labels, 0.0), given[trained])
-        torch.testing.assert_close(gradient, expected)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("factor", [1 / 3, 1e5])
 def test_halves_are_scaled_in_fp32(dtype: torch.dtype, factor: float) -> None:
@@ -132,14 +111,6 @@ def test_rows_without_a_target_add_nothing(dtype: torch.dtype, backend: Backend)
     plain = loss._ChunkedCrossEntropy.apply(*given, labels, 0.1, (True, True, True), backend)[0]
     expected = torch.autograd.grad(plain, given)
     torch.testing.assert_close((spared, actual[0][:TOKENS], *actual[1:]), (plain, *expected))
-
-
-@pytest.mark.parametrize(("dtype", "count"), [(torch.float32, TOKENS), (torch.bfloat16, 38)])
-def test_numbers_of_targets_recur_in_half_precision(dtype: torch.dtype, count: int) -> None:
-    states, _, _, labels = made_up(dtype)
-    rows, actual = targets_alone(states, labels.clamp(min=0), torch.arange(len(labels)))
-    assert rows.equal(F.pad(states, (0, 0, 0, count - TOKENS)))
-    assert actual.equal(F.pad(labels.clamp(min=0), (0, count - TOKENS), value=loss.IGNORE_INDEX))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -202,21 +173,3 @@ def test_the_model_gives_the_sum_of_the_loss(checkpointing: bool, monkeypatch: p
     theirs = [value.detach(), *(parameter.grad for parameter in model.parameters())]
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
     assert int(correct) == int((logits.argmax(2) == labels).sum())
-
-
-def test_on_a_gpu_rows_without_a_target_stay() -> None:
-    """They are zeros, since leaving them out would wait for the device."""
-    states, weight, bias, labels = made_up()
-    value, _ = chunked_cross_entropy(states, weight, bias, labels, 0.1)
-    expected = torch.autograd.grad(value, (states, weight))
-    kept = states.where((labels != loss.IGNORE_INDEX)[:, None], 0)
-    again, _ = loss._ChunkedCrossEntropy.apply(kept, weight, bias, labels, 0.1, (True, True, False), TORCH)
-    torch.testing.assert_close(again, value)
-    torch.testing.assert_close(torch.autograd.grad(again, (states, weight)), expected)
-
-
-def test_states_in_fp64_of_a_smaller_network() -> None:
-    states, weight, bias, labels = made_up()
-    value, _ = chunked_cross_entropy(states, weight.detach().float(), bias.float(), labels)
-    assert value.dtype == torch.float64
-    torch.testing.assert_close(value, whole(states, weight, bias, labels, 0.0), rtol=1e-5, atol=0)

@@ -5,20 +5,16 @@ from __future__ import annotations
 import functools
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 import torch._dynamo
-import torch.nn.functional as F
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from bart.cpu.backend import CpuBackend
 from bart.errors import InputError
 from bart.modeling import layers
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right, training_operations
-from bart.modeling.outputs import Seq2SeqOutput
 from tests.tiny_run import tiny_bart
 
 tiny = functools.partial(tiny_bart, encoder_layers=2, decoder_layers=2, max_position_embeddings=12)
@@ -78,21 +74,6 @@ def test_layers_are_compiled_whole_and_once_for_all_lengths(graphs: list[object]
     assert pickle.loads(pickle.dumps(model)).model.encoder.compiled
 
 
-@pytest.mark.slow
-def test_compiled_layers_draw_by_torchs_operators(graphs: list[torch.fx.GraphModule]) -> None:
-    """torch.compile cannot read the kernels in C."""
-    model = tiny(dropout=0.1, attention_dropout=0.1, activation_dropout=0.1).train()
-    model.compute_with(CpuBackend(leaves_out_padding=True))
-    model.compile_layers()
-    loss, gradients = loss_and_gradients(model)
-    assert loss.isfinite() and all(gradient.isfinite().all() for gradient in gradients)
-    assert len(graphs) == 2
-    for graph, dropouts, attentions in zip(graphs, (3, 4), (1, 2), strict=True):
-        called = [node.target for node in graph.graph.nodes if node.op == "call_function"]
-        assert called.count(F.dropout) == dropouts
-        assert called.count(F.scaled_dot_product_attention) == attentions
-
-
 def test_layerdrop_skips_layers_in_training_only() -> None:
     model = tiny(encoder_layerdrop=0.5, decoder_layerdrop=0.5, dropout=0.0)
     ids = torch.randint(3, 50, (2, 6))
@@ -120,26 +101,6 @@ def test_initial_weights() -> None:
     assert model.model.shared.weight[1].abs().sum() == 0  # padding
     assert model.model.encoder.layers[0].fc1.bias.abs().sum() == 0
     assert model.lm_head.weight is model.model.shared.weight
-
-
-def test_resized_vocabulary_keeps_old_rows_and_its_logits() -> None:
-    model = tiny().double().eval()
-    model.final_logits_bias.normal_()
-    ids = torch.randint(3, 50, (2, 6))
-    before = model(ids, decoder_input_ids=ids).logits
-    model.resize_token_embeddings(57)
-    after = model(ids, decoder_input_ids=ids).logits
-    assert 0.01 < model.model.shared.weight[50:].std() < 0.03 and not model.final_logits_bias[:, 50:].any()
-    assert after.shape[-1] == model.config.vocab_size == model.final_logits_bias.shape[1] == 57
-    torch.testing.assert_close(after[..., :50], before, rtol=0, atol=1e-12)
-    assert model.model.decoder.embed_tokens.weight is model.lm_head.weight
-    model.resize_token_embeddings(40)
-    assert model(ids % 37 + 3, decoder_input_ids=ids % 37 + 3).logits.shape[-1] == 40
-    for size in (0, 1, 2):  # of which the last two would lack special tokens
-        with pytest.raises(InputError, match="vocab_size"):
-            model.resize_token_embeddings(size)
-        assert model.config.vocab_size == model.model.shared.num_embeddings == 40
-    assert model(ids[:, :0], decoder_input_ids=ids[:, :0]).logits.shape == (2, 0, 40)
 
 
 def test_more_tokens_than_positions_is_an_error_that_names_both_numbers() -> None:
@@ -215,35 +176,6 @@ def test_a_forward_pass_without_targets_or_sources_is_an_error() -> None:
         model(encoder_outputs=torch.zeros(1, 3, model.config.d_model))
     with pytest.raises(InputError, match="input_ids or encoder_outputs"):
         model(labels=torch.full((1, 3), 5))
-
-
-def test_ids_that_cannot_be_looked_at_are_taken() -> None:
-    """Gradients of each example by `torch.func`, and shapes without numbers."""
-    model, ids = tiny(dropout=0.0), torch.randint(4, 50, (3, 5))
-    weights = dict(model.named_parameters())
-
-    def loss(weights: dict[str, torch.Tensor], row: torch.Tensor) -> torch.Tensor:
-        return torch.func.functional_call(model, weights, (row[None],), {"labels": row[None]}).loss
-
-    of_each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weights, ids)
-    for number, row in enumerate(ids):
-        expected = torch.autograd.grad(loss(weights, row), weights["model.shared.weight"])[0]
-        torch.testing.assert_close(of_each["model.shared.weight"][number], expected)
-    with FakeTensorMode():
-        assert (
-            tiny()(torch.ones(2, 3, dtype=torch.long), labels=torch.ones(2, 4, dtype=torch.long)).logits.shape[1] == 4
-        )
-
-
-@pytest.mark.slow
-def test_a_forward_pass_is_exported_for_batches_of_any_size(tmp_path: Path) -> None:
-    model, given = tiny_bart().eval(), {"input_ids": SOME, "decoder_input_ids": SOME}
-    axes = {name: {0: torch.export.Dim("batch")} for name in given}
-    torch.export.save(torch.export.export(model, (), given, dynamic_shapes=axes), tmp_path / "model.pt2")
-    given = {name: torch.full((5, 3), 7) for name in given}
-    output = torch.export.load(tmp_path / "model.pt2").module()(**given)
-    assert type(output) is Seq2SeqOutput
-    torch.testing.assert_close(dict(output), dict(model(**given)))
 
 
 def test_operations_of_a_training_step_are_those_that_torch_counts() -> None:

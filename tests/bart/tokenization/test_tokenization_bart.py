@@ -1,12 +1,8 @@
 from __future__ import annotations
 
-import copy
 import errno
 import json
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -53,12 +49,6 @@ def test_vocabulary_size_is_exact_where_the_text_yields_enough_merges(tokenizer:
     assert len(BartTokenizer.train(TEXTS, vocab_size=270)) == 270
     assert 270 < len(tokenizer) < 300
     assert len(BartTokenizer.train(["x"], vocab_size=261)) == 261
-
-
-def test_minimum_frequency() -> None:
-    rare = BartTokenizer.train(["dog dog cat"], vocab_size=300, min_frequency=2)
-    assert len(rare("dog")["input_ids"]) == 3 and len(rare("cat")["input_ids"]) == 5
-    assert len(BartTokenizer.train(["dog dog cat"], vocab_size=300, min_frequency=1)("cat")["input_ids"]) == 3
 
 
 def test_training_is_deterministic() -> None:
@@ -108,15 +98,6 @@ def test_settings_survive_the_round_trip(tokenizer: BartTokenizer, tmp_path: Pat
         assert loaded("cat")["input_ids"] == tokenizer(" cat")["input_ids"]
 
 
-def test_what_of_a_folder_is_not_read(tokenizer: BartTokenizer, tmp_path: Path) -> None:
-    """Other files beside tokenizer.json, and a limit that means none."""
-    tokenizer.save_pretrained(tmp_path)
-    (tmp_path / "vocab.json").write_text("not JSON")
-    assert BartTokenizer.from_pretrained(str(tmp_path)).to_json() == tokenizer.to_json()
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": int(1e30)}))
-    assert BartTokenizer.from_pretrained(tmp_path).model_max_length == 1024
-
-
 def test_padding_truncation_and_dropout_stored_in_tokenizer_json_are_not_applied(tokenizer: BartTokenizer) -> None:
     backend = Tokenizer.from_str(tokenizer.to_json())
     backend.model.dropout = 0.9
@@ -133,14 +114,6 @@ def test_special_tokens_not_declared_as_such_become_so(tokenizer: BartTokenizer)
     content["added_tokens"][2]["special"] = False
     loaded = BartTokenizer.from_json(json.dumps(content))
     assert loaded.decode([0, 2], skip_special_tokens=True) == ""
-
-
-def test_added_tokens_count_as_vocabulary(tokenizer: BartTokenizer) -> None:
-    backend = Tokenizer.from_str(tokenizer.to_json())
-    backend.add_tokens(["<new>"])
-    larger = BartTokenizer.from_json(backend.to_str())
-    assert len(larger) == larger.vocab_size == len(tokenizer) + 1
-    assert larger("<new>")["input_ids"] == [0, len(tokenizer), 2]
 
 
 def test_merges_with_windows_line_ends(tokenizer: BartTokenizer, tmp_path: Path) -> None:
@@ -255,29 +228,6 @@ def test_checkpoints_without_a_tokenizer(tmp_path: Path, content: object, messag
         BartTokenizer.from_pretrained(tmp_path / "last.ckpt")
 
 
-class Explosive:
-    def __reduce__(self) -> tuple[object, tuple[str]]:
-        return os.system, ("touch exploded",)
-
-
-@pytest.mark.parametrize("content", [b"text", pickle.dumps(Explosive()), pickle.dumps("x")[:-1]])
-def test_files_that_are_no_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("last.ckpt").write_bytes(content)
-    with pytest.raises(InputError, match=r"last\.ckpt: ") as caught:
-        BartTokenizer.from_pretrained("last.ckpt")
-    assert "\n" not in str(caught.value)
-    assert not Path("exploded").exists()
-
-
-def test_a_truncated_checkpoint(tokenizer: BartTokenizer, tmp_path: Path) -> None:
-    path = tmp_path / "last.ckpt"
-    torch.save({"tokenizer_json": tokenizer.to_json()}, path)
-    path.write_bytes(path.read_bytes()[:-100])
-    with pytest.raises(InputError, match=r"last\.ckpt: a damaged, truncated or foreign torch file"):
-        BartTokenizer.from_pretrained(path)
-
-
 # Calls
 
 
@@ -289,18 +239,6 @@ def test_one_text_is_flat_and_several_are_nested(tokenizer: BartTokenizer) -> No
     assert several["input_ids"] == [one["input_ids"], [0, 2]]
     assert several["attention_mask"] == [one["attention_mask"], [1, 1]]
     assert tokenizer(("the cat",))["input_ids"] == [one["input_ids"]]
-
-
-def test_the_result_moves_copies_and_pickles(tokenizer: BartTokenizer) -> None:
-    result = tokenizer("the cat", return_tensors="pt")
-    moved = result.to("meta")
-    assert moved.input_ids.device.type == moved["attention_mask"].device.type == "meta"
-    assert result.input_ids.device.type == "cpu"
-    assert tokenizer("the cat").to("meta") == tokenizer("the cat")
-    for copied in (copy.deepcopy(result), pickle.loads(pickle.dumps(result))):
-        assert torch.equal(copied.input_ids, result.input_ids)
-    with pytest.raises(AttributeError, match="labels"):
-        result.labels  # noqa: B018
 
 
 def test_truncation_without_a_length_takes_the_tokenizers_own(tokenizer: BartTokenizer) -> None:
@@ -344,13 +282,6 @@ def test_bad_calls(tokenizer: BartTokenizer, texts: object, options: dict[str, o
     with pytest.raises(InputError, match=message) as caught:
         tokenizer(texts, **options)
     assert str(caught.value).isprintable()
-
-
-def test_prefix_space_of_a_call_keeps_how_texts_are_split() -> None:
-    made = BartTokenizer.train(["a cat sat   there"] * 5, 300)
-    unsplit = BartTokenizer.from_json(made.to_json().replace('"use_regex":true', '"use_regex":false'))
-    ids = unsplit("a  cat", add_prefix_space=True)["input_ids"]
-    assert ids == unsplit(" a  cat")["input_ids"] != made(" a  cat")["input_ids"]
 
 
 def test_calls_with_different_options_do_not_meet(tokenizer: BartTokenizer) -> None:
@@ -405,29 +336,6 @@ def test_the_left_side_is_refused(tokenizer: BartTokenizer, name: str) -> None:
 
 
 # Processes
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_forked_workers_neither_hang_nor_warn(tokenizer: BartTokenizer, tmp_path: Path) -> None:
-    tokenizer.save_pretrained(tmp_path)
-    script = f"""
-from torch.utils.data import DataLoader
-from bart.tokenization.tokenization_bart import BartTokenizer
-
-tokenizer = BartTokenizer.from_pretrained({str(tmp_path)!r})
-texts = ["the cat sat"] * 64
-tokenizer(texts)  # the library has started its threads
-loader = DataLoader(
-    texts, batch_size=16, num_workers=2, multiprocessing_context="fork",
-    collate_fn=lambda texts: tokenizer(texts, padding=True, return_tensors="pt")["input_ids"],
-)
-assert sum(len(batch) for batch in loader) == 64
-"""
-    environment = {key: value for key, value in os.environ.items() if key != "TOKENIZERS_PARALLELISM"}
-    command = [sys.executable, "-W", "error::UserWarning", "-c", script]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert "tokenizers" not in done.stderr.lower()
 
 
 def test_training_of_bert() -> None:

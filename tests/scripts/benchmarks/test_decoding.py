@@ -84,10 +84,6 @@ def test_options_that_a_peer_lacks_are_left_out(decode: Callable[..., dict[str, 
     assert report["results"][1]["identical_share"] >= SAME_IDS
 
 
-def test_other_ids_are_counted() -> None:
-    assert decoding.identical_share([[4], [6]], [[4], [5]]) == 0.5
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -93,12 +93,6 @@ def test_a_line_at_zero_is_drawn(tmp_path: Path) -> None:
     ET.fromstring(draw(tmp_path / "x.png", flat))
 
 
-def test_a_line_of_many_points_is_drawn_in_few(tmp_path: Path) -> None:
-    x = list(range(50_000))
-    chart = Chart("x", "T", "x", "y", [Series("a", x, [n * 7919 % 1000 for n in x])])
-    assert len(draw(tmp_path / "x.png", chart)) < 400_000
-
-
 def test_histograms_share_edges_and_count_everything() -> None:
     first, second = histograms({"a": [1, 2, 2, 500], "b": [7]})
     assert first.x == second.x and len(first.x) == len(first.y) + 1

@@ -102,10 +102,14 @@ def until(output: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "work", [sleep, drop_what_is_slow_to_go, clean_up_in_vain, sleep_with_a_loader, wait_in_a_library]
-)
-@pytest.mark.parametrize(
-    ("number", "name"), [pytest.param(signal.SIGINT, "Ctrl-C", marks=pytest.mark.slow), (signal.SIGTERM, "SIGTERM")]
+    ("work", "number", "name"),
+    [
+        (sleep, signal.SIGINT, "Ctrl-C"),
+        (drop_what_is_slow_to_go, signal.SIGTERM, "SIGTERM"),
+        (clean_up_in_vain, signal.SIGTERM, "SIGTERM"),
+        (sleep_with_a_loader, signal.SIGTERM, "SIGTERM"),
+        (wait_in_a_library, signal.SIGTERM, "SIGTERM"),
+    ],
 )
 def test_one_line_and_the_status_of_the_signal(
     work: Callable[[], None], number: int, name: str, tmp_path: Path

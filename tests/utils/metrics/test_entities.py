@@ -15,8 +15,8 @@ from seqeval.scheme import BILOU, IOBES
 from sklearn import metrics as sklearn_metrics
 
 from bart.errors import InputError
+from utils.data.conll import read_conll
 from utils.metrics.entities import groups_of, main, scores_by_group, tag_counts, tag_scores
-from utils.text.conll import read_conll
 from utils.text.tags import Scheme, is_iob1, scheme_of
 
 KINDS = ("PER", "LOC")

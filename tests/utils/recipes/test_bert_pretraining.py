@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,7 @@ from tests import forked
 from tests.fake_cuda.device import needs_compiler
 from tests.fake_cuda.training import waits_in_a_step
 from tests.tiny_pretraining import PROGRAM, write_tiny_pretraining
-from tests.tiny_run import ALIKE, Train, compute_in_double, rows, same, weights
-from tests.utils.recipes.test_pretraining import kill_one_of_two
-from tests.utils.training.test_callbacks import add_callback
-from tests.utils.training.test_interruption import Interrupt, Killed
+from tests.tiny_run import ALIKE, Train, compute_in_double, rows, weights
 from utils.data.shard_format import MLM_NSP
 from utils.data.shards import Manifest, ShardReader
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
@@ -111,27 +107,6 @@ def test_a_step_does_not_depend_on_how_it_is_cut(pretrain: Train, tiny: list[str
         assert [row["train_loss"] for row in rows(tmp_path / name)] == pytest.approx(
             [row["train_loss"] for row in rows(expected)], abs=ALIKE, rel=0
         )
-
-
-def test_an_interrupted_run_ends_as_the_uninterrupted_one(pretrain: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = ("--max_steps", 15, "--lamb", "--dropout", 0.1, "--save_checkpoint_steps", 1, "--whole_word_mask")
-    expected = pretrain("whole", *options)
-    with monkeypatch.context() as patch, pytest.raises(Killed):
-        add_callback(patch, Interrupt("killed", 11, in_validation=False))
-        pretrain("run", *options)
-    output = pretrain("run", *options, "--resume_from_checkpoint", "last")
-    assert same(weights(output), weights(expected))
-
-
-@pytest.mark.slow
-def test_two_processes_of_which_one_is_killed(tiny: list[str], tmp_path: Path) -> None:
-    options = [*tiny, "--max_steps", "15", "--dropout", "0.1", "--save_checkpoint_steps", "3"]
-    options += ["--resume_from_checkpoint", "last", "--val_check_interval", "40"]
-    forked.run(options, tmp_path / "whole", ranks=2, program=PROGRAM)
-    output, before = tmp_path / "run", partial(kill_one_of_two, tmp_path / "marker")
-    assert forked.finish(forked.start(options, output, ranks=2, before=before, program=PROGRAM)) == [1, -9]
-    forked.run(options, output, ranks=2, program=PROGRAM)
-    assert same(weights(output), weights(tmp_path / "whole"))
 
 
 def test_a_second_phase_and_a_task_begin_with_the_weights(pretrain: Train, tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -231,15 +230,6 @@ def test_arguments_and_summary_are_written_and_shown(trained: Path, capsys: pyte
     }
 
 
-@pytest.mark.slow
-def test_debug_logs_no_library(trained: Path) -> None:
-    argv = words(trained, trained / "run" / "export", "debug", "--n_obs", 2, "--debug")
-    done = subprocess.run([sys.executable, "run_eval.py", *argv], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "example 1: " in done.stderr
-    assert "findfont" not in done.stderr and done.stderr.count("\n") < 30
-
-
 def test_static_batches_are_timed_as_a_whole(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """9 articles in 3 batches, one of them to warm up; each batch takes 50 ms, and encoding 20 ms of that."""
     encode, generate_many = BartForConditionalGeneration.encode, BartForConditionalGeneration.generate_many
@@ -304,7 +294,7 @@ def test_the_snippet_runs(
     assert torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize("batching", ["continuous", "static"])
+@pytest.mark.parametrize("batching", ["continuous", pytest.param("static", marks=pytest.mark.slow)])
 def test_scarce_memory_changes_nothing_but_the_batch(
     trained: Path, batching: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

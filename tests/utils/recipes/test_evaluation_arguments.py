@@ -37,43 +37,6 @@ def test_every_option_of_generate_can_be_given_once_with_its_type() -> None:
         assert set(typing.get_args(ours[SPELLINGS.get(name, name)])) == expected
 
 
-def test_options_of_generate_reach_it() -> None:
-    assert parse().make_task().scoring_generation() == {}
-    args = parse(
-        *("--length_penalty", "2.0", "--do_sample", "--early_stopping", "true", "--eval_beams", "3"),
-        *("--eval_max_gen_length", "20", "--eos_token_id", "[2, 3]", "--forced_eos_token_id", "2"),
-    )
-    expected = {
-        "max_length": 20,
-        "max_new_tokens": None,
-        "num_beams": 3,
-        "length_penalty": 2.0,
-        "early_stopping": True,
-        "do_sample": True,
-        "forced_eos_token_id": 2,
-        "eos_token_id": [2, 3],
-    }
-    assert args.make_task().scoring_generation() == expected
-    config = GenerationConfig(bos_token_id=0, max_length=None, max_new_tokens=60)
-    assert config.longest(100) == 61 and config.merged(**expected).longest(100) == 20
-    negations = parse("--no_do_sample", "--early_stopping", "false")
-    assert negations.make_task().scoring_generation() == {"do_sample": False, "early_stopping": False}
-    longest = parse("--max_new_tokens", "9", "--eval_max_gen_length", "10")
-    assert longest.make_task().scoring_generation() == {"max_length": 10, "max_new_tokens": 9}
-
-
-def test_hyphens_stand_for_underscores() -> None:
-    args = parse("--dump-args", "--json-summary=a-b.json", "--length-penalty", "-1.5", "--info", "a-b", "--no-debug")
-    scoring = args.scoring
-    assert (scoring.dump_args, scoring.json_summary, scoring.info, args.debug) == (True, "a-b.json", "a-b", False)
-    assert args.task_options.decoding.length_penalty == -1.5
-
-
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16", "fp16", "int8"])
-def test_a_precision_is_a_flag(precision: str) -> None:
-    assert parse(*([] if precision == "fp32" else [f"--{precision}"])).hardware.precision == precision
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -95,41 +58,6 @@ def test_contradictions_are_refused(options: str, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message).replace(r"\.\*", ".*")) as error:
         parse(*options.split()).make_task()
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--eos_token_id two", "--eos_token_id is 'two'; allowed: ids such as 2, or"),
-        ("--bad_words_ids [[5]", "--bad_words_ids is '[[5]'; allowed: ids such as [[5], [6, 7]]"),
-    ],
-)
-def test_malformed_lists_of_ids_are_refused(options: str, message: str) -> None:
-    with pytest.raises(InputError, match=re.escape(message)):
-        parse(*options.split()).make_task().scoring_generation()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--lenght_penalty 2", "unknown argument --lenght_penalty; did you mean --length_penalty?"),
-        ("--num_beams 2", "unknown argument --num_beams; "),
-        ("--length_penalty long", "--length_penalty: 'long' is not allowed: it takes a number"),
-        ("--eval_beams 2.5", "--eval_beams: '2.5' is not allowed: it takes an integer"),
-        ("--early_stopping maybe", "--early_stopping: 'maybe' is not allowed: it takes one of true, false, never"),
-        ("--batching dynamic", "one of continuous, static"),
-        ("--task translation --rouge_mode rouge-1.5.5", "unknown argument --rouge_mode"),
-        ("--warmup_batches -1", "--warmup_batches: '-1' is not allowed: it takes an integer at least 0"),
-    ],
-)
-def test_values_that_no_option_takes_are_refused(
-    options: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        parse(*options.split())
-    assert stop.value.code == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:

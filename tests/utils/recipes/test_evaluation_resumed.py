@@ -186,26 +186,3 @@ def test_scores_of_another_run_are_replaced_on_demand_alone(trained: Path) -> No
     run_eval.main(words(trained, other, "used", "--type_path", "val", "--overwrite_output_dir"))
     assert (out / "notes.txt").exists() and not list(out.glob("test_*"))
     assert json.loads((out / "val_scores.json").read_text())["model"] == str(other)
-
-
-def test_in_bf16_the_batch_belongs_to_the_run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    export = trained / "run" / "export"
-    with monkeypatch.context() as patch:
-        watch(patch, stop_after=5)
-        with pytest.raises(KeyboardInterrupt):  # of Python's own handler
-            evaluate(trained, export, "interrupted_bf16", "--bf16")
-    with pytest.raises(InputError, match="its batch_size is 4, this run's is 3"):
-        evaluate(trained, export, "interrupted_bf16", "--bf16", "--bs", 3)
-
-
-def test_an_output_filter_belongs_to_the_run(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that was broken off is not gone on with under another filter."""
-    monkeypatch.setattr("utils.evaluation.scoring.write_whole", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        evaluate(trained, trained / "run", "filtered", "--no_references", "--drop_repeated_sentences")
-    with pytest.raises(InputError, match="another run .its drop_repeated_sentences is True, this run's is False"):
-        evaluate(trained, trained / "run", "filtered", "--no_references")
-
-
-def interrupted(*_: object) -> None:
-    raise KeyboardInterrupt

@@ -8,7 +8,6 @@ import platform
 import re
 import shutil
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -123,45 +122,6 @@ def test_wandb_that_is_not_installed(train: Train, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--wandb_project is bart; .*pip install wandb"):
         train("run", "--wandb_project", "bart")
     assert not (tmp_path / "run").exists()
-
-
-def test_wandb_gets_the_project_the_arguments_and_the_metrics(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Lightning's own logger, on a stand-in for the package."""
-    logged: dict[str, float] = {}
-    started: list[dict[str, object]] = []
-
-    class Run:
-        def log(self, metrics: dict[str, float]) -> None:
-            logged.update(metrics)
-
-    def init(**options: object) -> Run:
-        started.append(options)
-        return Run()
-
-    packages = tmp_path / "packages"
-    info = packages / "wandb-0.99.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: wandb\nVersion: 0.99.0\n")
-    monkeypatch.syspath_prepend(packages)
-    parts = {
-        "wandb": {"init": init, "run": None, "__path__": []},
-        "wandb.sdk": {"__path__": []},
-        "wandb.sdk.lib": {"RunDisabled": type("RunDisabled", (), {})},
-        "wandb.wandb_run": {"Run": Run},
-    }
-    for name, content in parts.items():
-        stand_in = types.ModuleType(name)
-        vars(stand_in).update(content)
-        monkeypatch.setitem(sys.modules, name, stand_in)
-    output = train("run", "--wandb_project", "bart", "--max_steps", 2, "--seed", 9)
-    (start,) = started
-    assert (start["project"], start["dir"]) == ("bart", str(output))
-    assert start["config"] == yaml.safe_load((output / "arguments.yaml").read_text())
-    assert start["config"]["seed"] == 9
-    assert logged["trainer/global_step"] == 1
-    assert {"train_loss", "tokens_per_second", "val_loss"} <= logged.keys()
 
 
 def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: Path) -> None:

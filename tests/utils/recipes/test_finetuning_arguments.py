@@ -89,21 +89,6 @@ def test_every_option_is_read_somewhere() -> None:
     assert unread <= {*DROPOUTS, *BY_NAME}  # which are read by name
 
 
-def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path) -> None:
-    path = tmp_path / "run.yaml"
-    path.write_text(
-        "learning_rate: 0.001\ndo_train: true\nmax_steps: 5\nfp16: false\ntask: translation\neval_beams: null\n"
-        "max_source_length: 99\nmax_epochs: null\n"
-    )
-    args = parse_finetune_arguments(["--config", str(path), "--max-steps", "7", "--no-do-train", "--do_predict"])
-    assert (args.task, args.do_train, args.do_predict) == ("translation", False, True)
-    assert (args.optimisation.learning_rate, args.optimisation.max_steps) == (1e-3, 7)
-    assert (args.task_options.max_source_length, args.training.eval_beams) == (99, None)
-    settings = args.settings()
-    assert (settings["task"], settings["max_steps"], settings["max_source_length"]) == ("translation", 7, 99)
-    assert "config" not in settings
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -150,14 +135,6 @@ def test_yaml_gives_values_of_all_parts_and_the_command_line_wins(tmp_path: Path
 def test_options_that_do_not_go_together(options: list[str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         with_table_prepared(parse(*options).make_task()).read("train")
-
-
-def test_more_loaders_than_a_machine_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        parse("--num_workers", "100000")
-    assert (
-        "--num_workers: '100000' is not allowed: it takes an integer at least 0, at most 256" in capsys.readouterr().err
-    )
 
 
 def test_processes_are_torchruns_or_one_per_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,12 +234,6 @@ def test_the_metric_of_the_best_checkpoint_follows_the_task_and_eval_beams() -> 
     assert metric() == "rouge2"
     assert metric("--eval_beams", "0") == "loss"
     assert metric("--task", "translation") == "loss"
-
-
-@pytest.mark.parametrize(("beams", "name"), [("0", "val_rouge2_forced"), ("1", "val_rouge2")])
-def test_teacher_forced_scores_of_validation_are_called_so(beams: str, name: str) -> None:
-    task = parse("--config_path", str(ROOT / "configs/config.json"), "--eval_beams", beams).make_task()
-    assert (task.validation_name("rouge2"), task.validation_name("loss")) == (name, "val_loss")
 
 
 @pytest.mark.parametrize("parse", [parse_finetune_arguments, parse_eval_arguments])

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-import random
 import re
 import shutil
 import signal
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -37,7 +35,6 @@ from utils.data.pairs import Pair
 from utils.evaluation.report.charts import training_charts
 from utils.evaluation.report.runs import read_run
 from utils.recipes.pretraining_arguments import PretrainingArguments, parse_pretraining_arguments
-from utils.tasks.denoising import Denoising
 from utils.training.module import TrainingModule
 
 STEPS = 15  # an epoch has about 11
@@ -142,22 +139,6 @@ def test_what_a_run_says_of_itself(pretrain: Train) -> None:
     assert (output / "report.html").is_file()
 
 
-def test_the_card_of_a_second_phase_that_went_on(pretrain: Train) -> None:
-    first = pretrain("first", "--max_steps", 2)
-    pretrain("second", "--max_steps", 2, "--load_model_weights_only", "--resume_from_checkpoint", first)
-    output = pretrain("second", "--max_steps", 3, "--resume_from_checkpoint", "last")
-    text = (output / "export" / "README.md").read_text()
-    assert "for denoising, pretrained further from first" in text and "for 3 optimizer steps" in text
-
-
-def test_mfu_is_logged_where_the_peak_is_known(pretrain: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a task whose tokens take a hundred operations each."""
-    monkeypatch.setattr("utils.training.trainer.gpu_rate", lambda hardware: 1e6)
-    monkeypatch.setattr(Denoising, "operations", lambda self, model, batch: 100.0 * batch.tokens)
-    for row in rows(pretrain("run", "--max_steps", 2)):
-        assert row["mfu"] == pytest.approx(row["tokens_per_second"] * 100 / 1e6)
-
-
 def test_operations_leave_padding_out(tiny: list[str]) -> None:
     args = parse(*tiny, "--max_steps", 1)
     task = args.make_task()
@@ -213,47 +194,6 @@ def test_two_processes_of_which_one_is_killed(tiny: list[str], tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_both_phases_killed_ten_times_each(ranks: int, tiny: list[str], tmp_path: Path) -> None:
-    """By SIGKILL or SIGTERM of one process at any moment; each run goes on as scripts/run_pretraining.sh does it."""
-    longer = write_tiny_pretraining(tmp_path / "longer", bins=(16, 32, 64))
-    common = ["--max_steps", "60", "--lamb", "--dropout", "0.1", "--save_checkpoint_steps", "3", "--num_workers", "1"]
-    rng = random.Random(ranks)
-
-    def words_of(options: list[str], output: Path, weights: Path | None) -> list[str]:
-        if weights is None or list(output.glob("*.ckpt")):
-            return [*options, *common, "--resume_from_checkpoint", "last"]
-        start = ["--resume_from_checkpoint", str(weights), "--load_model_weights_only", "--overwrite_output_dir"]
-        return [*options, *common, *start]
-
-    whole, killed = ([tmp_path / f"{kind}{phase}" for phase in (1, 2)] for kind in ("whole", "killed"))
-    started = time.monotonic()
-    for phase, options in enumerate((tiny, longer)):
-        begins = whole[0] if phase else None
-        forked.run(words_of(options, whole[phase], begins), whole[phase], ranks=ranks, program=PROGRAM)
-    seconds = (time.monotonic() - started) / 2
-    for phase, options in enumerate((tiny, longer)):
-        output, begins, kills, done = killed[phase], killed[0] if phase else None, 0, False
-        while not done:
-            processes = forked.start(words_of(options, output, begins), output, ranks=ranks, program=PROGRAM)
-            if kills < 10:
-                processes[0].join(rng.uniform(0.2, 0.9) * seconds)
-                victim = rng.choice(processes)
-                if victim.exitcode is None:
-                    os.kill(victim.pid, rng.choice([signal.SIGKILL, signal.SIGTERM]))
-                    kills += 1
-                    for process in processes:  # whoever waits for the victim is ended too, as torchrun does it
-                        process.join(30)
-                        if process.is_alive():
-                            process.kill()
-            done = forked.finish(processes) == [0] * ranks
-            if done and kills < 10:  # too late, since the machine has become faster: once more from the beginning
-                shutil.rmtree(output)
-                done, seconds = False, 0.7 * seconds
-        assert same(weights(output), weights(whole[phase]))
-
-
-@pytest.mark.slow
 @pytest.mark.usefixtures("double")
 def test_a_step_does_not_depend_on_how_it_is_cut(pretrain: Train, tiny: list[str], tmp_path: Path) -> None:
     """64 examples at once, one by one, and on 2 processes; the last step has fewer than there are micro-batches."""
@@ -273,13 +213,6 @@ def test_a_step_does_not_depend_on_how_it_is_cut(pretrain: Train, tiny: list[str
             assert (row["train_loss"], row["grad_norm"]) == pytest.approx(
                 (other["train_loss"], other["grad_norm"]), abs=ALIKE, rel=0
             )
-
-
-def test_an_export_does_not_tell_of_an_interruption(pretrain: Train) -> None:
-    """Its vocabulary's length is that of the model, which has fewer positions than the shards' vocabulary allows."""
-    pretrain("run", "--max_steps", 1)
-    exports = [pretrain(name, "--max_steps", 2, "--resume_from_checkpoint", "last") / "export" for name in ("run", "a")]
-    assert len({(export / "tokenizer_config.json").read_text() for export in exports}) == 1
 
 
 def test_dropout_is_off_at_the_end(pretrain: Train, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,14 +331,3 @@ def test_a_second_phase_that_does_not_fit_the_first(pretrain: Train, tmp_path: P
         pretrain("run", *weights_only)
     with pytest.raises(InputError, match="its d_model is 16, this run's is 32"):
         pretrain("first", "--max_steps", 3, "--resume_from_checkpoint", "last")
-
-
-def test_a_run_goes_on_with_what_it_began_with(pretrain: Train) -> None:
-    pretrain("run", "--max_steps", 1)
-    for options, message in (
-        (("--mlm_probability", 0.2), "mlm_probability is 0.3, this run's is 0.2"),
-        (("--lamb",), "optimizer is 'adamw', this run's is 'lamb'"),
-        (("--no_pre_ln",), "its pre_ln is True, this run's is False"),
-    ):
-        with pytest.raises(InputError, match=message):
-            pretrain("run", "--max_steps", 2, "--resume_from_checkpoint", "last", *options)

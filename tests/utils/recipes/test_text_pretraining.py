@@ -21,8 +21,6 @@ import finetune
 import run_pretraining
 from bart.errors import InputError
 from bart.modeling.modeling_bart import shift_tokens_right
-from tests.fake_cuda.device import needs_compiler
-from tests.fake_cuda.training import waits_in_a_step
 from tests.tiny_run import ALIKE, OF_BERT, SIZES, Train, rows, same, weights
 from tests.tiny_shards import WORDS, tiny_tokenizer
 from utils.corpora import text_shards
@@ -96,13 +94,6 @@ def figures_of_transformers(place: Path, task: str, batch: dict[str, Any], model
         loss = cross_entropy(logits.flatten(0, 1), labels.flatten())
     right = (logits.argmax(2) == labels)[labels != -100].double().mean().item()
     return {"val_loss": loss.item(), "val_accuracy": right, "val_perplexity": math.exp(loss.item())}
-
-
-@pytest.mark.slow
-@needs_compiler
-def test_a_step_waits_for_no_gpu(place: Path) -> None:
-    options = [*words_of(place, MLM), "--output_dir", place / "run"]
-    assert waits_in_a_step(options, program="run_pretraining") == [{}]
 
 
 @pytest.mark.usefixtures("double")

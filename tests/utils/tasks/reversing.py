@@ -18,6 +18,7 @@ class Reversing(TextToText):
     """Words to themselves, read backwards. Validation and scoring report the share of words that are right."""
 
     metrics: ClassVar[Mapping[str, str]] = {"accuracy": "max"}
+    target, endpoint = "letter", "/reverse"
 
     def read(self, split: str, for_scoring: bool = False) -> Pairs:
         held_in, choice = self.place.chosen(split)

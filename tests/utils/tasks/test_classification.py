@@ -142,9 +142,6 @@ def test_a_task_on_pairs_reads_both_texts(tmp_path: Path, caplog: pytest.LogCapt
     assert "hypothesis is not read; --pair_field makes pairs of it" in caplog.text
     with pytest.raises(InputError, match="--text_field and --pair_field are both 'hypothesis'; allowed: two columns"):
         read(place, task_name="mnli", text_field="hypothesis")
-    alone = write(tmp_path / "alone", train_csv="premise,label\na,0\n")
-    with pytest.raises(InputError, match=r"no pair column; name one with --pair_field \(columns: label, premise"):
-        read(alone, task_name="mnli", text_field="premise")
 
 
 @pytest.mark.parametrize(
@@ -170,14 +167,11 @@ def test_labels_are_missing_where_no_test_set_of_glue_is_read(tmp_path: Path) ->
         read(str(tmp_path), "val", task_name="sst2")
     mixed = write(tmp_path / "mixed", test_csv="sentence,label\na,-1\nb,1\n")
     assert read(mixed, "test", task_name="sst2").labels == ["-1", "positive"]
-    with pytest.raises(InputError, match="no label column; name one with --label_field"):
-        read(write(tmp_path / "own", test_csv="sentence\na\n"), "test")
 
 
 def test_names_are_compared_without_case_where_that_mixes_up_none() -> None:
     assert renamed(["NEGATIVE", "POSITIVE"], ["positive", "negative"]) == ["negative", "positive"]
     assert renamed(["NEGATIVE", "x"], ["negative"]) == ["negative", "x"]
-    assert renamed(["a", "A"], ["a"]) == ["a", "A"]
     assert renamed(["a", "b"], ["A", "a", "B"]) == ["a", "b"]
 
 

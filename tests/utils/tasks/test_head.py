@@ -22,7 +22,7 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 from tests import forked
 from tests.fake_cuda.device import needs_compiler
 from tests.fake_cuda.training import waits_in_a_step
-from tests.tiny_run import CONFIG, OF_BERT, checkpoint_of, compute_in_double, rows, same, weights
+from tests.tiny_run import CONFIG, OF_BERT, compute_in_double, rows, same, weights
 from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt
 from tests.utils.training.test_module import assert_trained_alike
@@ -33,6 +33,7 @@ from utils.predict import main as predict
 from utils.tasks import find_task
 
 WEIGHTED = dict.fromkeys(("classification", "tagging"), ("--class_weights", "balanced", "--label_smoothing", 0.1))
+BASE, FEWER = ("--model_name_or_path", "BASE"), ("--distill", "sft", "--layers", "0")
 TASKS = {"classification": "topics", "tagging": "tags", "question_answering": "questions"}
 Run = Callable[..., Path]
 
@@ -163,21 +164,16 @@ def test_a_run_goes_on_where_it_was_ended_and_is_scored(
         pytest.param("question_answering", "bart", marks=pytest.mark.slow),
     ],
 )
-def test_more_options(task: str, network: str, train: Run) -> None:
-    """bf16, adapters, early stopping and fewer layers."""
+def test_adapters_on_a_model_of_bf16(task: str, network: str, train: Run) -> None:
+    """They do not freeze the head."""
     train = partial(train, network=network)
     options = () if task != "question_answering" else ("--max_query_length", 20)
     base = train("base", task, *options, "--bf16")
     start = ("--model_name_or_path", base, "--tokenizer", base / "export", "--config_path", base / "export/config.json")
     adapted = train("adapted", task, *options, *start, "--lora_rank", 2)
-    trained = {name for name in weights(adapted) if ".lora_A." in name}
-    assert trained
+    assert any(".lora_A." in name for name in weights(adapted))
     head = next(name for name in weights(adapted) if name.startswith(("model.class", "model.qa_outputs")))
-    assert not same(weights(adapted)[head], weights(base)[head])  # adapters do not freeze the head
-    stopped = train("stopped", task, *options, *start, "--early_stopping_patience", 0, "--max_steps", 40)
-    assert json.loads((stopped / "train_summary.json").read_text())["steps"] < 40
-    smaller = train("smaller", task, *options, *start, "--distill", "sft", "--layers", "0", "--do_encoder")
-    assert checkpoint_of(smaller)["config"]["encoder_layers" if network == "bart" else "num_hidden_layers"] == 1
+    assert not same(weights(adapted)[head], weights(base)[head])
 
 
 @pytest.mark.slow
@@ -371,7 +367,7 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
             *("tagging", {"train__conll": "a O\nb B-X\n", "val__conll": "a O\nb B-Y\n"}, ()),
             r"not seen: 'B-Y' of val \(1 in all, the first one .*val.conll:1, word 2\); allowed: O, B-X; --unknown",
         ),
-        ("tagging", {"both__conll": "a O\nb\n"}, (), "train.conll, line 2: 1 columns; allowed: 2, a word first"),
+        ("tagging", {"both__conll": "a O\nb\n"}, (), "train.conll, line 2: 1 columns; allowed: 2, as in most lines"),
         ("tagging", {"both__jsonl": WORDS.replace('"b"', "1")}, (), r"words is \['a', 1\]; allowed: a list of texts"),
         ("tagging", {"both__conll": "a O\nb X\n"}, ("--tags_field", "t"), "--tags_field is t; .*conll: --tags_column"),
         (
@@ -469,24 +465,20 @@ def test_a_step_without_targets_has_no_loss(train: Run, tmp_path: Path) -> None:
     [
         ("classification", ("--decoder_layerdrop", 0.1), "--decoder_layerdrop is 0.1; bert has no such dropout"),
         ("tagging", ("--token_states", "decoder"), "--token_states is decoder; bert has one stack alone"),
+        ("tagging", (*BASE, "--new_vocabulary"), "--new_vocabulary is given; allowed with bart alone"),
+        ("tagging", (*BASE, *FEWER, "--do_decoder"), "--do_decoder is given; bert has no decoder"),
         ("summarization", (), "model_type 'bert'; allowed: 'bart' and 'mbart'"),
     ],
 )
-def test_what_bert_has_not(task: str, options: tuple[object, ...], message: str, train: Run, corpus: Path) -> None:
+def test_what_bert_has_not(
+    task: str, options: tuple[object, ...], message: str, train: Run, corpus: Path, tmp_path: Path
+) -> None:
+    if "BASE" in options:
+        base = train("base", "tagging", "--max_steps", 1, network="bert")
+        options = tuple(base if word == "BASE" else word for word in options)
     given = ("--task", task, "--data_dir", corpus / TASKS.get(task, "topics"))
     with pytest.raises(InputError, match=message):
         train("run", "classification", *given, *options, network="bert")
-
-
-def test_what_bert_cannot_be_fine_tuned_by(train: Run) -> None:
-    base = train("base", "tagging", network="bert")
-    start = ("--model_name_or_path", base, "--config_path", base / "export/config.json")
-    for options, message in (
-        (("--new_vocabulary",), "--new_vocabulary is given; allowed with bart alone"),
-        (("--distill", "sft", "--layers", "0", "--do_decoder"), "--do_decoder is given; bert has no decoder"),
-    ):
-        with pytest.raises(InputError, match=message):
-            train("run", "tagging", *start, "--tokenizer", base / "export", *options, network="bert")
 
 
 def test_a_task_that_does_not_fit_the_model(train: Run, corpus: Path, tmp_path: Path) -> None:
@@ -502,6 +494,5 @@ def test_a_task_that_does_not_fit_the_model(train: Run, corpus: Path, tmp_path: 
         config = json.loads((export / "config.json").read_text())
         (export / "config.json").write_text(json.dumps({**config, "architectures": None}))
     alone = ("--do_predict", "--no_do_train", "--model_name_or_path", export, "--tokenizer", export)
-    for task in ("tagging", "question_answering"):
-        with pytest.raises(InputError, match=r"no weights of a Bart.*its head is classification_head"):
-            train("alone", task, *alone)
+    with pytest.raises(InputError, match=r"no weights of a Bart.*its head is classification_head"):
+        train("alone", "question_answering", *alone)

@@ -17,13 +17,13 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from utils.data.columns import Record
+from utils.data.conll import Sentence
 from utils.data.options import Place
 from utils.data.splits import MissingSplit
 from utils.recipes.data import with_table_prepared
 from utils.tasks.options import TaggingOptions
 from utils.tasks.tagging import Tagging
 from utils.tasks.task import Prediction
-from utils.text.conll import Sentence
 
 NAMES = ["O", "B-PER", "I-PER"]
 
@@ -120,7 +120,7 @@ def test_lists_in_cells(tmp_path: Path) -> None:
             *("train.jsonl", '{"words": ["a", "b"], "tags": ["O", "O"], "pos": ["O", "B-X"]}\n'),
             *({"tags_field": "pos"}, ("words", "pos")),
         ),
-        ("train.conll", "O 1 a\nB-X 2 b\n", {}, ()),
+        ("train.conll", "a 1 O\nb 2 B-X\n", {}, ()),
         (
             *("train.conll", "1 O a x\n2 B-X b x\n", {"words_column": "3", "tags_column": "2"}),
             {"words_column": "3", "tags_column": "2"},
@@ -142,7 +142,7 @@ def test_the_columns_that_the_config_keeps(
 def test_files_of_a_word_a_line(suffix: str, tmp_path: Path) -> None:
     import gzip
 
-    content = b"1\tAnn\tB-PER\tO\n2\tsang\tO\tO\n"
+    content = b"Ann\tO\tB-PER\nsang\tO\tO\n"
     (tmp_path / f"train.{suffix}").write_bytes(gzip.compress(content) if suffix.endswith("gz") else content)
     assert read(tmp_path) == [(["Ann", "sang"], ["B-PER", "O"])]
 

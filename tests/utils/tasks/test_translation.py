@@ -100,18 +100,6 @@ def test_two_stages(
         summarize([str(second), texts])
 
 
-def test_more_options(translate: Callable[..., Path], base: Path, source_tokenizer: Path) -> None:
-    """bf16, early stopping, and fewer layers, with the source language's encoder kept whole."""
-    source = ("--source_encoder_layers", 2, "--source_tokenizer", source_tokenizer)
-    jumping = ("--learning_rate", 1, "--lr_scheduler", "constant", "--val_check_interval", 1)
-    jumping += ("--max_steps", 60, "--early_stopping_patience", 0)
-    stopped = translate("stopped", base, *source, "--bf16", *jumping)
-    assert json.loads((stopped / "train_summary.json").read_text())["steps"] < 60
-    smaller = translate("smaller", stopped, "--distill", "sft", "--layers", "0", "--do_encoder")
-    assert checkpoint_of(smaller)["config"]["encoder_layers"] == 1
-    assert checkpoint_of(smaller)["config"]["source_encoder_layers"] == 2
-
-
 @pytest.mark.slow
 @needs_compiler
 def test_a_step_waits_for_no_gpu(tiny: list[str], base: Path, source_tokenizer: Path, tmp_path: Path) -> None:

@@ -1,0 +1,184 @@
+"""CoNLL files: a word a line with its tag in another column, and a blank line behind each sentence."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from bart.errors import InputError
+from utils.data.columns import column_of
+from utils.text.lines import iter_lines
+from utils.text.tags import scheme_of
+
+logger = logging.getLogger(__name__)
+DOCUMENT = "-DOCSTART-"  # of CoNLL-2003, between documents
+# Names of the columns of words and of tags, where the first line names columns.
+HEADINGS = {"word", "words", "token", "tokens", "form", "text"}
+TAG_HEADINGS = {
+    *("tag", "tags", "label", "labels", "class", "pos", "pos_tag", "pos_tags", "upos", "xpos", "ner", "ner_tag"),
+    *("ner_tags", "chunk", "entity", "entities", "iob", "bio"),
+}
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence as it was read.
+
+    Attributes:
+        tags: None where they are only to be predicted.
+        column: the column of its words in a table or, in metrics, of its tags; None in a CoNLL file.
+    """
+
+    name: str
+    words: list[str]
+    tags: list[str] | None
+    column: str | None = None
+
+
+class _Row(NamedTuple):
+    """A line with columns."""
+
+    number: int
+    sentence: int
+    columns: list[str]
+
+    @property
+    def may_be_comment(self) -> bool:
+        return self.columns[0].startswith("#")
+
+
+def read_conll(
+    path: Path,
+    labelled: bool = True,
+    words_column: str | None = None,
+    tags_column: str | None = None,
+    tags_option: str = "tags_column",
+    trained: Mapping[str, str] = MappingProxyType({}),
+) -> list[Sentence]:
+    """Read a CoNLL file, whose columns stand between tabs, or between blanks where most lines have no tab.
+
+    Words are in the first column and tags in the last one, unless options name others. Comments, a header, and words
+    that are blank are left out. The log says what was taken.
+
+    Args:
+        labelled: read the tags.
+        words_column, tags_column: columns by their number, from 1, or by their name in the header.
+        tags_option: the option that an error names for tags_column.
+        trained: values of --words_column and --tags_column in training, where a model tells them. They count for what
+            is not given; the only column of a file holds words.
+
+    Raises:
+        InputError: a line has other columns than most, a column is not there, or the first one holds no words.
+    """
+    rows = _rows(path)
+    likely = [row for row in rows if not row.may_be_comment] or rows
+    widths = Counter(len(row.columns) for row in likely)
+    width = max(widths, key=widths.__getitem__, default=2)
+    width = max(width, 2) if labelled else width
+    likely = [row for row in likely if len(row.columns) == width]
+    header = likely.pop(0) if likely and _is_header(likely[0], likely[1:]) else None
+    names = header.columns if header else []
+    trained = trained if width > 1 else {}
+
+    def place_of(option: str, given: str | None, of_training: str | None, default: int) -> int:
+        columns, usual = [*map(str, range(1, width + 1)), *names], () if of_training else (str(default),)
+        chosen = column_of(option, given, usual, columns, str(path), [of_training] if of_training else [])
+        return names.index(chosen) if chosen in names else int(chosen.partition(".")[0]) - 1
+
+    words_in = place_of("words_column", words_column, trained.get("words_column"), 1)
+    tags_in = place_of(tags_option, tags_column, trained.get("tags_column") if labelled else None, width)
+    are_numbers = width > 1 + labelled and _are_numbers(likely)
+    known = {row.columns[tags_in] for row in likely}
+    scheme = scheme_of(known)
+    is_told = words_column is not None or "words_column" in trained or tags_option != "tags_column"
+    if not is_told and (are_numbers or (scheme is None and width > 1 and scheme_of(row.columns[0] for row in likely))):
+        what = "numbers of words" if are_numbers else "tags"
+        raise InputError(
+            f"{path}: column 1 of {width} holds {what}; name the columns with --words_column and --tags_column"
+        )
+    if labelled and likely and all("*" in tag for tag in known):
+        raise InputError(f"{path}: the tags are spans in brackets, such as {max(known)}; allowed: tags such as B-PER")
+
+    def is_tag(cell: str) -> bool:
+        found = scheme or scheme_of([cell])
+        return cell in known or (found is not None and found.fits(cell))
+
+    left_out: Counter[str] = Counter(header=int(header is not None))
+    sentences = []
+    for _, lines in groupby(rows, key=lambda row: row.sentence):
+        kept: list[_Row] = []
+        for row in lines:
+            if row.may_be_comment and not (len(row.columns) == width and is_tag(row.columns[tags_in])):
+                left_out["comments"] += 1
+            elif len(row.columns) != width:
+                hint = "; a word that holds a blank needs tabs between columns" * (len(row.columns) > width)
+                raise InputError(
+                    f"{path}, line {row.number}: {len(row.columns)} columns; allowed: {width}, as in most lines{hint}"
+                )
+            elif row is header:
+                continue
+            elif are_numbers and not row.columns[0].isdecimal():
+                left_out["ranges and empty nodes"] += 1  # 1-2 and 8.1 of CoNLL-U
+            elif not row.columns[words_in].strip():
+                left_out["blank words"] += 1
+            elif labelled and not row.columns[tags_in]:
+                raise InputError(f"{path}, line {row.number}: the tag in column {tags_in + 1} is blank")
+            else:
+                kept.append(row)
+        if kept:
+            words, tags = ([row.columns[place] for row in kept] for place in (words_in, tags_in))
+            sentences.append(Sentence(f"{path}:{kept[0].number}", words, tags if labelled else None))
+    taken = f"words from column {words_in + 1}" + (f", tags from column {tags_in + 1}" if labelled else "")
+    missing = "".join(f", {what} left out: {count}" for what, count in left_out.items() if count)
+    logger.info("%s: %s of %d%s", path, taken, width, missing)
+    return sentences
+
+
+def _rows(path: Path) -> list[_Row]:
+    """The lines that hold columns."""
+    lines, sentence = [], 0
+    for number, line in enumerate(iter_lines(path, blank=True), 1):
+        if not line.strip() or line.split()[0] == DOCUMENT:
+            sentence += 1
+        else:
+            lines.append((number, sentence, line))
+    tabbed = ["\t" in line.rstrip() for *_, line in lines if not line.startswith("#")]
+    is_tabbed = 2 * sum(tabbed) > len(tabbed)
+
+    def columns_of(line: str) -> list[str]:
+        if is_tabbed:  # words may hold blanks, and be blank
+            return [column.strip(" ") for column in line.rstrip(" \t").split("\t")]
+        return [column for column in line.replace("\t", " ").split(" ") if column]
+
+    return [_Row(number, sentence, columns_of(line)) for number, sentence, line in lines]
+
+
+def _is_header(first: _Row, others: Sequence[_Row]) -> bool:
+    """True where the first row names columns, whose last name is no tag of other rows.
+
+    The other tags are in a scheme that this name, such as "Marke", does not fit; or the row has usual names of both.
+    """
+    tag, known = first.columns[-1], {row.columns[-1] for row in others}
+    if tag in known or len(first.columns) == 1:
+        return False
+    if (scheme := scheme_of(known)) is not None:
+        return not scheme.fits(tag) and len(tag) > 1 and tag[0].isalpha()
+    names = {name.lower() for name in first.columns}
+    return bool(names & HEADINGS and names & TAG_HEADINGS)
+
+
+def _are_numbers(rows: Sequence[_Row]) -> bool:
+    """True where the first column counts the words of sentences, of which one has several; as in CoNLL-U."""
+    is_long = False
+    for _, lines in groupby(rows, key=lambda row: row.sentence):
+        cells = [cell for cell in (row.columns[0] for row in lines) if cell.isdecimal() or not cell[:1].isdecimal()]
+        if not all(cell.isdecimal() and int(cell) - number == int(cells[0]) for number, cell in enumerate(cells)):
+            return False
+        is_long |= len(cells) > 1
+    return is_long
