@@ -24,8 +24,6 @@ BINS = 30
 COLOURS = ("#0b6699", "#b34a00", "#00735a", "#9a3f7d", "#5a55b0", "#7a6200")
 DASHES = ("solid", "dashed", "dashdot", "dotted")
 INK, GRID = "#5d5a54", "#ebe8e2"  # colours of text and axes, and of the lines behind the series
-DARK, PAPER = "#1c1b19", "#fdfcfa"  # colours of text on what is light, and on what is dark
-CELL, NAME = 0.3, 30  # of a matrix: inches of a cell, and characters of a class's name at most
 HIGHER = 30  # the y axis is logarithmic where one series reaches more than so many times as far as another
 _LOOK = {
     "font.size": 9,
@@ -69,18 +67,6 @@ class Chart:
     from_zero: bool = False
 
 
-@dataclass
-class Matrix:
-    """A confusion matrix as a picture: counts of each right class, a row, by the class that was predicted.
-
-    The shade of a cell is its share of the row.
-    """
-
-    name: str
-    title: str
-    counts: Mapping[str, Mapping[str, int]]
-
-
 def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
     """Histograms of whole numbers, whose bins all groups share."""
     values = np.concatenate([np.asarray(group) for group in groups.values()])
@@ -89,8 +75,8 @@ def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
     return [Series(name, edges.tolist(), np.histogram(group, edges)[0].tolist()) for name, group in groups.items()]
 
 
-def draw(path: Path, chart: Chart | Matrix) -> str:
-    """Draw a chart or a matrix as a PNG and as SVG.
+def draw(path: Path, chart: Chart) -> str:
+    """Draw a chart as a PNG and as SVG.
 
     The same chart gives the same bytes. The ids in the SVG are salted with its name, so that pictures of different
     charts share no id in one page.
@@ -104,7 +90,7 @@ def draw(path: Path, chart: Chart | Matrix) -> str:
     # A glyph that the font lacks is a box in the PNG; browsers find it for the SVG.
     with matplotlib.rc_context(_LOOK | {"svg.hashsalt": chart.name}), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        figure = _matrix(chart) if isinstance(chart, Matrix) else _lines(chart)
+        figure = _figure(chart)
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", metadata={"Software": None})
         file = io.StringIO()
@@ -117,7 +103,7 @@ def draw(path: Path, chart: Chart | Matrix) -> str:
     return re.sub(r'<g id="[\w.]*">', "<g>", svg)
 
 
-def _lines(chart: Chart) -> Figure:
+def _figure(chart: Chart) -> Figure:
     from matplotlib.figure import Figure
 
     names = [series.name for series in chart.series]
@@ -129,37 +115,6 @@ def _lines(chart: Chart) -> Figure:
     _set_axes(axes, chart)
     if rows:
         figure.legend(drawn, names, loc="outside lower left", ncols=columns)
-    return figure
-
-
-def _matrix(matrix: Matrix) -> Figure:
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
-    names = [
-        name if len(name) <= NAME else f"{name[: NAME - 1]}…"
-        for name in (" ".join(name.split()) for name in matrix.counts)
-    ]
-    side, rest = CELL * len(names), 0.08 * max(map(len, names)) + 0.8  # of the names of the classes and the axis
-    figure = Figure(figsize=(max(side, 2.5) + rest, side + rest), dpi=160, layout="constrained")
-    axes = figure.subplots()
-    for y, counts in enumerate(matrix.counts.values()):
-        for x, column in enumerate(matrix.counts):
-            if count := counts.get(column):
-                share = count / sum(counts.values())
-                axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=(COLOURS[0], 0.08 + 0.92 * share), lw=0))
-                text = f"{count}" if count < 10_000 else f"{count / 1000:.0f}k"
-                axes.text(x, y, text, ha="center", va="center", size=7, color=PAPER if share > 0.65 else DARK)
-    places = range(len(names))
-    axes.set_xticks(places, names, rotation=90)
-    axes.set_yticks(places, names)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_ticks([place - 0.5 for place in places], minor=True)
-    axes.tick_params(which="both", length=0)
-    axes.grid(False)
-    axes.grid(True, which="minor", axis="both")
-    axes.set(title=matrix.title, xlabel="Predicted", ylabel="Right", aspect="equal")
-    axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5))
     return figure
 
 
