@@ -24,7 +24,7 @@ from functools import partial
 from itertools import chain
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -40,7 +40,6 @@ from utils.corpora.documents import find_files, pieces_of
 from utils.corpora.shard_cluster import Numbers, cluster_of, run_stage
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, MakeShardsOptions, Work
 from utils.corpora.shard_stages import (
-    HASHES_AT_ONCE,
     LONG_SENTENCE,
     SHARD_SPLITS,
     PlannedShard,
@@ -52,12 +51,18 @@ from utils.corpora.shard_stages import (
 )
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
 
+if TYPE_CHECKING:
+    from bart.tokenization.tokenizer import PretrainedTokenizer
+
 logger = logging.getLogger("utils.corpora.make_shards")
 DONE = "done.jsonl"  # in WORK: what is done of a run that could go on
 
 
-def make_shards(options: MakeShardsOptions) -> None:
+def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | None = None) -> None:
     """Make a directory of shards, or go on with one.
+
+    Args:
+        tokenizer: the vocabulary, where it is loaded already.
 
     Raises:
         InputError: the input cannot be read or holds no text, the folder holds something else, or no scheduler answers.
@@ -73,7 +78,8 @@ def make_shards(options: MakeShardsOptions) -> None:
     found = (path for path in find_files("input", options.input) if output not in path.resolve().parents)
     training = [path for path in found if path.resolve() not in places]
     files = [*((path, True) for path in held_out), *((path, False) for path in training)]
-    tokenizer = (BartTokenizer if options.task == DENOISING else BertTokenizer).from_pretrained(options.tokenizer)
+    if tokenizer is None:
+        tokenizer = (BartTokenizer if options.task == DENOISING else BertTokenizer).from_pretrained(options.tokenizer)
     plan: dict[str, Any] = {
         "format": FORMAT,
         "task": options.task,
@@ -116,15 +122,11 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
         InputError: it holds something else.
     """
     if (folder / MANIFEST).exists():
-        manifest = {"task": DENOISING, **read_json(folder / MANIFEST)}
-        of_files = manifest.get("source", {}).get("files", [])
-        names = [name for name in sources[0] if all(name in file for file in of_files)]  # older ones have no content
-
-        def numbered(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-            return {f"{n}, {file['name']},": {name: file[name] for name in names} for n, file in enumerate(files, 1)}
-
-        stored = {**{name: manifest.get(name) for name in plan}, "source": numbered(of_files)}
-        if changed := difference(stored, {**plan, "source": numbered(sources)}):
+        manifest = read_json(folder / MANIFEST)
+        of_files = [manifest.get("source", {}).get("files", []), sources]
+        stored, current = ({f"{n}, {file['name']},": file for n, file in enumerate(files, 1)} for files in of_files)
+        stored = {name: manifest.get(name) for name in plan} | {"source": stored}
+        if changed := difference(stored, {**plan, "source": current}):
             raise InputError(
                 f"--output {folder} holds shards made otherwise ({changed}): name another folder, or delete it"
             )
@@ -178,9 +180,7 @@ def _make(
     dropped = sum((Counter(record["dropped"]) for record in read), Counter())
     if not sum(counts):
         raise InputError(f"--input {' '.join(options.input)}: no text in it{_reasons(dropped)}")
-    parts = 1 + sum(counts) // HASHES_AT_ONCE
-    by_hash = {f"{part:06d}": (part, parts) for part in range(parts)}
-    run("looking for repeats", find_repeats, by_hash)
+    run("looking for repeats", find_repeats, {"all": ()})
     firsts = np.cumsum([0, *counts])[:-1].tolist()
     lowest = min((record["lowest"] for record in read if record["lowest"]), default=0.0)
     # At least one document is held out, by its hash too.
