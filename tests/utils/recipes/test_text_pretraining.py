@@ -156,7 +156,9 @@ def test_shards_are_made_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(text_shards, "mark_as_used", str)  # as if each process had ended
     made: list[str] = []
     make = text_shards.make_shards
-    monkeypatch.setattr(text_shards, "make_shards", lambda options: (made.append(options.task), make(options)))
+    monkeypatch.setattr(
+        text_shards, "make_shards", lambda options, *rest: (made.append(options.task), make(options, *rest))
+    )
     first = shards_of(place, DENOISING)
     read = [
         [row.ids.tolist() for row in ShardReader(first.directory, first.shards(split))] for split in ("train", "val")
