@@ -26,8 +26,7 @@ DASHES = ("solid", "dashed", "dashdot", "dotted")
 INK, GRID = "#5d5a54", "#ebe8e2"  # colours of text and axes, and of the lines behind the series
 DARK, PAPER = "#1c1b19", "#fdfcfa"  # colours of text on what is light, and on what is dark
 CELL, NAME = 0.3, 30  # of a matrix: inches of a cell, and characters of a class's name at most
-# An axis is logarithmic where one series reaches more than so many times as far as another.
-LONGER, HIGHER = 8, 30
+HIGHER = 30  # the y axis is logarithmic where one line reaches more than so many times as high as another
 _LOOK = {
     "font.size": 9,
     "svg.fonttype": "none",  # text stays text
@@ -92,11 +91,10 @@ def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
     return [Series(name, edges.tolist(), np.histogram(group, edges)[0].tolist()) for name, group in groups.items()]
 
 
-def draw(path: Path, *charts: Chart | Matrix) -> str:
-    """Draw a matrix, a chart, or several charts of the same series side by side with one legend, as a PNG and as SVG.
+def draw(path: Path, chart: Chart | Matrix) -> str:
+    """Draw a chart as a PNG and as SVG; the same one gives the same bytes.
 
-    The same charts give the same bytes. The ids in the SVG are salted with the first chart's name, so that pictures of
-    different charts share no id in one page.
+    The ids in the SVG are salted with the chart's name, so that pictures of different charts share no id in one page.
 
     Returns:
         The SVG element, to be put into HTML.
@@ -105,9 +103,9 @@ def draw(path: Path, *charts: Chart | Matrix) -> str:
     import matplotlib
 
     # A glyph that the font lacks is a box in the PNG; browsers find it for the SVG.
-    with matplotlib.rc_context(_LOOK | {"svg.hashsalt": charts[0].name}), warnings.catch_warnings():
+    with matplotlib.rc_context(_LOOK | {"svg.hashsalt": chart.name}), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        figure = _matrix(charts[0]) if isinstance(charts[0], Matrix) else _charts(charts)
+        figure = _matrix(chart) if isinstance(chart, Matrix) else _chart(chart)
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", metadata={"Software": None})
         file = io.StringIO()
@@ -120,16 +118,16 @@ def draw(path: Path, *charts: Chart | Matrix) -> str:
     return re.sub(r'<g id="[\w.]*">', "<g>", svg)
 
 
-def _charts(charts: Sequence[Chart]) -> Figure:
+def _chart(chart: Chart) -> Figure:
     from matplotlib.figure import Figure
 
-    names = [series.name for series in charts[0].series]
-    columns = max(1, min(len(names), 60 * len(charts) // (6 + max(map(len, names)))))
+    names = [series.name for series in chart.series]
+    columns = max(1, min(len(names), 60 // (6 + max(map(len, names)))))
     rows = math.ceil(len(names) / columns) if len(names) > 1 else 0
-    figure = Figure(figsize=(5.4 * len(charts), 3 + 0.22 * rows), dpi=160, layout="constrained")
-    for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
-        drawn = _draw_series(axes, chart)
-        _set_axes(axes, chart)
+    figure = Figure(figsize=(5.4, 3 + 0.22 * rows), dpi=160, layout="constrained")
+    axes = figure.subplots()
+    drawn = _draw_series(axes, chart)
+    _set_axes(axes, chart)
     if rows:
         figure.legend(drawn, names, loc="outside lower left", ncols=columns)
     return figure
@@ -196,13 +194,13 @@ def _set_axes(axes: Axes, chart: Chart) -> None:
         axes.set_ylim(0, room * max(max(series.y) for series in chart.series) or 1)
     if all(float(x).is_integer() for series in chart.series for x in series.x):
         axes.xaxis.get_major_locator().set_params(integer=True)
-    for name, axis, times in (("x", axes.xaxis, LONGER), ("y", axes.yaxis, HIGHER)):
-        ends = [max(getattr(series, name)) for series in chart.series if len(series.x) == len(series.y)]
-        if ends and 0 < times * min(ends) < max(ends):
-            axes.set(**{f"{name}scale": "log"})
-            low, high = axis.get_view_interval()
-            low = max(low, min(ends) / 100)
-            axes.set(**{f"{name}lim": (low, high)})
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
-            axis.set_minor_formatter(NullFormatter())
+    highest = [max(series.y) for series in chart.series if len(series.x) == len(series.y)]
+    if highest and 0 < HIGHER * min(highest) < max(highest):
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        low = max(low, min(highest) / 100)
+        axes.set_ylim(low, high)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,g}")
