@@ -34,8 +34,8 @@ logger = logging.getLogger("utils.corpora.get_data")
 
 # Examples of train, val and test, as published; and the places of the sets on the Hub.
 PUBLISHED_SIZES = {"cnn_dm": (287_113, 13_368, 11_490), "xsum": (204_045, 11_332, 11_334)}
-ON_HUB = {"cnn_dm": "abisee/cnn_dailymail:3.0.0", "xsum": "EdinburghNLP/xsum"}
-CONVERTED = "@refs/convert/parquet"  # where the Hub keeps Parquet files that it makes of sets in other formats
+# XSum is a program there; the branch has the Parquet files that the Hub made of it.
+ON_HUB = {"cnn_dm": "abisee/cnn_dailymail:3.0.0", "xsum": "EdinburghNLP/xsum@refs/convert/parquet"}
 STORIES = ("cnn_stories", "dailymail_stories")  # options that name the archives of --sources stories
 SETS = (*PUBLISHED_SIZES, "sample")
 # The last commit of the Hub's repository that had the archives of stories, and the commit of the lists of URLs.
@@ -118,17 +118,18 @@ def get_set(name: str, options: GetDataOptions) -> None:
         facts |= {option: getattr(options, option) for option in ("sources", *STORIES, "datelines")}
     if is_made(folder, facts):
         return
-    of_stories = name == "cnn_dm" and options.sources == "stories"
-    strips = name == "cnn_dm" and options.datelines == "strip"
     with making(folder, facts) as data:
         data.facts["allow_other_sizes"] = options.allow_other_sizes
-        if of_stories:
+        if of_stories := facts.get("sources") == "stories":
             rows = _stories(options, data.folder)
         else:
-            splits, data.facts["from"] = _load_from_hub(name)
+            with opening(f"{ON_HUB[name]} on the Hub"):
+                splits, data.facts["from"] = load_from_hub(ON_HUB[name])
             rows = _rows_on_hub(name, splits, options)
         for split, row in rows:
-            data.add(split, replace(row, source=strip_dateline(row.source)) if strips else row)
+            if facts.get("datelines") == "strip":
+                row = replace(row, source=strip_dateline(row.source))
+            data.add(split, row)
         if of_stories:
             for split, count in data.written.items():
                 # The lists also name stories without article or highlights, which were never counted as examples.
@@ -141,18 +142,6 @@ def _check_size(name: str, split: str, count: int, unit: str, options: GetDataOp
         raise InputError(
             f"{name} {split}: {count} {unit}, {expected} are published; --allow_other_sizes takes it as it is"
         )
-
-
-def _load_from_hub(name: str) -> tuple[Mapping[str, Any], str]:
-    from huggingface_hub import HfApi
-
-    place = ON_HUB[name]
-    with opening(f"{place} on the Hub"):
-        files = HfApi().list_repo_files(place.partition(":")[0], repo_type="dataset")
-    if not any(file.endswith(".parquet") for file in files):
-        place += CONVERTED
-    with opening(f"{place} on the Hub"):
-        return load_from_hub(place)
 
 
 def _rows_on_hub(name: str, splits: Mapping[str, Any], options: GetDataOptions) -> Iterator[tuple[str, Row]]:

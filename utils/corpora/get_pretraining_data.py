@@ -26,7 +26,7 @@ from bart.errors import InputError
 from bart.files import read_json, replacing, write_json
 from utils.app.cli import option, parse_dataclass
 from utils.app.errors import RunError, brief, unwritable
-from utils.app.output_files import LOCK, difference, file_digest, held, writable_folder
+from utils.app.output_files import LOCK, difference, held, writable_folder
 from utils.app.progress import progress, start_log
 from utils.app.unfinished import Unfinished
 from utils.corpora.data_directory import PROVENANCE
@@ -101,7 +101,7 @@ def get_set(name: str, options: GetPretrainingDataOptions) -> None:
                 leftover.unlink()
             if not done.done:
                 done.add(place)
-            count = _fetch(rows, folder, name, options.max_documents, done)
+            count = _fetch(rows, folder, name, options.max_documents)
             write_json(folder / PROVENANCE, {**facts, "from": place, "documents": count})
             done.finish()
     except OSError as error:
@@ -118,17 +118,16 @@ def _texts(rows: datasets.IterableDataset, field: str | None, where: str) -> dat
     return rows if column == TEXT else rows.rename_column(column, TEXT)
 
 
-def _fetch(rows: datasets.IterableDataset, folder: Path, name: str, limit: int | None, done: Unfinished) -> int:
-    """Write the files of a set that are not there as `done` knows them; return the number of documents in all files."""
+def _fetch(rows: datasets.IterableDataset, folder: Path, name: str, limit: int | None) -> int:
+    """Write the files of a set that are not there, and return the number of documents in all files."""
     count, files = 0, rows.num_shards
-    digests = dict(islice(done.values(), 1, None))
     with progress(name, limit, "documents") as shown:
         for number in range(files):
             path = folder / f"{number:05d}-of-{files:05d}.parquet"
             left = None if limit is None else limit - count
             if left == 0:
                 break
-            if path.exists() and file_digest(path) == digests.get(path.name):
+            if path.exists():
                 count += parquet.read_metadata(path).num_rows
                 shown.begin(count)
                 continue
@@ -136,7 +135,6 @@ def _fetch(rows: datasets.IterableDataset, folder: Path, name: str, limit: int |
             for group in _write(path, _read(texts, name)):
                 count += group
                 shown.update(group)
-            done.add([path.name, file_digest(path)])
     return count
 
 

@@ -40,7 +40,6 @@ from utils.corpora.documents import find_files, pieces_of
 from utils.corpora.shard_cluster import Numbers, cluster_of, run_stage
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, MakeShardsOptions, Work
 from utils.corpora.shard_stages import (
-    HASHES_AT_ONCE,
     LONG_SENTENCE,
     SHARD_SPLITS,
     PlannedShard,
@@ -116,15 +115,11 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
         InputError: it holds something else.
     """
     if (folder / MANIFEST).exists():
-        manifest = {"task": DENOISING, **read_json(folder / MANIFEST)}
-        of_files = manifest.get("source", {}).get("files", [])
-        names = [name for name in sources[0] if all(name in file for file in of_files)]  # older ones have no content
-
-        def numbered(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-            return {f"{n}, {file['name']},": {name: file[name] for name in names} for n, file in enumerate(files, 1)}
-
-        stored = {**{name: manifest.get(name) for name in plan}, "source": numbered(of_files)}
-        if changed := difference(stored, {**plan, "source": numbered(sources)}):
+        manifest = read_json(folder / MANIFEST)
+        of_files = [manifest.get("source", {}).get("files", []), sources]
+        stored, current = ({f"{n}, {file['name']},": file for n, file in enumerate(files, 1)} for files in of_files)
+        stored = {name: manifest.get(name) for name in plan} | {"source": stored}
+        if changed := difference(stored, {**plan, "source": current}):
             raise InputError(
                 f"--output {folder} holds shards made otherwise ({changed}): name another folder, or delete it"
             )
@@ -178,9 +173,7 @@ def _make(
     dropped = sum((Counter(record["dropped"]) for record in read), Counter())
     if not sum(counts):
         raise InputError(f"--input {' '.join(options.input)}: no text in it{_reasons(dropped)}")
-    parts = 1 + sum(counts) // HASHES_AT_ONCE
-    by_hash = {f"{part:06d}": (part, parts) for part in range(parts)}
-    run("looking for repeats", find_repeats, by_hash)
+    run("looking for repeats", find_repeats, {"all": ()})
     firsts = np.cumsum([0, *counts])[:-1].tolist()
     lowest = min((record["lowest"] for record in read if record["lowest"]), default=0.0)
     # At least one document is held out, by its hash too.

@@ -1,13 +1,13 @@
 """The stages that make shards: functions that processes call, each of which writes files and returns a few numbers.
 
 1. `hash_documents` reads a piece of the input, and keeps 16 bytes of each document.
-2. `find_repeats` looks through a part of all hashes, on the disk, for documents that were there before.
+2. `find_repeats` looks through all hashes for documents that were there before.
 3. `make_examples` reads a piece again, cuts its other documents into examples, and sorts them by a random key.
 4. `write_shard` takes the examples with neighbouring keys from all pieces.
 
 What they write is a function of the corpus and the options alone. A key is made of the seed, the document and the
-example's place in it, so that shards are shuffled across the corpus wherever the documents lie. Memory is bounded by a
-piece's hashes, a run of examples, HASHES_AT_ONCE and a shard.
+example's place in it, so that shards are shuffled across the corpus wherever the documents lie. Memory holds hashes of
+all documents, a run of examples or a shard.
 
 Processes that call these load no torch.
 """
@@ -40,7 +40,6 @@ from utils.data.splits import SPLITS
 from utils.text.sentences import sentence_parts
 
 SHARD_SPLITS = SPLITS[:2]  # train and val
-HASHES_AT_ONCE = 1 << 21
 BUCKETS = 1 << 16  # of keys, by their first bits
 _WIDTH = np.uint64((1 << 64) // BUCKETS)
 ROWS = 1024  # of a row group
@@ -48,7 +47,7 @@ _CHARACTERS = 1 << 20  # that are tokenised at once
 _TOKENS = 1 << 22  # of a run: examples that are sorted in memory
 LONG_SENTENCE = 500  # characters or more
 BYTES = 8  # of UTF-8, for each of --min_tokens, of a document that surely has so many; or a word for each
-REPEATED = "repeated"
+REPEATED, REPEATS = "repeated", "repeats.npy"
 StageResult = tuple[dict[str, Any], list[Path]]  # numbers, and the files that were written
 
 
@@ -100,24 +99,16 @@ def _share_of(key: bytes, work: Work) -> float:
     return xxhash.xxh3_64_intdigest(key + b"val", work.options.seed) / (1 << 64)
 
 
-def find_repeats(work: Work, part: int, parts: int) -> StageResult:
-    """Write the sorted numbers of documents that repeat one with a lower number, among those whose hash is in a part.
+def find_repeats(work: Work) -> StageResult:
+    """Write the sorted numbers of documents that repeat one with a lower number.
 
     Documents are numbered through all pieces. Of many with the same text, in any pieces, the first one stays.
     """
-    hashes, numbers, count = [], [], 0
-    for path in sorted(work.path("documents", "").glob("*.npy")):
-        of_piece = np.load(path)
-        here = np.flatnonzero(of_piece[:, 0] % np.uint64(parts) == part)
-        hashes.append(of_piece[here])
-        numbers.append(here + count)
-        count += len(of_piece)
-    all_hashes, all_numbers = np.concatenate(hashes), np.concatenate(numbers)
-    order = np.lexsort((all_numbers, all_hashes[:, 1], all_hashes[:, 0]))
-    repeats = (all_hashes[order[1:]] == all_hashes[order[:-1]]).all(axis=1)
-    path = work.path("repeats", f"{part:06d}.npy")
-    _save(path, np.sort(all_numbers[order[1:][repeats]]))
-    return {"repeated": int(repeats.sum())}, [path]
+    hashes = np.concatenate([np.load(path) for path in sorted(work.path("documents", "").glob("*.npy"))])
+    order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # it is stable
+    repeats = (hashes[order[1:]] == hashes[order[:-1]]).all(axis=1)
+    _save(work.path("repeats", REPEATS), np.sort(order[1:][repeats]))
+    return {}, [work.path("repeats", REPEATS)]
 
 
 def _save(path: Path, array: np.ndarray) -> None:
@@ -163,7 +154,8 @@ def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: 
     options = work.options
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
     hashes = np.load(work.path("documents", f"{number:06d}.npy"))
-    repeats = _numbers_between(work, first, first + len(hashes))
+    numbers = np.load(work.path("repeats", REPEATS), mmap_mode="r")
+    repeats = {*numbers[slice(*np.searchsorted(numbers, (first, first + len(hashes))))].tolist()}
     tokenizer = _tokenizer(work.folder, work.vocabulary)
     runs, pairs, counts = _Runs(work, number), SegmentPairs(options), Counter[str]()
     readable = (document for document in read_documents(piece, options.text_field) if not document.fault)
@@ -197,15 +189,6 @@ def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: 
     dropped = {REPEATED: len(repeats), NEAR_EMPTY: len(hashes) - len(repeats) - counts["kept"]}
     facts = {"kept": counts["kept"], "dropped": dropped, "short": counts["short"], "undivided": counts["undivided"]}
     return facts, runs.written
-
-
-def _numbers_between(work: Work, first: int, end: int) -> set[int]:
-    """The numbers of repeated documents from `first` to `end`."""
-    repeats: set[int] = set()
-    for path in work.path("repeats", "").glob("*.npy"):
-        numbers = np.load(path, mmap_mode="r")
-        repeats.update(numbers[slice(*np.searchsorted(numbers, (first, end)))].tolist())
-    return repeats
 
 
 @lru_cache(maxsize=1)

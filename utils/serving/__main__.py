@@ -8,28 +8,24 @@ if __name__ == "__main__":
     run_program("utils.serving.__main__")
 
 import asyncio
-import ctypes
 import logging
-import math
 import os
-import select
+import resource
 import signal
 import socket
-import struct
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
+import hypercorn.asyncio
 import torch
-import uvicorn
+from hypercorn.config import Sockets
 
 from bart.errors import InputError
 from utils.app.cli import parse_dataclass
+from utils.app.signals import Signals
 from utils.serving.app import create_app
 from utils.serving.arguments import HEAD_PATHS, SUMMARIZATION, ServeArguments
-from utils.serving.connections import ACCEPTED_AT_ONCE, Connection, most_connections
 from utils.serving.predictions import PredictionService
 from utils.serving.service import Service
 from utils.serving.summaries import SummaryService
@@ -39,8 +35,8 @@ logger = logging.getLogger("utils.serving")
 # oneDNN keeps compiled kernels, each for some shapes. Requests keep bringing new shapes, and at its own limit of 1024
 # kernels they take 200 MB.
 KERNELS_KEPT = "128"
-TICK = 0.05  # seconds
-SO_ATTACH_FILTER = 26  # of Linux; see socket(7)
+MOST_DESCRIPTORS = 4096  # files and connections; further connections wait
+TICK, CLOSING_SECONDS = 0.05, 5
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -61,72 +57,58 @@ def bound_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-def refuse_new(listening: socket.socket) -> None:
-    """Let a socket ignore attempts to connect from now on; those that are under way come to their end.
+class Listening(socket.socket):
+    """A socket whose queue is long: asyncio's `backlog` is also the number of connections accepted in one turn."""
 
-    A connection that is made while its listening socket closes would be reset. Elsewhere than on Linux nothing changes.
-    """
-    # A socket filter: a TCP segment whose flags, in byte 13, have SYN is dropped, and all others pass.
-    program = [(0x30, 0, 0, 13), (0x45, 0, 1, 2), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *instruction) for instruction in program))
-    with suppress(OSError):
-        listening.setsockopt(
-            socket.SOL_SOCKET, SO_ATTACH_FILTER, struct.pack("HP", len(program), ctypes.addressof(code))
-        )
+    def listen(self, backlog: int = 0) -> None:
+        super().listen(socket.SOMAXCONN)
 
 
-class Server(uvicorn.Server):
-    """Answers until SIGTERM or SIGINT, and then finishes what is in work. No connection is reset."""
+class Config(hypercorn.Config):
+    """The options of hypercorn, with a socket that is bound already."""
 
-    def __init__(self, service: Service) -> None:
-        self.service = service
-        quiet = {"log_config": None, "access_log": False, "server_header": False}
-        connection = partial(Connection, free={}, most=most_connections(), seconds=service.args.read_timeout)
-        config = uvicorn.Config(
-            create_app(service), http=connection, ws="none", lifespan="on", backlog=ACCEPTED_AT_ONCE, **quiet
-        )
-        super().__init__(config)
+    def __init__(self, bound: socket.socket, read_timeout: float) -> None:
+        super().__init__()
+        self.listening = Listening(fileno=bound.detach())
+        self.keep_alive_timeout = read_timeout  # from a connection's beginning to its header, too
+        self.backlog = 1  # where descriptors run out, asyncio logs an error for each that it tries to accept
+        self.max_app_queue_size = 0  # no limit, since hypercorn waits for room in it to end a request that was refused
+        self.include_server_header = False
+        self.errorlog = logging.getLogger("hypercorn.error")
+        self.errorlog.setLevel(logging.WARNING)
 
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """SIGHUP ends the service as SIGTERM does, unless it is ignored, as under nohup."""
-        with super().capture_signals():
-            before, heeded = signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGTERM) == self.handle_exit
-            if heeded and before is not signal.SIG_IGN:
-                signal.signal(signal.SIGHUP, self.handle_exit)
-            yield
-            if heeded:
-                signal.signal(signal.SIGHUP, before)
+    def create_sockets(self) -> Sockets:
+        self.listening.setblocking(False)
+        return Sockets([], [self.listening], [])
 
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. Only the system's queue is long: uvicorn's `backlog` also says how many are accepted at once."""
-        await super().startup(sockets)
-        for listening in sockets or []:
-            listening.listen(socket.SOMAXCONN)
 
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End once all that is in work is answered; until then new requests are refused."""
-        self.service.is_ending = True
-        end = time.monotonic() + self.service.args.drain_seconds
-        while self.service.in_work and not self.force_exit and time.monotonic() < end:
-            await asyncio.sleep(TICK)
-        for listening in sockets or []:
-            refuse_new(listening)
-        # A connection that nobody has accepted would be reset when its socket closes, and one that was accepted in the
-        # same turn of the event loop as well.
+async def serve(service: Service, bound: socket.socket, ending: asyncio.Event) -> None:
+    """Answer until `ending` is set, and then finish what is in work."""
+    host, port = bound.getsockname()[:2]
+    config = Config(bound, service.args.read_timeout)
+    idle = asyncio.Event()
+    app = create_app(service)
+    serving = asyncio.create_task(hypercorn.asyncio.serve(app, config, shutdown_trigger=idle.wait))
+    logger.info("listening at http://%s:%d", f"[{host}]" if ":" in host else host, port)
+    await asyncio.wait({serving, asyncio.create_task(ending.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    service.is_ending = True
+    end = time.monotonic() + service.args.drain_seconds
+    while service.in_work and time.monotonic() < end:
         await asyncio.sleep(TICK)
-        while select.select(sockets or [], [], [], 0)[0]:
-            await asyncio.sleep(TICK)
-        await asyncio.sleep(TICK)
-        for server in self.servers:
-            server.close()
-        # Connections just accepted, and those that are kept, may have a request on its way, from a busy machine too.
-        for _ in range(40):
-            await asyncio.sleep(TICK)
-            if not self.server_state.connections:
-                break
-        self.config.timeout_graceful_shutdown = max(0, math.ceil(end - time.monotonic()))
-        await super().shutdown(sockets)
+    service.is_over.set()
+    idle.set()
+    # From Python 3.12 on, the server also waits for clients that do not read their answers.
+    await asyncio.wait({serving}, timeout=CLOSING_SECONDS)
+    if serving.done() and not serving.cancelled():
+        serving.result()
+
+
+async def serve_until_signal(service: Service, bound: socket.socket) -> Signals:
+    """Serve until SIGTERM, SIGINT or SIGHUP; return what has heeded it."""
+    loop, ending = asyncio.get_running_loop(), asyncio.Event()
+    signals = Signals(lambda number: loop.call_soon_threadsafe(ending.set))
+    await serve(service, bound, ending)
+    return signals
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -139,15 +121,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     # by 20 MB.
     if args.threads is not None:
         torch.set_num_threads(args.threads)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     bound = bound_socket(args.host, args.port)
     if (task := task_of(args.inference.model, args.task)) not in (SUMMARIZATION, *HEAD_PATHS):
         allowed = ", ".join((SUMMARIZATION, *HEAD_PATHS))
         raise InputError(f"{args.inference.model} is a model for {task}; allowed here: {allowed}")
     args = replace(args, task=task)
     logger.info("loading %s ...", args.inference.model)
-    server = Server(SummaryService(args) if args.task == SUMMARIZATION else PredictionService(args))
+    service = SummaryService(args) if args.task == SUMMARIZATION else PredictionService(args)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier service's connections may linger
     bound.listen()
-    host, port = bound.getsockname()[:2]
-    logger.info("listening at http://%s:%d", f"[{host}]" if ":" in host else host, port)
-    server.run(sockets=[bound])
+    signals = asyncio.run(serve_until_signal(service, bound))
+    if signals.number:
+        signal.signal(signals.number, signals.before[signals.number])
+        signal.raise_signal(signals.number)  # the program tells it

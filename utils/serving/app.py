@@ -1,7 +1,5 @@
 """The routes of the service, and what is checked before them."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import hmac
@@ -10,27 +8,29 @@ import ipaddress
 import json
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
-from contextlib import asynccontextmanager, suppress
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
+from pathlib import Path
 from typing import Annotated, Any
 
 import prometheus_client as prometheus
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from bart.errors import InputError
+from utils.app.pages import page_template
 from utils.serving.arguments import HEAD_PATHS
 from utils.serving.engine import Busy
-from utils.serving.requests import Failure
 from utils.serving.service import Service
 
 Message = MutableMapping[str, Any]  # of ASGI
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
-DISCARD_SECONDS = 1
 TRIM_SECONDS = 5
 PATHS = ("/summarize", *HEAD_PATHS.values(), "/", "/healthz", "/metrics", "/openapi.json")
 BEARER = HTTPBearer(auto_error=False, description="The key that the service was started with.")
@@ -40,39 +40,22 @@ PAGE_POLICY = (
 )
 
 
-async def _give_back_memory() -> None:
-    """Return free memory to the system from time to time, if the C library can.
-
-    Batches of many sizes leave gaps between memory in use, which glibc keeps: 100 MB in a minute.
-    """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    while trim is not None:
-        await asyncio.sleep(TRIM_SECONDS)
-        await asyncio.to_thread(trim, 0)
-
-
 def failure(error: HTTPException) -> JSONResponse:
     """The answer to a request that is refused."""
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
 
 
-async def _refuse_at_the_end(scope: Message, receive: Receive, send: Send) -> None:
-    async def discard_body() -> None:
-        while (await receive()).get("more_body"):
-            pass
-
-    # A connection that is closed while a body arrives is reset, and the answer may be lost.
-    with suppress(asyncio.TimeoutError):
-        await asyncio.wait_for(discard_body(), DISCARD_SECONDS)
-    await failure(ENDING)(scope, receive, send)
+def unfit(errors: Sequence[dict[str, Any]]) -> Response:
+    """FastAPI's answer to a bad request, but for the input, which may be long, or nothing that JSON can hold."""
+    detail = [{name: error[name] for name in ("type", "loc", "msg")} for error in errors]
+    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
 
 
 class Gate:
     """ASGI middleware that lets requests in, answers HEAD like GET, and counts answers by path and status.
 
     A Host header that is not allowed is refused, because a web page whose own name was made to point to this machine
-    could read the answers. At the service's end new requests are refused, connections are closed once they are
-    answered, and a request that the server cancels gets an answer that says so.
+    could read the answers. At the service's end connections are closed once they are answered.
     """
 
     def __init__(self, app: App, service: Service) -> None:
@@ -85,7 +68,7 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        status = 500  # unless there is an answer
+        service, status = self.service, 500  # unless there is an answer
 
         async def observe(message: Message) -> None:
             nonlocal status
@@ -94,43 +77,69 @@ class Gate:
                 message["headers"].append((b"connection", b"close"))
             await send(message)
 
-        service = self.service
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # the server leaves the body out
+        refusal, is_work = self._refusal(scope), scope["method"] != "GET"
+        service.in_work += is_work
         try:
-            await self._app_for(scope)(scope, receive, observe)
-        except asyncio.CancelledError:
-            await failure(ENDING)(scope, receive, observe)
+            await (refusal or self.app)(scope, self._limited(receive), observe)
         finally:
+            service.in_work -= is_work
             service.answers.labels(scope["path"] if scope["path"] in PATHS else "other", str(status)).inc()
 
-    def _app_for(self, scope: Message) -> App:
-        """The application that answers a request: the service's own, or one that refuses it."""
-        if self.service.is_ending:
-            return _refuse_at_the_end
-        most, is_work = self.service.args.max_clients, scope["method"] != "GET"
-        if is_work and self.service.in_work >= most:
+    def _refusal(self, scope: Message) -> App | None:
+        """The answer to a request that is not let in."""
+        most = self.service.args.max_clients
+        if scope["method"] != "GET" and self.service.in_work >= most:
             return failure(Busy(f"{most} requests are in work; allowed: {most}; try again"))
         # Browsers always send the header, and old health checks do not.
         host = re.sub(r":\d*$", "", Request(scope).headers.get("host", "localhost")).lower()
-        if self._is_allowed(host):
-            return self._let_in if is_work else self.app
-        allowed = f"IP addresses, {', '.join(sorted(self.names))}; --allowed_hosts of the service adds names"
-        return failure(HTTPException(400, f"Host is {host[:80]!r}; allowed: {allowed}"))
-
-    async def _let_in(self, scope: Message, receive: Receive, send: Send) -> None:
-        self.service.in_work += 1
-        try:
-            await self.app(scope, receive, send)
-        finally:
-            self.service.in_work -= 1
-
-    def _is_allowed(self, host: str) -> bool:
         try:
             ipaddress.ip_address(host.strip("[]"))  # no page can make an address its own
         except ValueError:
-            return any(fnmatchcase(host, name) for name in self.names)
-        return True
+            if not any(fnmatchcase(host, name) for name in self.names):
+                allowed = f"IP addresses, {', '.join(sorted(self.names))}; --allowed_hosts of the service adds names"
+                return failure(HTTPException(400, f"Host is {host[:80]!r}; allowed: {allowed}"))
+        return None
+
+    def _limited(self, receive: Receive) -> Receive:
+        """`receive` with limits of the size of a body and of the time in which it arrives."""
+        args = self.service.args
+        left, end, is_whole = args.max_body_bytes, time.monotonic() + args.read_timeout, False
+
+        async def limited() -> Message:
+            nonlocal left, is_whole
+            if is_whole:  # what comes is that the client has left
+                return await receive()
+            try:
+                message = await asyncio.wait_for(receive(), end - time.monotonic())
+            except asyncio.TimeoutError:
+                text = f"the body did not arrive within {args.read_timeout:g} seconds"
+                raise HTTPException(408, text, {"Connection": "close"}) from None
+            left, is_whole = left - len(message.get("body", b"")), not message.get("more_body")
+            if left < 0:
+                raise HTTPException(413, f"the body has more than {args.max_body_bytes} bytes")
+            return message
+
+        return limited
+
+
+async def _give_back_memory(service: Service) -> None:
+    """Return free memory to the system from time to time, if the C library can.
+
+    Batches of many sizes leave gaps between memory in use, which glibc keeps: 100 MB in a minute. Every thread that
+    allocates has an arena of its own, so this runs in a thread that is there anyway.
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    while trim is not None:
+        await asyncio.sleep(TRIM_SECONDS)
+        await asyncio.get_running_loop().run_in_executor(service.executor, trim, 0)
+
+
+async def _departure(request: Request) -> None:
+    """Return when the client of a request whose body was read closes the connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def create_app(service: Service) -> FastAPI:
@@ -138,12 +147,14 @@ def create_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        # Every thread that allocates has an arena of its own, so memory is returned in a thread that is there anyway.
-        asyncio.get_running_loop().set_default_executor(service.executor)
-        trimming = asyncio.ensure_future(_give_back_memory())
+        trimming = asyncio.ensure_future(_give_back_memory(service))
         yield
         trimming.cancel()
         await service.stop()
+
+    async def not_ending() -> None:
+        if service.is_ending:
+            raise ENDING
 
     key = service.args.key
 
@@ -157,16 +168,11 @@ def create_app(service: Service) -> FastAPI:
     async def refused(_: Request, error: HTTPException) -> Response:
         return failure(error)
 
-    async def lost(request: Request, error: HTTPException) -> Response:
-        body = json.dumps(service.request_model.example)
-        error.detail = (
-            f"{request.method} {request.url.path[:80]}: {error.detail.lower()}; allowed: POST {service.path} with JSON "
-            f"such as {body}, or GET /, /healthz, /metrics and /openapi.json"
-        )
-        return failure(error)
+    async def invalid(_: Request, error: RequestValidationError) -> Response:
+        return unfit(error.errors())
 
-    async def unfit(_: Request, error: InputError) -> Response:
-        return failure(HTTPException(422, str(error)))
+    async def out_of_bounds(_: Request, error: InputError) -> Response:
+        return unfit([{"type": "value_error", "loc": ["body"], "msg": str(error)}])
 
     async def fault(_: Request, error: Exception) -> Response:
         return failure(HTTPException(500, "a fault of the service; its log says more"))
@@ -177,10 +183,13 @@ def create_app(service: Service) -> FastAPI:
         docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,
         lifespan=lifespan,
-        exception_handlers={HTTPException: refused, 404: lost, 405: lost, InputError: unfit, Exception: fault},
-    )
+        dependencies=[Depends(not_ending)],
+        exception_handlers={
+            **dict.fromkeys((HTTPException, 400, 404, 405), refused),
+            RequestValidationError: invalid, InputError: out_of_bounds, Exception: fault,
+        },
+    )  # fmt: skip
     app.add_middleware(Gate, service=service)
-    schema = service.request_model.model_json_schema()
 
     @app.post(
         service.path,
@@ -188,11 +197,30 @@ def create_app(service: Service) -> FastAPI:
         description=inspect.cleandoc(service.description),
         response_model=service.answer_model,
         response_model_exclude_none=True,
-        responses={"default": {"model": Failure, "description": "No answer; the error says why."}},
-        openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}},
     )
-    async def answer(request: Request) -> Any:
-        return await service.answer(request)
+    async def answer(request: Request, content: service.request_model) -> Any:
+        start = time.perf_counter()
+        work, departure, over = map(
+            asyncio.ensure_future, (service.compute(content), _departure(request), service.is_over.wait())
+        )
+        try:
+            await asyncio.wait(
+                {work, departure, over}, timeout=service.args.request_timeout, return_when=asyncio.FIRST_COMPLETED
+            )
+            if work.done():
+                fields = work.result()
+            elif departure.done():
+                raise HTTPException(499, "the client left")  # nginx's status for this
+            elif over.done():
+                raise ENDING
+            else:
+                raise HTTPException(504, f"the answer was not there within {service.args.request_timeout:g} seconds")
+        finally:
+            for task in (work, departure, over):
+                task.cancel()
+        seconds = time.perf_counter() - start
+        service.seconds.observe(seconds)
+        return {**fields, "seconds": round(seconds, 4)}
 
     @app.get("/healthz")
     async def healthz() -> Response:
@@ -209,6 +237,7 @@ def create_app(service: Service) -> FastAPI:
     @app.get("/")
     async def index() -> Response:
         """A page to try the service."""
-        return HTMLResponse(service.page(), headers={"Content-Security-Policy": PAGE_POLICY})
+        page = page_template(Path(__file__).with_name(service.page_file)).render(service=service)
+        return HTMLResponse(page, headers={"Content-Security-Policy": PAGE_POLICY})
 
     return app

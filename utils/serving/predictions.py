@@ -6,17 +6,58 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field, create_model, model_validator
 
 from utils.data.columns import Record
 from utils.prediction.predictor import Predictor
 from utils.serving.arguments import HEAD_PATHS, ServeArguments
 from utils.serving.engine import Busy
-from utils.serving.requests import Predictions, prediction_request
-from utils.serving.service import Service
+from utils.serving.service import Body, Service, Text
 from utils.tasks import find_task
 
 _LEFT_OUT = ("index", "id", "source", "pair", "question", "source_tokens")  # clients know these, or need not
+
+
+class TextInput(Body):
+    text: Text
+    pair: Text | None = Field(None, description="The second text, for a model that classifies pairs.")
+
+
+class WordsInput(Body):
+    """A text, which is split at spaces and marks, or its words."""
+
+    alternatives = ("text", "words")
+
+    text: Text | None = None
+    words: list[Text] | None = Field(None, min_length=1)
+
+
+class QuestionInput(Body):
+    question: Text
+    context: Text
+
+
+INPUTS = {"classification": TextInput, "tagging": WordsInput, "question_answering": QuestionInput}
+
+
+class _Inputs(Body):
+    @model_validator(mode="before")
+    @classmethod
+    def _list_one(cls, body: Any) -> Any:
+        return {"inputs": [body]} if isinstance(body, dict) and "inputs" not in body else body
+
+
+def prediction_request(args: ServeArguments) -> type[BaseModel]:
+    """Make the body of a POST to the path of a task."""
+    inputs = list[INPUTS[args.task]], Field(min_length=1, max_length=args.max_articles_per_request)
+    return create_model("PredictionRequest", __base__=_Inputs, inputs=inputs)
+
+
+class Predictions(BaseModel):
+    """The answer: a prediction for each input, in their order."""
+
+    predictions: list[dict[str, Any]]
+    seconds: float
 
 
 @dataclass(eq=False)
@@ -31,7 +72,7 @@ class PredictionService(Service):
     """Answers requests with the predictions of a model with a head."""
 
     page_file, answer_model = "predictions.html", Predictions
-    description = "Predict for each of the inputs."
+    description = "Predict for each of the inputs. One input may also stand alone, without `inputs` around it."
 
     def __init__(self, args: ServeArguments) -> None:
         self.path = HEAD_PATHS[args.task]

@@ -1,43 +1,46 @@
-"""The base of a service: it reads a request within limits of time and size, and answers it unless the client leaves."""
+"""What the services of all tasks have in common."""
 
 from __future__ import annotations
 
-import asyncio
-import codecs
-import time
 from abc import ABC, abstractmethod
+from asyncio import Event
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import prometheus_client as prometheus
-from fastapi import HTTPException, Request
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from bart.files import as_named
-from utils.app.errors import RunError
-from utils.app.pages import page_template
 from utils.serving.arguments import ServeArguments
-from utils.serving.requests import explanation
 
-CLIENT_LEFT = 499  # nginx's status for a request whose client did not wait for the answer
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60)
 
 
-def started_thread() -> ThreadPoolExecutor:
-    """Make an executor whose one thread runs already, so that a request cannot find that it cannot be started.
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("a text that is not blank is expected")
+    return text
 
-    Raises:
-        RunError: it cannot be started.
+
+Text = Annotated[str, AfterValidator(_not_blank)]
+
+
+class Body(BaseModel):
+    """The body of a request, or a part of it. It is strict: a number in quotes is no number, and true is no integer.
+
+    Attributes:
+        alternatives: fields of which exactly one must be given.
     """
-    executor = ThreadPoolExecutor(1)
-    try:
-        executor.submit(int)
-    except RuntimeError as error:
-        raise RunError(
-            f"the service cannot start: {error}; it needs more memory, or more threads (ulimit -u)"
-        ) from None
-    return executor
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    alternatives: ClassVar[tuple[str, ...]] = ()
+
+    @model_validator(mode="after")
+    def _check_alternatives(self) -> Body:
+        if self.alternatives and sum(getattr(self, name) is not None for name in self.alternatives) != 1:
+            raise ValueError("either " + " or ".join(map(repr, self.alternatives)) + " is expected")
+        return self
 
 
 class Service(ABC):
@@ -50,13 +53,14 @@ class Service(ABC):
         vocabulary_size: of the model.
 
     Attributes:
-        executor: one thread, which is there in any case.
+        executor: one thread.
         path: where requests are sent.
         title, description: for the description of the interface.
         page_file: the template of the page, beside this file.
         answer_model: the body of an answer, with a field `seconds`.
         in_work: requests that were let in and are not answered yet; those with GET, answered at once, do not count.
         is_ending: true once no request is let in any more.
+        is_over: set once nobody may wait for an answer any more.
     """
 
     path: str
@@ -67,7 +71,7 @@ class Service(ABC):
 
     def __init__(self, args: ServeArguments, request_model: type[BaseModel], limit: int, vocabulary_size: int) -> None:
         self.args, self.request_model = args, request_model
-        self.executor = started_thread()
+        self.executor = ThreadPoolExecutor(1)
         path = Path(args.inference.model)
         # Clients see no more of a path than identifies the model.
         name = "/".join((as_named(path) if path.exists() else path).parts[-2:])
@@ -77,11 +81,11 @@ class Service(ABC):
             f"vocabulary of {vocabulary_size:,}."
         )
         self.in_work = 0
-        self.is_ending = False
+        self.is_ending, self.is_over = False, Event()
         self.registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self.registry)  # memory, processor time, open files; on Linux
         self.answers = prometheus.Counter(
-            "bart_requests", f"Requests by path and status; {CLIENT_LEFT}: the client left", ["path", "status"],
+            "bart_requests", "Requests by path and status; 499: the client left", ["path", "status"],
             registry=self.registry,
         )  # fmt: skip
         self.seconds = prometheus.Histogram(
@@ -100,69 +104,3 @@ class Service(ABC):
     @abstractmethod
     async def stop(self) -> None:
         """Drop what is in work."""
-
-    def page(self) -> str:
-        """HTML, to try the service."""
-        return page_template(Path(__file__).with_name(self.page_file)).render(service=self)
-
-    async def answer(self, request: Request) -> BaseModel:
-        """Answer, unless the client leaves or time runs out.
-
-        Raises:
-            HTTPException, InputError, Busy, DecodingFailed: the request gets no answer.
-        """
-        content = await self._read(request)
-        start = time.perf_counter()
-        work = asyncio.ensure_future(self.compute(content))
-        departure = asyncio.ensure_future(_departure(request))
-        try:
-            await asyncio.wait(
-                {work, departure}, timeout=self.args.request_timeout, return_when=asyncio.FIRST_COMPLETED
-            )
-            if not work.done():
-                if departure.done():
-                    raise HTTPException(CLIENT_LEFT, "the client left")
-                raise HTTPException(504, f"the answer was not there within {self.args.request_timeout:g} seconds")
-            fields = work.result()
-        finally:
-            work.cancel()
-            departure.cancel()
-        seconds = time.perf_counter() - start
-        self.seconds.observe(seconds)
-        return self.answer_model(**fields, seconds=round(seconds, 4))
-
-    async def _read(self, request: Request) -> BaseModel:
-        """Read the body of a request."""
-        content_type = request.headers.get("content-type", "")
-        # A web page of another origin cannot send JSON without asking this service first.
-        if content_type.partition(";")[0].strip().lower() != "application/json":
-            raise HTTPException(415, f"Content-Type is {content_type[:80]!r}; allowed: application/json")
-        if (encoding := request.headers.get("content-encoding", "identity")).lower() != "identity":
-            raise HTTPException(415, f"Content-Encoding is {encoding[:80]!r}; allowed: none, the JSON as it is")
-        try:
-            body = await asyncio.wait_for(self._receive(request), self.args.read_timeout)
-        except asyncio.TimeoutError:
-            message = f"the body did not arrive within {self.args.read_timeout:g} seconds"
-            raise HTTPException(408, message, {"Connection": "close"}) from None
-        try:
-            return self.request_model.model_validate_json(body.removeprefix(codecs.BOM_UTF8))
-        except ValidationError as error:
-            raise HTTPException(*explanation(error, self.request_model)) from None
-
-    async def _receive(self, request: Request) -> bytearray:
-        limit, body = self.args.max_body_bytes, bytearray()
-        while True:
-            message = await request.receive()
-            if message["type"] == "http.disconnect":
-                raise HTTPException(CLIENT_LEFT, "the client left")
-            body.extend(message.get("body", b""))
-            if len(body) > limit:
-                raise HTTPException(413, f"the body has more than {limit} bytes; allowed: {limit}")
-            if not message.get("more_body"):
-                return body
-
-
-async def _departure(request: Request) -> None:
-    """Return when the client of a request whose body was read closes the connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -4,22 +4,64 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import prometheus_client as prometheus
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from bart.errors import InputError
+from bart.generation import GenerationConfig
 from utils.models.generation_options import with_lengths
+from utils.prediction.options import LongDocuments
 from utils.prediction.summarizing import Rounds, load_summarizer
 from utils.serving.arguments import ServeArguments
 from utils.serving.engine import Engine
-from utils.serving.requests import Summaries, summary_request
-from utils.serving.service import Service, started_thread
+from utils.serving.service import Body, Service, Text
 
 LONG_TEXT = 1 << 16  # characters, of all texts of a request; a megabyte takes seconds to split
 CLOSING_SECONDS = 3  # for the decoding thread to end its step
+MOST_LENGTH_PENALTY = MOST_RATIO = 10
+
+
+def summary_request(defaults: GenerationConfig, args: ServeArguments, positions: int) -> type[BaseModel]:
+    """Make the body of POST /summarize; null and absent fields stand for its defaults.
+
+    Args:
+        defaults: the model's decoding options.
+        positions: of the model.
+    """
+    longest = args.max_summary_length or positions
+
+    class SummaryRequest(Body):
+        alternatives = ("text", "texts")
+
+        text: Text | None = None
+        texts: list[Text] | None = Field(None, min_length=1, max_length=args.max_articles_per_request)
+        long_documents: LongDocuments | None = args.documents.long_documents
+        num_beams: int | None = Field(defaults.num_beams, ge=1, le=args.max_beams)
+        max_length: int | None = Field(defaults.longest(positions), ge=2, le=longest)
+        min_length: int | None = Field(defaults.min_length, ge=0, le=longest)
+        no_repeat_ngram_size: int | None = Field(defaults.no_repeat_ngram_size, ge=0, le=longest)
+        length_penalty: float | None = Field(defaults.length_penalty, ge=-MOST_LENGTH_PENALTY, le=MOST_LENGTH_PENALTY)
+        early_stopping: Literal[True, False, "never"] | None = defaults.early_stopping
+        max_ratio: float | None = Field(defaults.max_ratio, gt=0, le=MOST_RATIO)
+        min_ratio: float | None = Field(defaults.min_ratio, ge=0, le=MOST_RATIO)
+        drop_repeated_sentences: Literal[False, True] | None = False
+
+    return SummaryRequest
+
+
+class Summaries(BaseModel):
+    """The answer: `summary` to a `text`, `summaries` to `texts` in their order."""
+
+    summary: str | None = None
+    summaries: list[str] | None = None
+    articles: int = Field(description="Articles decoded; each window of a long document counts as one.")
+    windows: list[int] | None = Field(None, description="Windows of each text; absent if each has one.")
+    cut_tokens: list[int] | None = Field(None, description="Tokens left out of each text; absent if there are none.")
+    seconds: float
 
 
 class SummaryService(Service):
@@ -45,7 +87,7 @@ class SummaryService(Service):
         request_model = summary_request(self.defaults, args, self.positions)
         super().__init__(args, request_model, self.limit, model.config.vocab_size)
         # Only one thread runs Python at a time; a thread of their own lets short texts pass long ones.
-        self.executor_of_long_texts = started_thread()
+        self.executor_of_long_texts = ThreadPoolExecutor(1)
         tokens = prometheus.Counter("bart_generated_tokens", "Tokens generated", registry=self.registry)
         self.engine = Engine(
             model, args.batch_size, args.max_queue, args.max_option_sets, args.threads, on_generated=tokens.inc

@@ -20,7 +20,7 @@ from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.utils.corpora.conftest import WORDS, Make, contents, document
-from utils.corpora import documents, make_shards, shard_stages
+from utils.corpora import documents, shard_stages
 from utils.corpora.segment_pairs import TokenizedDocument, pair_up
 from utils.corpora.shard_stages import pack
 from utils.text.sentences import split_sentences
@@ -174,7 +174,6 @@ def test_the_same_bytes_whatever_the_pieces_and_the_order_of_the_inputs(
         monkeypatch.setattr(module, name, size)
     make("in_parts", "--bins", 16, 48)
     monkeypatch.setattr(documents, "PIECE", 4000)
-    monkeypatch.setattr(make_shards, "HASHES_AT_ONCE", 9)
     cut = make("in_pieces", "--bins", 16, 48)
     whole = contents(tmp_path / "whole")
     assert whole == contents(tmp_path / "turned") == contents(tmp_path / "in_parts")
@@ -222,11 +221,7 @@ def test_shards_are_shuffled_across_the_corpus(make: Make, corpus: Path, tmp_pat
         assert books != sorted(books) and len(books) > 10
 
 
-@pytest.mark.parametrize("hashes", [make_shards.HASHES_AT_ONCE, 3])
-def test_documents_that_are_left_out_are_counted(
-    hashes: int, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(make_shards, "HASHES_AT_ONCE", hashes)
+def test_documents_that_are_left_out_are_counted(make: Make, tmp_path: Path) -> None:
     rng = random.Random(1)
     texts = [document(rng, [f"T{number}"]) for number in range(9)]
     respaced = texts[2].replace(" ", "\n", 3)

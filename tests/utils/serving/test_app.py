@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import codecs
-import gzip
 import json
 import math
 import re
@@ -86,53 +84,40 @@ def test_a_long_document_has_as_many_windows_as_it_needs(client: TestClient, exp
 
 
 BAD_REQUESTS = [
-    (400, "the body is not JSON: EOF while parsing a value at line 1 column 0", b""),
-    (400, "the body is not JSON: expected ident at line 1 column 2", b"text"),
-    (400, "invalid unicode code point at line 1 column 11", b'{"text": "\xff"}'),
-    (400, "unexpected end of hex escape", b'{"text": "a \\ud800"}'),
-    (400, "recursion limit exceeded", b"[" * 15_000),
-    (413, "the body has more than 20000 bytes; allowed: 20000", b" " * 20_001),
-    (422, 'the body is "One."; input should be an object', b'"One."'),
-    (422, "the body is a list with 1 entries; input should be an object", b"[1]"),
-    (422, """either 'text' or 'texts' is expected; for example {"text": "A text."}""", b"{}"),
-    (422, "either 'text' or 'texts' is expected", {"texts": ["b"]}),
-    (422, "text is 3; input should be a valid string", {"text": 3}),
-    (422, "text is a list with 1 entries; input should be a valid string", {"text": ["a"]}),
-    (422, 'text is " \\n"; a text that is not blank is expected', {"text": " \n"}),
-    (422, 'texts is "a"; input should be a valid array', {"text": None, "texts": "a"}),
-    (422, "texts is a list with 0 entries; list should have at least 1 item", {"text": None, "texts": []}),
-    (422, 'texts[1] is " "; a text that is not blank is expected', {"text": None, "texts": ["a", " "]}),
-    (413, "texts is a list with 5 entries; list should have at most 4 items", {"text": None, "texts": ["a"] * 5}),
-    (422, "long_documents is 'refuse'", {"text": "a cat " * 200, "long_documents": "refuse"}),
-    (422, "long_documents is \"drop\"; input should be 'refuse', 'cut', 'join' or", {"long_documents": "drop"}),
-    (422, "unknown field 'num_beam'; allowed: text, texts, long_documents, num_beams, ", {"num_beam": 3}),
-    (422, "unknown field 'x\\nx\\n", {"x\n" * 50: 1}),
-    (422, "num_beams is 5; input should be less than or equal to 4", {"num_beams": 5}),
-    (422, "num_beams is 0; input should be greater than or equal to 1", {"num_beams": 0}),
-    (422, 'num_beams is "4"; input should be a valid integer', {"num_beams": "4"}),
-    (422, "num_beams is true; input should be a valid integer", {"num_beams": True}),
-    (422, "num_beams is 2.5; input should be a valid integer", {"num_beams": 2.5}),
-    (422, "max_length is 151; input should be less than or equal to 150", {"max_length": POSITIONS + 1}),
-    (422, "max_length is 1000000000000000000000000000000; ", {"max_length": 10**30}),
-    (422, "min_length is 17; allowed: at most max_length (16)", {"min_length": 17}),
-    (422, "min_length is 4; allowed: at most max_length (3)", {"max_length": 3}),
-    (422, "no_repeat_ngram_size is -1; ", {"no_repeat_ngram_size": -1}),
-    (422, "length_penalty is 11; input should be less than or equal to 10", {"length_penalty": 11}),
-    (422, "length_penalty is NaN; input should be a finite number", {"length_penalty": float("nan")}),
-    (422, "length_penalty is 1000000000000000000000000000000000000...; ", {"length_penalty": 10**400}),
-    (422, "early_stopping is \"x\"; input should be True, False or 'never'", {"early_stopping": "x"}),
+    (400, "There was an error parsing the body", b'{"text": "\xff"}'),
+    (400, "There was an error parsing the body", b"[" * 15_000),
+    (413, "the body has more than 20000 bytes", b" " * 20_001),
+    (422, [["body"]], b""),
+    (422, [["body", 1]], b"{text"),
+    (422, [["body"]], b"[1]"),
+    (422, [["body"]], b'{"text": "a \\ud800"}'),
+    (422, [["body"]], {"texts": ["b"]}),
+    (422, [["body", "text"], ["body", "num_beams"]], {"text": 3, "num_beams": "4"}),
+    (422, [["body", "text"]], {"text": " \n"}),
+    (422, [["body", "texts"]], {"text": None, "texts": ["a"] * 5}),
+    (422, [["body", "texts", 1]], {"text": None, "texts": ["a", " "]}),
+    (422, [["body"]], {"text": "a cat " * 200, "long_documents": "refuse"}),
+    (422, [["body", "num_beam"]], {"num_beam": 3}),
+    (422, [["body", "num_beams"]], {"num_beams": 5}),
+    (422, [["body", "num_beams"]], {"num_beams": True}),
+    (422, [["body", "max_length"]], {"max_length": POSITIONS + 1}),
+    (422, [["body"]], {"min_length": 17}),
+    (422, [["body", "length_penalty"]], {"length_penalty": float("nan")}),
+    (422, [["body", "length_penalty"]], {"length_penalty": 10**400}),
+    (422, [["body", "early_stopping"]], {"early_stopping": "x"}),
 ]
 
 
-@pytest.mark.parametrize(("status", "message", "body"), BAD_REQUESTS)
-def test_bad_requests_get_one_line(client: TestClient, status: int, message: str, body: Any) -> None:
-    """It names the field, the value and what is allowed."""
+@pytest.mark.parametrize(("status", "reason", "body"), BAD_REQUESTS)
+def test_bad_requests_are_explained(client: TestClient, status: int, reason: str | list[list[Any]], body: Any) -> None:
+    """By one line, or as FastAPI does, by the places of the errors in the body."""
     content = body if isinstance(body, bytes) else json.dumps({"text": "One.", **body})
     answer = client.post("/summarize", content=content, headers=JSON)
-    assert (answer.status_code, list(answer.json())) == (status, ["error"])
-    error = answer.json()["error"]
-    assert message in error
-    assert "\n" not in error and len(error) < 300
+    assert answer.status_code == status, answer.text
+    if status == 422:
+        assert [error["loc"] for error in answer.json()["detail"]] == reason
+    else:
+        assert answer.json() == {"error": reason}
 
 
 def test_white_space_makes_no_windows(client: TestClient, texts: list[str]) -> None:
@@ -145,23 +130,10 @@ def test_what_a_page_of_another_origin_can_send_is_refused(client: TestClient, c
     """Browsers send these types without asking; before JSON they ask by OPTIONS, and no answer lets them."""
     headers = {"origin": "https://evil.example", **({"content-type": content_type} if content_type else {})}
     answer = client.post("/summarize", content=b'{"text": "A dog ran."}', headers=headers)
-    assert answer.status_code == 415
-    assert answer.json()["error"] == f"Content-Type is {content_type or ''!r}; allowed: application/json"
     asked = client.options("/summarize", headers={**headers, "access-control-request-method": "POST"})
-    assert asked.status_code == 405
+    assert (answer.status_code, asked.status_code) == (422, 405)
     for refused in (answer, asked):
         assert not [name for name in refused.headers if name.startswith("access-control")]
-
-
-def test_only_the_encoding_of_plain_json_is_read(client: TestClient) -> None:
-    """Editors put a byte order mark before it, which RFC 8259 lets a reader ignore."""
-    body = b'{"text": "A dog ran."}'
-    for content in (body, codecs.BOM_UTF8 + body):
-        answer = client.post("/summarize", content=content, headers={**JSON, "content-encoding": "identity"})
-        assert answer.status_code == 200, answer.text
-    answer = client.post("/summarize", content=gzip.compress(body), headers={**JSON, "content-encoding": "gzip"})
-    error = {"error": "Content-Encoding is 'gzip'; allowed: none, the JSON as it is"}
-    assert (answer.status_code, answer.json()) == (415, error)
 
 
 def test_hosts_that_are_not_allowed_are_refused(client: TestClient) -> None:
@@ -183,9 +155,6 @@ def test_wrong_paths_and_methods_have_the_same_form(client: TestClient) -> None:
     for method, path, status in (("GET", "/summarize", 405), ("POST", "/healthz", 405), ("PUT", "/docs", 404)):
         answer = client.request(method, path)
         assert (answer.status_code, list(answer.json())) == (status, ["error"])
-        allowed = r"allowed: POST (\S+) with JSON such as (.*), or GET"
-        sent = re.match(f"{method} {path}: .*; {allowed}", answer.json()["error"])
-        assert client.post(sent[1], json=json.loads(sent[2])).status_code == 200
 
 
 def test_the_page_and_the_description(client: TestClient) -> None:
@@ -194,8 +163,7 @@ def test_the_page_and_the_description(client: TestClient) -> None:
     links = re.findall(r"""(?:src|href|action)=["'](?!data:)([^"']*)""", page.text)
     assert links == ["#http", "openapi.json"]  # nothing from elsewhere
     description = client.get("/openapi.json").json()
-    body = description["paths"]["/summarize"]["post"]["requestBody"]["content"]["application/json"]
-    fields = body["schema"]["properties"]
+    fields = description["components"]["schemas"]["SummaryRequest"]["properties"]
     assert fields["max_length"]["anyOf"][0] == {"type": "integer", "minimum": 2, "maximum": POSITIONS}
     assert fields["texts"]["anyOf"][0]["maxItems"] == 4
     assert [fields[name]["default"] for name in ("long_documents", "num_beams", "max_length")] == ["join", 2, 16]

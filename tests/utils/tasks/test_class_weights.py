@@ -130,14 +130,17 @@ def test_a_run_of_a_version_with_fewer_options_goes_on(run: Run) -> None:
     whole = run("whole", "single", *constant, 3)
     file = run("parts", "single", *constant, 2) / "last.ckpt"
     checkpoint = torch.load(file)
-    del checkpoint["identity"]["label_smoothing"], checkpoint["callbacks"]["BestCheckpoints"]["conditions"]["n_val"]
+    del (
+        checkpoint["identity"]["label_smoothing"],
+        checkpoint["callbacks"]["Session"]["BestCheckpoints"]["conditions"]["n_val"],
+    )
     torch.save(checkpoint, file)
     resume = ("--resume_from_checkpoint", "last", *constant, 3)
     with pytest.raises(InputError, match=r"its label_smoothing is 0.0, this run's is 0.1"):
         run("parts", "single", *resume, "--label_smoothing", 0.1)
     assert same(weights(run("parts", "single", *resume)), weights(whole))
-    kept = torch.load(file)["callbacks"]["BestCheckpoints"]["kept"]
-    assert len(kept) == 3 and kept == torch.load(whole / "last.ckpt")["callbacks"]["BestCheckpoints"]["kept"]
+    kept = torch.load(file)["callbacks"]["Session"]["BestCheckpoints"]["kept"]
+    assert len(kept) == 3 and kept == torch.load(whole / "last.ckpt")["callbacks"]["Session"]["BestCheckpoints"]["kept"]
 
 
 @pytest.mark.parametrize(

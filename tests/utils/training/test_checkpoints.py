@@ -7,7 +7,6 @@ import resource
 import signal
 import socket
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -21,8 +20,9 @@ from tests.tiny_run import Train, checkpoint_of, weights
 from utils.app.errors import RunError
 from utils.data import order
 from utils.recipes import training
-from utils.training import checkpoints
-from utils.training.checkpoints import AtomicCheckpointIO, Termination, find_checkpoint, keep_as_last
+from utils.training import stopping
+from utils.training.checkpoints import AtomicCheckpointIO, find_checkpoint, keep_as_last
+from utils.training.stopping import Termination
 
 
 def write(folder: Path, number: int) -> Path:
@@ -211,21 +211,21 @@ def test_processes_tell_each_other_of_sigterm_without_waiting_in_a_step(monkeypa
         exchanges.append(Mock())
         return exchanges[-1]
 
-    monkeypatch.setattr(checkpoints.dist, "new_group", lambda backend: f"group on {backend}")
-    monkeypatch.setattr(checkpoints.dist, "all_reduce", all_reduce)
-    monkeypatch.setattr(checkpoints, "Signals", Mock())
-    termination, trainer = Termination(), SimpleNamespace(world_size=2)
-    termination.on_train_start(trainer, None)
+    monkeypatch.setattr(stopping.dist, "new_group", lambda backend: f"group on {backend}")
+    monkeypatch.setattr(stopping.dist, "all_reduce", all_reduce)
+    monkeypatch.setattr(stopping, "Signals", Mock())
+    termination = Termination()
+    termination.begin(2)
     for step in range(3):
-        termination.on_train_batch_start(trainer)
+        termination.exchange()
         assert [exchange.wait.call_count for exchange in exchanges] == [1] * step + [0]
         assert not termination.agreed
         others_say = float(step == 1)
-    termination.on_train_batch_start(trainer)
+    termination.exchange()
     assert termination.agreed and not termination.asked
     # Between the batches of a validation, where processes meet anyway, they ask and read at once.
     asked_here, others_say = Termination(), 0.0
-    asked_here.on_train_start(trainer, None)
+    asked_here.begin(2)
     assert not asked_here.agree()
     asked_here.asked = signal.SIGTERM
     assert asked_here.agree()

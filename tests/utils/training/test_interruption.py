@@ -22,7 +22,7 @@ import pytorch_lightning as pl
 import finetune
 from tests import forked
 from tests.tiny_run import checkpoint_of, rows, same, weights, write_tiny_run
-from tests.utils.training.test_callbacks import add_callback
+from tests.utils.training.test_stopping import add_callback
 from utils.tasks.summarization import Summarization
 from utils.training import trainer
 from utils.training.module import TrainingModule

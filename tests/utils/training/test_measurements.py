@@ -192,7 +192,7 @@ def test_the_loss_is_the_mean_over_the_interval_also_where_a_run_was_ended_withi
     assert [row["train_loss"] for row in rows(output)] == pytest.approx([sum(each[:4]) / 4, sum(each[4:]) / 4])
     assert json.loads((output / "train_summary.json").read_text())["train_loss"] == rows(output)[-1]["train_loss"]
     ended = checkpoint_of(output, "previous.ckpt")  # of step 7
-    assert ended["callbacks"]["Measurements"]["losses"] == pytest.approx(each[4:7])
+    assert ended["callbacks"]["Session"]["Measurements"]["losses"] == pytest.approx(each[4:7])
 
 
 def test_two_processes_log_what_both_did(tiny: list[str], tmp_path: Path) -> None:
