@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -224,9 +223,3 @@ def test_a_run_whose_steps_are_all_skipped_ends(
     message = "4 steps in a row, up to step 9, were skipped .* loss scale of 8; try --bf16, or a --learning_rate lower"
     with pytest.raises(RunError, match=message):
         train("run")
-
-
-def test_a_metric_that_is_not_finite_ends_a_run_that_watches_it() -> None:
-    trainer: Any = SimpleNamespace(callback_metrics={"val_loss": torch.tensor(math.nan)})
-    with pytest.raises(RunError, match="val_loss is nan: the run has diverged; try a lower --learning_rate"):
-        stopping.Patience("val_loss", "min", patience=2, min_epochs=1, conditions={}).after_validation(trainer)
