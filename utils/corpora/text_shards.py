@@ -56,18 +56,19 @@ def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: 
     with alone(cache):  # of several processes, one makes them
         if not (folder / MANIFEST).is_file():
             shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
-            made_with = MakeShardsOptions(
-                input=(data_dir,),
-                tokenizer="",
-                output=folder,
-                task=task,
-                sequence_length=sequence_length,
-                val_ratio=val_ratio,
-                text_field=text_field,
-                # Processes take seconds to start, in which one alone reads a piece.
-                workers=None if sum(file.stat().st_size for file in files) > PIECE else 0,
-            )
+            # Processes take seconds to start, in which one alone reads a piece.
+            workers = None if sum(file.stat().st_size for file in files) > PIECE else 0
             try:
+                made_with = MakeShardsOptions(
+                    input=(data_dir,),
+                    tokenizer="",
+                    output=folder,
+                    task=task,
+                    sequence_length=sequence_length,
+                    val_ratio=val_ratio,
+                    text_field=text_field,
+                    workers=workers,
+                )
                 make_shards(made_with, tokenizer)
             except InputError as error:
                 shutil.rmtree(folder, ignore_errors=True)
