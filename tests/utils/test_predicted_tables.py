@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from bart.errors import InputError
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG
-from utils.app.progress import Clock
 from utils.data.columns import Record
 from utils.data.options import Place
 from utils.data.rows import rows_of
@@ -253,18 +251,6 @@ def test_questions_without_an_answer_are_counted(
     assert ("1 of 2 questions of the val split have no answer, and get one without --version" in caplog.text) != flag
 
 
-def test_the_file_of_odds_is_json_where_no_answer_is_found(models: dict[str, str], tmp_path: Path) -> None:
-    row = {"id": "a", "question": "Who?", "context": "."}
-    (tmp_path / "test.jsonl").write_text(json.dumps({**row, "answers": {"text": ["."], "answer_start": [0]}}))
-    task = QuestionAnswering(Place(str(tmp_path)), QuestionAnsweringOptions(windows=WindowOptions(max_query_length=8)))
-    loaded, raw = task.trained_model(models["answers"]), task.read("test")
-    examples = task.encode(raw, "test", loaded, for_scoring=True)
-    examples[0].windows[0].places[:] = 0  # as of a token that is but a space
-    [(_, prediction)] = task.predict(loaded, examples, [0], 1, Clock())
-    assert prediction.values["text"] == ""
-    json.loads(task.files(raw, [prediction], "test")["test_null_odds.json"], parse_constant=pytest.fail)
-
-
 @pytest.mark.parametrize("change", ["text\nb\n", "text\na\nb\n"])
 def test_an_input_that_changes_in_between(
     change: str, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -331,18 +317,6 @@ def test_a_killed_run_goes_on(models: dict[str, str], tmp_path: Path, monkeypatc
     with pytest.raises(InputError, match="another run \\(its first line cannot be read\\)"):
         predict(*words, output)
     assert partial.read_text() == "mine"
-
-
-def test_a_killed_run_does_not_go_on_with_other_words(
-    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "a.conll").write_text("a who O\nof said O\n")
-    words = [models["tags"], tmp_path / "a.conll", "--output", tmp_path / "out"]
-    monkeypatch.setattr("utils.predict.write_file", lambda *_: sys.exit())
-    with pytest.raises(SystemExit):
-        predict(*words)
-    with pytest.raises(InputError, match="its settings words_column is None, this run's is '2'"):
-        predict(*words, "--words_column", "2")
 
 
 def test_no_column_is_overwritten(models: dict[str, str], tmp_path: Path) -> None:
