@@ -29,7 +29,7 @@ from utils.data.options import Place
 from utils.data.places import TABLES, is_table, suffix_of
 from utils.data.table_options import InputOptions
 from utils.data.tokenized import warnings_added_up
-from utils.prediction.inputs import Source, batches
+from utils.prediction.inputs import RowsToPredict, batches
 from utils.prediction.options import MODEL, InferenceOptions
 from utils.prediction.outputs import OUTPUTS, Format, write_file
 from utils.prediction.predictor import Predictor
@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     has_rows = args.file is not None and (is_table(args.file) or suffix_of(Path(args.file)) in task.suffixes)
     place = Place(args.file if has_rows else "", tables=args.tables)
     predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, place)
-    source = Source(args.file, has_rows, predictor.task, args.suffix, args.tables.skip_blank)
+    source = RowsToPredict(args.file, has_rows, predictor.task, args.suffix, args.tables.skip_blank)
     run = _Run(args, predictor, source)
     form = Format(args.suffix, predictor.task.separator)
     if output is None:
@@ -142,7 +142,7 @@ class _Run:
 
     args: PredictArguments
     predictor: Predictor
-    source: Source
+    source: RowsToPredict
 
     def identity(self) -> dict[str, Any]:
         """All on which the predictions depend, as JSON."""

@@ -14,7 +14,16 @@ from typing import Any
 from bart.files import replacing
 from utils.app.unfinished import Unfinished
 from utils.data.columns import Record
-from utils.prediction.inputs import AT_ONCE, BREAKS, PARQUET, Source, batches, becoming_parquet, schema_of, table_of
+from utils.prediction.inputs import (
+    AT_ONCE,
+    BREAKS,
+    PARQUET,
+    RowsToPredict,
+    batches,
+    becoming_parquet,
+    schema_of,
+    table_of,
+)
 from utils.text.lines import joined
 
 DELIMITED = (".csv", ".tsv")
@@ -80,7 +89,7 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def write_file(output: Path, form: Format, source: Source, work: Unfinished) -> None:
+def write_file(output: Path, form: Format, source: RowsToPredict, work: Unfinished) -> None:
     """Write an output, whole or not at all, from its rows and the parts of their predictions in `work`."""
     with replacing(output) as temporary:
         if form.suffix == PARQUET:
@@ -91,7 +100,7 @@ def write_file(output: Path, form: Format, source: Source, work: Unfinished) -> 
                 file.writelines(form.texts(rows, source.columns))
 
 
-def _write_parquet(path: Path, source: Source, work: Unfinished) -> None:
+def _write_parquet(path: Path, source: RowsToPredict, work: Unfinished) -> None:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
