@@ -124,16 +124,15 @@ class Gate:
         return limited
 
 
-async def _give_back_memory(service: Service) -> None:
+async def _give_back_memory() -> None:
     """Return free memory to the system from time to time, if the C library can.
 
-    Batches of many sizes leave gaps between memory in use, which glibc keeps: 100 MB in a minute. Every thread that
-    allocates has an arena of its own, so this runs in a thread that is there anyway.
+    Batches of many sizes leave gaps between memory in use, which glibc keeps: 100 MB in a minute.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:
         await asyncio.sleep(TRIM_SECONDS)
-        await asyncio.get_running_loop().run_in_executor(service.executor, trim, 0)
+        await asyncio.to_thread(trim, 0)
 
 
 async def _departure(request: Request) -> None:
@@ -147,7 +146,7 @@ def create_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        trimming = asyncio.ensure_future(_give_back_memory(service))
+        trimming = asyncio.ensure_future(_give_back_memory())
         yield
         trimming.cancel()
         await service.stop()

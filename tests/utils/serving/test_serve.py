@@ -122,23 +122,16 @@ def test_memory_does_not_grow(export: Path, texts: list[str], tmp_path: Path) ->
 @contextmanager
 def server_thread(export: Path, **options: Any) -> Iterator[tuple[Callable[[], None], str]]:
     """A server in a thread of this process: what ends it, and its address."""
-    bound, ending, loop = bound_socket("127.0.0.1", 0), asyncio.Event(), asyncio.new_event_loop()
+    bound, ending = bound_socket("127.0.0.1", 0), threading.Event()
     address = "http://127.0.0.1:{1}".format(*bound.getsockname())
-    bound.listen()
-    serving = serve(service(export, **options), bound, ending)
-    thread = threading.Thread(target=loop.run_until_complete, args=[serving])
+    thread = threading.Thread(target=asyncio.run, args=[serve(service(export, **options), bound, ending.is_set)])
     thread.start()
-
-    def end() -> None:
-        loop.call_soon_threadsafe(ending.set)
-
     try:
-        yield end, address
+        yield ending.set, address
     finally:
-        end()
+        ending.set()
         thread.join(60)
         assert not thread.is_alive()
-        loop.close()
 
 
 def sent(address: str, content: dict[str, Any], missing: int = 0) -> socket.socket:
@@ -277,25 +270,6 @@ def test_head_is_get_without_a_body(export: Path) -> None:
             assert head.content == b"" != get.content
 
 
-# Words that stand on more than one line, and elements that are wider than their place
-BROKEN = """() => {
-  const broken = [];
-  const nodes = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
-  while (nodes.nextNode()) {
-    const range = document.createRange();
-    for (const word of nodes.currentNode.data.matchAll(/\\S+/g)) {
-      range.setStart(nodes.currentNode, word.index);
-      range.setEnd(nodes.currentNode, word.index + word[0].length);
-      if (range.getClientRects().length > 1) broken.push(word[0]);
-    }
-  }
-  for (const element of document.querySelectorAll("html, body *:not(script, option)")) {
-    if (element.scrollWidth > Math.max(element.clientWidth, element.offsetWidth)) broken.push(element.outerHTML);
-  }
-  return broken;
-}"""
-
-
 def test_the_page_in_a_browser(export: Path, texts: list[str]) -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -309,7 +283,6 @@ def test_the_page_in_a_browser(export: Path, texts: list[str]) -> None:
     ):
         browser = started.chromium.launch(executable_path=path, args=options)
         page = browser.new_page(viewport={"width": 1280, "height": 900})
-        page.context.grant_permissions(["clipboard-read"])
         problems: list[str] = []
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
@@ -336,13 +309,6 @@ def test_the_page_in_a_browser(export: Path, texts: list[str]) -> None:
         answer = httpx2.post(f"{address}/summarize", json=request, headers=headers, timeout=60).json()
         expect(page.locator("#summary")).to_have_text(answer["summary"])
         expect(page.locator("#figures")).to_contain_text(f"; the text was split into {answer['windows'][0]} windows")
-        page.click("#copy")
-        expect(page.locator("#copy")).to_have_text("Copied")
-        assert page.evaluate("navigator.clipboard.readText()") == answer["summary"]
-        page.evaluate("at('summary').textContent = EXAMPLE")  # the tiny model's words are broken as they are
-        for width in (1280, 420):
-            page.set_viewport_size({"width": width, "height": 900})
-            assert page.evaluate(BROKEN) == []
         assert problems == []
 
         page.select_option("#long_documents", "cut")
@@ -351,7 +317,7 @@ def test_the_page_in_a_browser(export: Path, texts: list[str]) -> None:
         page.fill("#num_beams", "9")
         page.press("#text", "Control+Enter")
         expect(page.locator("#error")).to_contain_text("num_beams: Input should be less than or equal to 4")
-        expect(page.locator("#done")).to_be_hidden()
+        expect(page.locator("#figures")).to_be_hidden()
         page.fill("#key", "")
         page.press("#text", "Control+Enter")
         expect(page.locator("#error")).to_contain_text("the API key is missing or wrong")
