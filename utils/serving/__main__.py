@@ -107,9 +107,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     # by 20 MB.
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     bound = bound_socket(args.host, args.port)
     if (task := task_of(args.inference.model, args.task)) not in (SUMMARIZATION, *HEAD_PATHS):
         allowed = ", ".join((SUMMARIZATION, *HEAD_PATHS))
@@ -117,6 +114,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = replace(args, task=task)
     logger.info("loading %s ...", args.inference.model)
     service = SummaryService(args) if args.task == SUMMARIZATION else PredictionService(args)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     signals = Signals(lambda number: None)
     asyncio.run(serve(service, bound, lambda: signals.number))
     if signals.number:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import math
 import re
 import socket
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
-from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from bart.errors import InputError
 from tests.utils.long_texts import tokens
-from tests.utils.serving.conftest import POSITIONS, Decoder, service
+from tests.utils.serving.conftest import POSITIONS, service
 from utils.app.cli import run_main
 from utils.models.loading import load_for_evaluation
 from utils.prediction.summarizing import summarize
 from utils.serving.__main__ import main
 from utils.serving.app import create_app
-from utils.serving.summaries import SummaryService
 
 JSON = {"content-type": "application/json"}
 
@@ -172,165 +167,6 @@ def test_metrics(client: TestClient) -> None:
     assert value("bart_queue_articles") == value("bart_batch_articles") == 0
     if sys.platform == "linux":
         assert value("process_resident_memory_bytes") > 1e7
-
-
-# Several requests at once, with a decoder whose steps the test takes
-
-ARTICLE = {"text": "A dog ran."}
-Test = Callable[[httpx2.AsyncClient, FastAPI], Awaitable[None]]
-
-
-def run(test: Test, service: SummaryService, decoder: Decoder) -> None:
-    """Run a test with a client of an application; a minute's limit only ends a test that hangs."""
-
-    async def started() -> None:
-        app = create_app(service)
-        transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
-        async with (
-            app.router.lifespan_context(app),
-            httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client,
-        ):
-            try:
-                await asyncio.wait_for(test(client, app), 60)
-            finally:
-                decoder.run()
-
-    asyncio.run(started())
-
-
-async def health(client: httpx2.AsyncClient, queue: int, batch: int) -> None:
-    """Wait until so many articles wait and are in work."""
-    while (await client.get("/healthz")).json() != {"status": "ok", "queue": queue, "batch": batch}:
-        await asyncio.sleep(0.002)
-
-
-def test_a_long_document_takes_turns_with_other_requests(export: Path, decoder: Decoder) -> None:
-    """It takes one place of the queue."""
-
-    text = "The cat sat. " * 400
-    windows = math.ceil(tokens(text) / (POSITIONS - 2))
-
-    async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
-        long = asyncio.create_task(client.post("/summarize", json={"text": text}))
-        await health(client, queue=windows - 1, batch=1)
-        short = [asyncio.create_task(client.post("/summarize", json=ARTICLE)) for _ in range(2)]
-        await asyncio.wait(short, return_when=asyncio.FIRST_COMPLETED)
-        [refused] = [task.result() for task in short if task.done()]
-        assert refused.json() == {"error": "1 articles wait and this request has 1; allowed: 1; try again"}
-        decoder.steps.release(3)  # for two windows and the short text
-        await asyncio.wait(short)
-        assert sorted(task.result().status_code for task in short) == [200, 503]
-        await health(client, queue=windows - 3, batch=1)
-        decoder.run()
-        assert (await long).json()["windows"] == [windows]
-
-    run(test, service(export, batch_size=1, max_queue=1, max_articles_per_request=1), decoder)
-
-
-async def never_whole() -> AsyncIterator[bytes]:
-    """A body of which nothing comes after the first byte."""
-    yield b"{"
-    await asyncio.Event().wait()
-
-
-def test_a_busy_service_says_so_at_once(export: Path, decoder: Decoder) -> None:
-    limits = {"max_articles_per_request": 2, "max_queue": 3, "max_option_sets": 1}
-
-    async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
-        async def refused(message: str, content: dict[str, Any]) -> None:
-            answer = await client.post("/summarize", json=content)
-            assert (answer.status_code, answer.headers["retry-after"], answer.json()) == (503, "1", {"error": message})
-
-        first = asyncio.create_task(client.post("/summarize", json=ARTICLE))
-        await health(client, queue=0, batch=1)
-        second = asyncio.create_task(client.post("/summarize", json={"texts": ["A dog.", "A cat."], "num_beams": 1}))
-        await health(client, queue=2, batch=1)
-        await refused(
-            "requests with 1 other sets of decoding options wait; allowed: 1; try again, or without options",
-            {**ARTICLE, "num_beams": 3},
-        )
-        same = {"num_beams": 2, "max_length": 16, "min_length": None}  # as the model's own
-        third = asyncio.create_task(client.post("/summarize", json={**ARTICLE, **same}))
-        await health(client, queue=3, batch=1)
-        await refused("3 articles wait and this request has 2; allowed: 3; try again", {"texts": ["A dog."] * 2})
-        decoder.run()
-        assert [(await answer).status_code for answer in (first, second, third)] == [200] * 3
-
-    run(test, service(export, **limits), decoder)
-
-
-def test_a_client_that_leaves_leaves_no_work_behind(export: Path, decoder: Decoder) -> None:
-    async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
-        working = asyncio.create_task(client.post("/summarize", json=ARTICLE))
-        await health(client, queue=0, batch=1)
-        left = asyncio.Event()
-        body = json.dumps(ARTICLE).encode()
-
-        async def receive() -> dict[str, Any]:
-            nonlocal body
-            if body:
-                whole, body = body, b""
-                return {"type": "http.request", "body": whole}
-            await left.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: dict[str, Any]) -> None:
-            pass
-
-        scope = {"type": "http", "method": "POST", "path": "/summarize", "query_string": b"", "root_path": ""}
-        scope["headers"] = [(b"host", b"localhost"), (b"content-type", b"application/json")]
-        leaving = asyncio.create_task(app(scope, receive, send))
-        await health(client, queue=1, batch=1)
-        left.set()
-        await leaving
-        await health(client, queue=0, batch=1)
-        assert 'path="/summarize",status="499"} 1.0' in (await client.get("/metrics")).text
-        decoder.run()
-        assert (await working).status_code == 200
-
-    run(test, service(export, batch_size=1), decoder)
-
-
-def test_a_body_that_comes_too_slowly(export: Path, decoder: Decoder) -> None:
-    async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
-        answer = await client.post("/summarize", content=never_whole(), headers=JSON)
-        assert (answer.status_code, answer.json()["error"]) == (408, "the body did not arrive within 0.01 seconds")
-        assert answer.headers["connection"] == "close"
-
-    run(test, service(export, read_timeout=0.01), decoder)
-
-
-def test_a_summary_that_comes_too_late(export: Path, decoder: Decoder) -> None:
-    async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
-        answer = await client.post("/summarize", json={"texts": ["A dog ran."] * 20})
-        assert (answer.status_code, answer.json()["error"]) == (504, "the answer was not there within 0.5 seconds")
-        await health(client, queue=0, batch=1)  # those that waited were given up
-
-    run(test, service(export, batch_size=1, request_timeout=0.5), decoder)
-
-
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_faults_are_answered(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder.bad_options = {"num_beams": 1}
-    decoder.run()
-
-    async def test(client: httpx2.AsyncClient, app: FastAPI) -> None:
-        async def answered(**content: Any) -> tuple[int, str | None]:
-            answer = await client.post("/summarize", json={**ARTICLE, **content})
-            return answer.status_code, answer.json().get("error")
-
-        failed = (500, "decoding failed; the service's log says why")
-        assert await answered(num_beams=1) == failed
-        assert await answered() == (200, None)
-        decoder.fault = SystemExit()  # ends the thread
-        assert await answered() == failed
-        assert await answered() == failed
-        health = await client.get("/healthz")
-        assert (health.status_code, health.json()) == (500, {"status": "failed", "queue": 0, "batch": 0})
-        monkeypatch.setattr("utils.serving.summaries.Rounds", lambda *_: 1 / 0)
-        assert await answered() == (500, "a fault of the service; its log says more")
-
-    run(test, service(export), decoder)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import re
 import resource
@@ -24,13 +25,15 @@ from urllib.request import urlopen
 import httpx2
 import pytest
 
-from tests.utils.serving.conftest import Decoder, service, until
+from tests.utils.long_texts import tokens
+from tests.utils.serving.conftest import POSITIONS, Decoder, service, until
 from utils.models.loading import load_for_evaluation
 from utils.prediction.summarizing import summarize
 from utils.serving.__main__ import bound_socket, serve
 
 ROOT = Path(__file__).parents[3]
 OPTIONS = [{}, {}, {"num_beams": 1}, {"max_length": 9, "length_penalty": 0.5}]
+ARTICLE = {"text": "A dog ran."}
 ENDING = (503, {"error": "the service is shutting down"})
 
 
@@ -138,7 +141,7 @@ def sent(address: str, content: dict[str, Any], missing: int = 0) -> socket.sock
     """A request whose answer nobody has read yet; `missing` bytes of its body do not arrive."""
     body = json.dumps(content).encode()
     connection = socket.create_connection(("127.0.0.1", httpx2.URL(address).port), timeout=60)
-    head = "POST /summarize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head = "POST /summarize HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n"
     connection.sendall(f"{head}Content-Length: {len(body) + missing}\r\n\r\n".encode() + body)
     return connection
 
@@ -155,12 +158,86 @@ def in_work(address: str, queue: int, batch: int) -> None:
     until(lambda: json.load(urlopen(f"{address}/healthz")) == {"status": "ok", "queue": queue, "batch": batch})
 
 
+def test_a_long_document_takes_turns_with_other_requests(export: Path, decoder: Decoder) -> None:
+    """It takes one place of the queue."""
+    text = "The cat sat. " * 400
+    windows = math.ceil(tokens(text) / (POSITIONS - 2))
+    with server_thread(export, batch_size=1, max_queue=1, max_articles_per_request=1) as (_, address):
+        long = sent(address, {"text": text})
+        in_work(address, queue=windows - 1, batch=1)
+        short = sent(address, ARTICLE)
+        in_work(address, queue=windows, batch=1)
+        error = {"error": "1 articles wait and this request has 1; allowed: 1; try again"}
+        assert answer(sent(address, ARTICLE)) == (503, error)
+        decoder.steps.release(3)  # for two windows and the short text
+        assert answer(short)[0] == 200
+        in_work(address, queue=windows - 3, batch=1)
+        decoder.run()
+        assert answer(long)[1]["windows"] == [windows]
+
+
+def test_a_busy_service_says_so_at_once(export: Path, decoder: Decoder) -> None:
+    with server_thread(export, max_articles_per_request=2, max_queue=3, max_option_sets=1) as (_, address):
+        work = [sent(address, ARTICLE)]
+        in_work(address, queue=0, batch=1)
+        work.append(sent(address, {"texts": ["A dog.", "A cat."], "num_beams": 1}))
+        in_work(address, queue=2, batch=1)
+        error = "requests with 1 other sets of decoding options wait; allowed: 1; try again, or without options"
+        assert answer(sent(address, {**ARTICLE, "num_beams": 3})) == (503, {"error": error})
+        work.append(sent(address, {**ARTICLE, "num_beams": 2, "max_length": 16, "min_length": None}))  # the model's own
+        in_work(address, queue=3, batch=1)
+        refused = httpx2.post(f"{address}/summarize", json={"texts": ["A dog."] * 2})
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        decoder.run()
+        assert [answer(connection)[0] for connection in work] == [200] * 3
+
+
+def test_a_client_that_leaves_leaves_no_work_behind(export: Path, decoder: Decoder) -> None:
+    with server_thread(export, batch_size=1) as (_, address):
+        working = sent(address, ARTICLE)
+        in_work(address, queue=0, batch=1)
+        leaving = sent(address, ARTICLE)
+        in_work(address, queue=1, batch=1)
+        leaving.close()
+        in_work(address, queue=0, batch=1)
+        assert 'path="/summarize",status="499"} 1.0' in httpx2.get(f"{address}/metrics").text
+        decoder.run()
+        assert answer(working)[0] == 200
+
+
+def test_what_comes_too_late(export: Path, decoder: Decoder) -> None:
+    """A body, and an answer, whose articles then leave the queue."""
+    with server_thread(export, batch_size=1, read_timeout=0.3, request_timeout=0.5) as (_, address):
+        error = {"error": "the body did not arrive within 0.3 seconds"}
+        assert answer(sent(address, ARTICLE, missing=10)) == (408, error)
+        error = {"error": "the answer was not there within 0.5 seconds"}
+        assert answer(sent(address, {"texts": ["A dog ran."] * 20})) == (504, error)
+        in_work(address, queue=0, batch=1)
+        decoder.run()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_faults_are_answered(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder.bad_options = {"num_beams": 1}
+    decoder.run()
+    failed = (500, {"error": "decoding failed; the service's log says why"})
+    with server_thread(export) as (_, address):
+        assert answer(sent(address, {**ARTICLE, "num_beams": 1})) == failed
+        assert answer(sent(address, ARTICLE))[0] == 200
+        decoder.fault = SystemExit()  # ends the thread
+        assert [answer(sent(address, ARTICLE)) for _ in range(2)] == [failed] * 2
+        health = httpx2.get(f"{address}/healthz")
+        assert (health.status_code, health.json()) == (500, {"status": "failed", "queue": 0, "batch": 0})
+        monkeypatch.setattr("utils.serving.summaries.Rounds", lambda *_: 1 / 0)
+        assert answer(sent(address, ARTICLE)) == (500, {"error": "a fault of the service; its log says more"})
+
+
 def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
     with server_thread(export, batch_size=1, drain_seconds=60) as (end, address):
         kept = httpx2.Client(base_url=address)
         kept.get("/healthz")
         idle = socket.create_connection(("127.0.0.1", httpx2.URL(address).port), timeout=60)
-        work = [sent(address, {"text": "A dog ran."}) for _ in range(5)]
+        work = [sent(address, ARTICLE) for _ in range(5)]
         in_work(address, queue=4, batch=1)
         end()
         until(lambda: httpx2.get(f"{address}/healthz").status_code == 503)
@@ -177,7 +254,7 @@ def test_what_is_not_done_in_time_is_answered(export: Path, decoder: Decoder, mo
     """The decoder never gets to the end of its step."""
     monkeypatch.setattr("utils.serving.summaries.CLOSING_SECONDS", 0)
     with server_thread(export, batch_size=1, drain_seconds=0) as (end, address):
-        work = [sent(address, {"text": "A dog ran."}) for _ in range(3)]
+        work = [sent(address, ARTICLE) for _ in range(3)]
         in_work(address, queue=2, batch=1)
         end()
         assert [answer(connection) for connection in work] == [ENDING] * 3
@@ -253,7 +330,7 @@ def test_a_thousand_idle_connections(export: Path, texts: list[str], tmp_path: P
 def test_requests_in_work_have_a_limit(export: Path) -> None:
     """Those with GET neither count nor are refused."""
     with server_thread(export, max_clients=1) as (_, address):
-        held = sent(address, {"text": "A dog ran."}, missing=10)
+        held = sent(address, ARTICLE, missing=10)
         until(lambda: httpx2.post(f"{address}/summarize").status_code == 503)
         refused = httpx2.post(f"{address}/summarize").json()
         assert refused == {"error": "1 requests are in work; allowed: 1; try again"}
