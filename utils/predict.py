@@ -29,11 +29,11 @@ from utils.data.options import Place
 from utils.data.places import TABLES, is_table, suffix_of
 from utils.data.table_options import InputOptions
 from utils.data.tokenized import warnings_added_up
-from utils.prediction.inputs import Source, batches
+from utils.prediction.inputs import RowsToPredict, batches
 from utils.prediction.options import MODEL, InferenceOptions
-from utils.prediction.outputs import DELIMITED, Format, write_file
+from utils.prediction.outputs import OUTPUTS, Format, write_file
 from utils.prediction.predictor import Predictor
-from utils.tasks import TASKS, find_task, task_of
+from utils.tasks import TASKS, find_row_task, task_of
 from utils.tasks.task import Prediction
 from utils.text.lines import NO_TEXT, list_in
 
@@ -64,7 +64,7 @@ class PredictArguments:
     output: str | None = option(
         None,
         section="output",
-        help=f"file for the predictions: a table {', '.join(TABLES)} with the columns of FILE and those of "
+        help=f"file for the predictions: a table {', '.join(OUTPUTS)} with the columns of FILE and those of "
         "predictions, or one of any other name with a prediction a line; by default standard output; the same command "
         "goes on with a run that was killed",
     )
@@ -72,28 +72,23 @@ class PredictArguments:
         "predicted", choices=("predicted", ALL), help="probabilities of the prediction, or of all classes or labels"
     )
     json: bool = option(False, help="print JSON objects with columns and scores in place of lines")
-    spreadsheet: bool = option(
-        False, help="begin cells of .csv and .tsv that a spreadsheet would run (= + - @) with an apostrophe"
-    )
     inference: InferenceOptions
     tables: InputOptions
     task_options: Any
     evaluation: Any
 
     def __post_init__(self) -> None:
-        suffix = "" if self.output is None else suffix_of(Path(self.output))
-        if self.json and suffix in TABLES and suffix != ".jsonl":
+        suffix = Path(self.output or "").suffix.lower()
+        if suffix in (*NO_TEXT, ".json", ".gz"):
+            raise InputError(f"--output is {self.output}; allowed: {', '.join(OUTPUTS)}, or lines, such as a .txt")
+        if self.json and suffix in OUTPUTS and suffix != ".jsonl":
             raise InputError(f"--json and --output {self.output} name two forms; allowed: one of them")
-        if suffix in NO_TEXT:
-            raise InputError(f"--output is {self.output}; allowed: {', '.join(TABLES)}, or lines, such as a .txt")
-        if self.spreadsheet and suffix not in DELIMITED:
-            raise InputError(f"--spreadsheet is for --output FILE.csv or FILE.tsv; --output is {self.output}")
 
     @property
     def suffix(self) -> str:
         """The form of the output, as `Format` has it."""
-        suffix = ".jsonl" if self.json else suffix_of(Path(self.output or ""))
-        return suffix if suffix in TABLES else ""
+        suffix = ".jsonl" if self.json else Path(self.output or "").suffix.lower()
+        return suffix if suffix in OUTPUTS else ""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -101,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # The model comes first, since it says which options there are.
     first, model_is_first = words[0] if words else "", bool(words) and not words[0].startswith("-")
     given = early_option(words, "task")
-    task = find_task(task_of(first, given) if model_is_first else given or TASKS[0], predicts_rows=True)
+    task = find_row_task(task_of(first, given) if model_is_first else given or TASKS[0])
     args = parse_dataclass(
         PredictArguments,
         argv,
@@ -117,9 +112,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     has_rows = args.file is not None and (is_table(args.file) or suffix_of(Path(args.file)) in task.suffixes)
     place = Place(args.file if has_rows else "", tables=args.tables)
     predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, place)
-    source = Source(args.file, has_rows, predictor.task, args.suffix, args.tables.skip_blank)
+    source = RowsToPredict(args.file, has_rows, predictor.task, args.suffix, args.tables.skip_blank)
     run = _Run(args, predictor, source)
-    form = Format(args.suffix, predictor.task.separator, args.spreadsheet)
+    form = Format(args.suffix, predictor.task.separator)
     if output is None:
         rows = chain.from_iterable(run.predicted())
         with nullcontext(sys.stdout) if args.output is None else open(args.output, "w", encoding="utf-8") as file:
@@ -147,7 +142,7 @@ class _Run:
 
     args: PredictArguments
     predictor: Predictor
-    source: Source
+    source: RowsToPredict
 
     def identity(self) -> dict[str, Any]:
         """All on which the predictions depend, as JSON."""
@@ -200,7 +195,7 @@ class _Run:
             cells |= {f"score_{label}": score for label, score in scores.items()}
         if not self.args.suffix:
             return cells
-        if row.get("is_cut") and self.args.suffix in (".json", ".jsonl"):  # whose rows need not have equal columns
+        if row.get("is_cut") and self.args.suffix == ".jsonl":  # whose rows need not have equal columns
             cells["is_cut"] = True
         others = {*self.source.columns} - {*self.source.chosen}
         given = {name: values[name] for name in cells if name in values}  # cells of CSV hold lists as texts

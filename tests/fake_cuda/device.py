@@ -1,8 +1,8 @@
 """A CUDA device that is not there: torch runs its code for CUDA up to the kernels, on tensors without numbers.
 
 `plug_in` changes torch for good, so what uses the device runs in a process of its own (`tests.forked.call`). It shows
-which operations run on which device, where the host would wait, and how many kernels and bytes there are. It does not
-show numbers, time, or which kernel torch would choose.
+which operations run on which device, and where the host would wait. It does not show numbers, time, or which kernel
+torch would choose.
 """
 
 from __future__ import annotations
@@ -19,15 +19,12 @@ import pytest
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
-from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from bart import torch_internals
 from bart.cuda import backend
-from bart.cuda.backend import CudaRows
-from bart.unpadding import KnownRows, carrying
 from tests.fake_cuda import kernels
 from tests.fake_cuda.guard import COMPILER, IS_POSSIBLE, library
 
@@ -50,12 +47,6 @@ WAITING = {
     aten.equal.default,
 }
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._unsafe_index_put.default}
-# Operations that launch no kernel.
-VIEWS = set(
-    "alias as_strided chunk detach expand permute select slice split split_with_sizes squeeze t transpose unbind "
-    "unfold unsafe_split unsqueeze view _unsafe_view empty empty_like empty_strided new_empty new_empty_strided".split()
-)
-PRODUCTS = {"mm", "addmm", "bmm", "baddbmm"}
 
 
 def plug_in() -> None:
@@ -101,23 +92,19 @@ def fake() -> FakeTensorMode:
 
 
 class Watch(TorchDispatchMode):
-    """Notes what a GPU would be given, and where the host would wait for it.
+    """Notes where the host would wait for a GPU.
 
     Args:
         answers: the number that each function of the project reads, where it may read one.
 
     Attributes:
         waits: where the host would wait, or where tensors of the CPU come in, and how often.
-        kernels: operations that launch some kernel, by name.
-        traffic: the bytes that they read and write.
     """
 
     def __init__(self, answers: Mapping[str, int] | None = None) -> None:
         super().__init__()
         self.answers = answers
         self.waits: Counter[str] = Counter()
-        self.kernels: Counter[str] = Counter()
-        self.traffic: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -134,13 +121,7 @@ class Watch(TorchDispatchMode):
             return self.answers[_place()[0]]
         if self.answers is not None and on_device and func is aten.nonzero.default:
             return args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.long)
-        out = func(*args, **kwargs)
-        made = _tensors(out)
-        name = func.overloadpacket.__name__
-        if name not in VIEWS and any(tensor.is_cuda for tensor in (*inputs, *made)) and func.namespace != "prim":
-            self.kernels[name] += 1
-            self.traffic[name] += sum(map(_bytes, (*inputs, *made)))
-        return out
+        return func(*args, **kwargs)
 
     def _wait(self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor]) -> str | None:
         name = func.overloadpacket.__name__
@@ -162,11 +143,6 @@ class Watch(TorchDispatchMode):
         elif name != "fill_" and any(not tensor.is_cuda and tensor.dim() == 0 for tensor in inputs):
             return f"{name} with a number on the CPU"
         return None
-
-    @property
-    def elementwise(self) -> float:
-        """Bytes of all but matrix products and attention."""
-        return sum(v for k, v in self.traffic.items() if k not in PRODUCTS and "attention" not in k)
 
 
 class Storages(TorchDispatchMode):
@@ -193,12 +169,6 @@ def _tensors(*trees: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(trees) if isinstance(leaf, Tensor)]
 
 
-def _bytes(tensor: Tensor) -> int:
-    """The bytes of a tensor on the device, each once where it is expanded."""
-    sizes = [size for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if stride]
-    return torch.Size(sizes).numel() * tensor.element_size() if tensor.is_cuda else 0
-
-
 def _place() -> tuple[str, str]:
     """The innermost function of the project that is running, apart from its tests, and the line.
 
@@ -209,13 +179,6 @@ def _place() -> tuple[str, str]:
         if not path.startswith(("..", "tests")) and "site-packages" not in path:
             return frame.f_code.co_name, f"{path}:{line}"
     return "no function", "of the project"
-
-
-def carrying_rows(mask: Tensor, nothing: int) -> Tensor:
-    """A mask on the device, in a `fake` mode, which carries its rows as those of batches do."""
-    with unset_fake_temporarily():
-        rows = KnownRows.of(mask != nothing, CudaRows)
-    return carrying(mask.to(DEVICE), rows.moved(lambda tensor: tensor.to(DEVICE)))
 
 
 def on_device(module: torch.nn.Module, dtype: torch.dtype | None = None) -> Any:

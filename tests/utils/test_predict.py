@@ -148,12 +148,6 @@ def test_tables_are_read_as_tables_by_the_task_of_the_model(task: str, model: st
 
 
 @pytest.mark.parametrize("task", ["tagging"])
-def test_texts_in_a_table_are_tagged(task: str, model: str, tmp_path: Path) -> None:
-    rows = predicted(model, table(tmp_path / "a.csv", [{"text": "Two words, here.", "tags": "O O O O O"}]))
-    assert [row["words"] for row in rows] == [["Two", "words", ",", "here", "."]]
-
-
-@pytest.mark.parametrize("task", ["tagging"])
 def test_blank_words_are_left_out_and_counted(
     task: str, model: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -246,17 +240,6 @@ def test_words_are_read_as_training_read_them(task: str, model: str, tmp_path: P
     (Path(model) / "config.json").write_text(json.dumps({**config, "columns": {"words_column": "3"}}))
     (tmp_path / "a.conll").write_text("".join(f"1 NNP {word} x\n" for word in words))
     assert [added(row) for row in predicted(model, tmp_path / "a.conll")] == [added(expected[0])]
-
-
-@pytest.mark.parametrize(
-    ("value", "message"),
-    [("12", "text is 12; allowed: a text$"), (json.dumps(["a" * 90] * 90), r"text is \[.{,200}\]; allowed: a text$")],
-)
-@pytest.mark.parametrize("task", ["classification"])
-def test_a_value_that_is_no_text(task: str, model: str, value: str, message: str, tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text(f'{{"text": {value}}}\n')
-    with pytest.raises(InputError, match=f"a.jsonl:1: {message}"):
-        predicted(model, tmp_path / "a.jsonl")
 
 
 @pytest.mark.parametrize("task", ["summarization"])

@@ -7,7 +7,7 @@ import math
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,10 +24,7 @@ BINS = 30
 COLOURS = ("#0b6699", "#b34a00", "#00735a", "#9a3f7d", "#5a55b0", "#7a6200")
 DASHES = ("solid", "dashed", "dashdot", "dotted")
 INK, GRID = "#5d5a54", "#ebe8e2"  # colours of text and axes, and of the lines behind the series
-DARK, PAPER = "#1c1b19", "#fdfcfa"  # colours of text on what is light, and on what is dark
-CELL, NAME = 0.3, 30  # of a matrix: inches of a cell, and characters of a class's name at most
-# An axis is logarithmic where one series reaches more than so many times as far as another.
-LONGER, HIGHER = 8, 30
+HIGHER = 30  # the y axis is logarithmic where one series reaches more than so many times as far as another
 _LOOK = {
     "font.size": 9,
     "svg.fonttype": "none",  # text stays text
@@ -60,7 +57,6 @@ class Chart:
     Attributes:
         name: the name of its files.
         from_zero: true for a y axis that starts at 0.
-        marks: (label, x) of vertical lines.
     """
 
     name: str
@@ -69,19 +65,6 @@ class Chart:
     y_label: str
     series: list[Series]
     from_zero: bool = False
-    marks: list[tuple[str, float]] = field(default_factory=list)
-
-
-@dataclass
-class Matrix:
-    """A confusion matrix as a picture: counts of each right class, a row, by the class that was predicted.
-
-    The shade of a cell is its share of the row.
-    """
-
-    name: str
-    title: str
-    counts: Mapping[str, Mapping[str, int]]
 
 
 def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
@@ -92,11 +75,11 @@ def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
     return [Series(name, edges.tolist(), np.histogram(group, edges)[0].tolist()) for name, group in groups.items()]
 
 
-def draw(path: Path, *charts: Chart | Matrix) -> str:
-    """Draw a matrix, a chart, or several charts of the same series side by side with one legend, as a PNG and as SVG.
+def draw(path: Path, chart: Chart) -> str:
+    """Draw a chart as a PNG and as SVG.
 
-    The same charts give the same bytes. The ids in the SVG are salted with the first chart's name, so that pictures of
-    different charts share no id in one page.
+    The same chart gives the same bytes. The ids in the SVG are salted with its name, so that pictures of different
+    charts share no id in one page.
 
     Returns:
         The SVG element, to be put into HTML.
@@ -105,9 +88,9 @@ def draw(path: Path, *charts: Chart | Matrix) -> str:
     import matplotlib
 
     # A glyph that the font lacks is a box in the PNG; browsers find it for the SVG.
-    with matplotlib.rc_context(_LOOK | {"svg.hashsalt": charts[0].name}), warnings.catch_warnings():
+    with matplotlib.rc_context(_LOOK | {"svg.hashsalt": chart.name}), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        figure = _matrix(charts[0]) if isinstance(charts[0], Matrix) else _charts(charts)
+        figure = _figure(chart)
         with replacing(path) as temporary:
             figure.savefig(temporary, format="png", metadata={"Software": None})
         file = io.StringIO()
@@ -120,54 +103,23 @@ def draw(path: Path, *charts: Chart | Matrix) -> str:
     return re.sub(r'<g id="[\w.]*">', "<g>", svg)
 
 
-def _charts(charts: Sequence[Chart]) -> Figure:
+def _figure(chart: Chart) -> Figure:
     from matplotlib.figure import Figure
 
-    names = [series.name for series in charts[0].series]
-    columns = max(1, min(len(names), 60 * len(charts) // (6 + max(map(len, names)))))
+    names = [series.name for series in chart.series]
+    columns = max(1, min(len(names), 60 // (6 + max(map(len, names)))))
     rows = math.ceil(len(names) / columns) if len(names) > 1 else 0
-    figure = Figure(figsize=(5.4 * len(charts), 3 + 0.22 * rows), dpi=160, layout="constrained")
-    for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
-        drawn = _draw_series(axes, chart)
-        _set_axes(axes, chart)
+    figure = Figure(figsize=(5.4, 3 + 0.22 * rows), dpi=160, layout="constrained")
+    axes = figure.subplots()
+    drawn = _draw_series(axes, chart)
+    _set_axes(axes, chart)
     if rows:
         figure.legend(drawn, names, loc="outside lower left", ncols=columns)
     return figure
 
 
-def _matrix(matrix: Matrix) -> Figure:
-    from matplotlib.figure import Figure
-    from matplotlib.patches import Rectangle
-
-    names = [
-        name if len(name) <= NAME else f"{name[: NAME - 1]}…"
-        for name in (" ".join(name.split()) for name in matrix.counts)
-    ]
-    side, rest = CELL * len(names), 0.08 * max(map(len, names)) + 0.8  # of the names of the classes and the axis
-    figure = Figure(figsize=(max(side, 2.5) + rest, side + rest), dpi=160, layout="constrained")
-    axes = figure.subplots()
-    for y, counts in enumerate(matrix.counts.values()):
-        for x, column in enumerate(matrix.counts):
-            if count := counts.get(column):
-                share = count / sum(counts.values())
-                axes.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=(COLOURS[0], 0.08 + 0.92 * share), lw=0))
-                text = f"{count}" if count < 10_000 else f"{count / 1000:.0f}k"
-                axes.text(x, y, text, ha="center", va="center", size=7, color=PAPER if share > 0.65 else DARK)
-    places = range(len(names))
-    axes.set_xticks(places, names, rotation=90)
-    axes.set_yticks(places, names)
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_ticks([place - 0.5 for place in places], minor=True)
-    axes.tick_params(which="both", length=0)
-    axes.grid(False)
-    axes.grid(True, which="minor", axis="both")
-    axes.set(title=matrix.title, xlabel="Predicted", ylabel="Right", aspect="equal")
-    axes.set(xlim=(-0.5, len(names) - 0.5), ylim=(len(names) - 0.5, -0.5))
-    return figure
-
-
 def _draw_series(axes: Axes, chart: Chart) -> list[object]:
-    """Draw the series and marks of a chart; returns the series as the legend takes them."""
+    """Draw the series of a chart; returns them as the legend takes them."""
     drawn: list[object] = []
     for i, series in enumerate(chart.series):
         look = {"linestyle": DASHES[i % len(DASHES)], "linewidth": 1.6}
@@ -178,11 +130,6 @@ def _draw_series(axes: Axes, chart: Chart) -> list[object]:
         else:
             marker = "o" if len(series.x) <= 12 else None
             drawn += axes.plot(series.x, series.y, color=colour, marker=marker, markersize=3.5, **look)
-    for i, (label, x) in enumerate(chart.marks):
-        axes.axvline(x, color=INK, linewidth=0.8, linestyle="dotted")
-        # Each label stands a line lower than the one before, so that labels of near marks do not touch.
-        place = {"xycoords": ("data", "axes fraction"), "xytext": (2, -10 * (i + 1)), "textcoords": "offset points"}
-        axes.annotate(label, (x, 1), fontsize=8, **place)
     return drawn
 
 
@@ -192,17 +139,16 @@ def _set_axes(axes: Axes, chart: Chart) -> None:
 
     axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
     if chart.from_zero:
-        room = 1.05 + 0.08 * len(chart.marks)
-        axes.set_ylim(0, room * max(max(series.y) for series in chart.series) or 1)
+        axes.set_ylim(0, 1.05 * max(max(series.y) for series in chart.series) or 1)
     if all(float(x).is_integer() for series in chart.series for x in series.x):
         axes.xaxis.get_major_locator().set_params(integer=True)
-    for name, axis, times in (("x", axes.xaxis, LONGER), ("y", axes.yaxis, HIGHER)):
-        ends = [max(getattr(series, name)) for series in chart.series if len(series.x) == len(series.y)]
-        if ends and 0 < times * min(ends) < max(ends):
-            axes.set(**{f"{name}scale": "log"})
-            low, high = axis.get_view_interval()
-            low = max(low, min(ends) / 100)
-            axes.set(**{f"{name}lim": (low, high)})
-            axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
-            axis.set_minor_formatter(NullFormatter())
+    tops = [max(series.y) for series in chart.series if len(series.x) == len(series.y)]
+    if tops and 0 < HIGHER * min(tops) < max(tops):
+        axes.set_yscale("log")
+        low, high = axes.get_ylim()
+        low = max(low, min(tops) / 100)
+        axes.set_ylim(low, high)
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,g}")

@@ -38,8 +38,3 @@ def metric_label(name: str) -> str:
     """The name of a metric in a table that shows its unit too: `token rate` for tokens_per_second."""
     name = name.removesuffix("_gb").replace("s_per_second", "_rate").replace("_seconds", "_time")
     return name.replace("_", " ")
-
-
-def printable(text: str) -> str:
-    """A text of one line for a terminal: control characters, with which data could write over it, are replaced."""
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)

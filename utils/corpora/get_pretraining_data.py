@@ -31,6 +31,7 @@ from utils.app.progress import progress, start_log
 from utils.app.unfinished import Unfinished
 from utils.corpora.data_directory import PROVENANCE
 from utils.corpora.documents import gathered
+from utils.data.columns import column_of
 from utils.data.places import HUB_NAME
 from utils.data.published import load_from_hub, opening
 
@@ -111,9 +112,8 @@ def get_set(name: str, options: GetPretrainingDataOptions) -> None:
 
 def _texts(rows: datasets.IterableDataset, field: str | None, where: str) -> datasets.IterableDataset:
     columns = [name for name, value in next(iter(rows), {}).items() if isinstance(value, (str, bytes, type(None)))]
-    column = field or next((column for column in columns if column.lower() == TEXT), None)
-    if column not in columns:
-        raise InputError(f"--text_field is {field}; {where} has the columns {', '.join(columns)} of texts")
+    usual = [column for column in columns if column.lower() == TEXT] or [TEXT]
+    column = column_of("text_field", field, usual, columns, where)
     rows = rows.select_columns([column])
     return rows if column == TEXT else rows.rename_column(column, TEXT)
 

@@ -24,7 +24,7 @@ from functools import partial
 from itertools import chain
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -51,12 +51,18 @@ from utils.corpora.shard_stages import (
 )
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
 
+if TYPE_CHECKING:
+    from bart.tokenization.tokenizer import PretrainedTokenizer
+
 logger = logging.getLogger("utils.corpora.make_shards")
 DONE = "done.jsonl"  # in WORK: what is done of a run that could go on
 
 
-def make_shards(options: MakeShardsOptions) -> None:
+def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | None = None) -> None:
     """Make a directory of shards, or go on with one.
+
+    Args:
+        tokenizer: the vocabulary, where it is loaded already.
 
     Raises:
         InputError: the input cannot be read or holds no text, the folder holds something else, or no scheduler answers.
@@ -72,7 +78,8 @@ def make_shards(options: MakeShardsOptions) -> None:
     found = (path for path in find_files("input", options.input) if output not in path.resolve().parents)
     training = [path for path in found if path.resolve() not in places]
     files = [*((path, True) for path in held_out), *((path, False) for path in training)]
-    tokenizer = (BartTokenizer if options.task == DENOISING else BertTokenizer).from_pretrained(options.tokenizer)
+    if tokenizer is None:
+        tokenizer = (BartTokenizer if options.task == DENOISING else BertTokenizer).from_pretrained(options.tokenizer)
     plan: dict[str, Any] = {
         "format": FORMAT,
         "task": options.task,

@@ -17,7 +17,7 @@ from utils.corpora.documents import PIECE, find_files
 from utils.corpora.make_shards import make_shards
 from utils.corpora.shard_options import WORK, MakeShardsOptions
 from utils.data.options import SHARDS_VAL_RATIO, ShardOptions
-from utils.data.shard_format import FORMAT, MANIFEST, TOKENIZER
+from utils.data.shard_format import FORMAT, MANIFEST
 from utils.data.token_cache import KEPT, alone, cache_folder, mark_as_used, remove_unused
 
 logger = logging.getLogger(__name__)
@@ -44,42 +44,36 @@ def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: 
         InputError: there are no files of text, or too few documents; or the cache cannot be written.
         RunError: the disk is full.
     """
-    data_dir, val_ratio, text_field = (
-        options.data_dir,
-        options.val_ratio or SHARDS_VAL_RATIO,
-        options.text_field or "text",
-    )
+    data_dir, text_field = options.data_dir, options.text_field or "text"
+    val_ratio = options.val_ratio or SHARDS_VAL_RATIO
     place = as_named(data_dir)
     files = find_files("data_dir", [data_dir])
     contents = [(str(file.relative_to(place.parent)), file_digest(file)) for file in files]
-    made_with = FORMAT, task, sequence_length, val_ratio, text_field, tokenizer.to_json(), contents
-    digest = hashlib.blake2b(repr(made_with).encode(), digest_size=16).hexdigest()
+    identity = FORMAT, task, sequence_length, val_ratio, text_field, tokenizer.to_json(), contents
+    digest = hashlib.blake2b(repr(identity).encode(), digest_size=16).hexdigest()
     cache = cache_folder(place if place.is_dir() else place.parent, options.cache_dir)
-    folder, vocabulary = cache / f"{place.name}-shards-{digest}", cache / f"{place.name}-{TOKENIZER}-{digest}"
+    folder = cache / f"{place.name}-shards-{digest}"
     with alone(cache):  # of several processes, one makes them
         if not (folder / MANIFEST).is_file():
             shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
-            tokenizer.save_pretrained(vocabulary)
+            # Processes take seconds to start, in which one alone reads a piece.
+            workers = None if sum(file.stat().st_size for file in files) > PIECE else 0
             try:
-                make_shards(
-                    MakeShardsOptions(
-                        input=(data_dir,),
-                        tokenizer=str(vocabulary),
-                        output=folder,
-                        task=task,
-                        sequence_length=sequence_length,
-                        val_ratio=val_ratio,
-                        text_field=text_field,
-                        # Processes take seconds to start, in which one alone reads a piece.
-                        workers=None if sum(file.stat().st_size for file in files) > PIECE else 0,
-                    )
+                made_with = MakeShardsOptions(
+                    input=(data_dir,),
+                    tokenizer="",
+                    output=folder,
+                    task=task,
+                    sequence_length=sequence_length,
+                    val_ratio=val_ratio,
+                    text_field=text_field,
+                    workers=workers,
                 )
+                make_shards(made_with, tokenizer)
             except InputError as error:
                 shutil.rmtree(folder, ignore_errors=True)
                 message = str(error).replace("--input ", "--data_dir ")
                 raise InputError(message.replace("--sequence_length", "--max_source_length")) from None
-            finally:
-                shutil.rmtree(vocabulary)
         with suppress(OSError):  # they may be another user's
             folder.touch()
         made = sorted(cache.glob(f"{escape(place.name)}-shards-*"), key=lambda path: path.stat().st_mtime_ns)

@@ -178,11 +178,14 @@ def _by_bin(shards: Sequence[Shard]) -> dict[int, list[int]]:
 
 
 class ShardReader:
-    """Reads shards row by row, from any position on; see `utils.data.streaming.Reader`.
+    """Reads shards row by row, from any position on.
 
     Args:
         shards: in the order in which they are read.
         position: the `position()` of another reader of these shards; by default the beginning.
+
+    Attributes:
+        count: rows given so far.
     """
 
     def __init__(self, directory: Path, shards: Sequence[Shard], position: dict[str, Any] | None = None) -> None:
@@ -267,10 +270,15 @@ class _Shards:
 
 
 class StreamedShards(_Shards):
-    """Examples to train on, corrupted anew in every epoch; see `utils.data.streaming.StreamedExamples`.
+    """Examples to train on, corrupted anew in every epoch.
 
     Args:
         limit: see `Manifest.shards`.
+
+    Attributes:
+        bins: the numbers of the shards of each bin, which can be read in any order. No optimizer step has examples of
+            two bins.
+        counts: examples of each bin, as far as `limit` allows.
     """
 
     def __init__(self, manifest: Manifest, noise: Noise, limit: int = -1) -> None:

@@ -58,14 +58,7 @@ def read_questions(
     Raises:
         InputError: there is no such file, it is malformed, or answers are not at their place in the context.
     """
-    place = Path(data_dir).expanduser()
-    file = None if is_published(data_dir) else _squad_file(place, split)
-    held_in = replace(choice, limit=-1)
-    if file is None:
-        rows = read_records(data_dir, split, lambda _: "context", held_in)
-    else:
-        in_file = squad_rows(file)
-        rows = held_in.of(of_split(split, in_file, _context_of) if file == place else in_file, _context_of)
+    rows = _rows(data_dir, split, replace(choice, limit=-1))
     rows = Choice(limit=choice.limit).of(rows, lambda row: f"{row.values.get('question')}\n{_context_of(row)}")
     rows = without_blank(rows, lambda row: question_of(*row), choice.tables.skip_blank)
     bad: list[str] = []
@@ -79,10 +72,10 @@ def read_questions(
         without = len(every) - len(questions)
         logger.warning("%s and left out, with %d questions that have no others: %s", text, without, named)
     check_split(questions, data_dir, split, "questions")
-    if file == place:
+    if is_squad(Path(data_dir).expanduser()):
         logger.info(
             "%s is split by its contexts, and %d questions are its %s split; a directory with %s.json is read whole",
-            *(file, len(questions), split, split),
+            *(data_dir, len(questions), split, split),
         )
     return list(_by_id(questions).values())
 
@@ -93,10 +86,8 @@ def read_answers(path: str, tables: TableOptions) -> dict[str, Question]:
     Raises:
         InputError: there is no such file, it is malformed, or has no answers.
     """
-    file = _squad_file(Path(path), WHOLE) if Path(path).is_file() else None
-    rows = read_records(path, WHOLE, lambda _: "context", Choice(tables=tables)) if file is None else squad_rows(file)
     questions = []
-    for name, values in rows:
+    for name, values in _rows(path, WHOLE, Choice(tables=tables)):
         question, answers = question_of(name, values), _answers_in(values)
         texts = answers.get("text") if isinstance(answers, Mapping) else None
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
@@ -107,6 +98,16 @@ def read_answers(path: str, tables: TableOptions) -> dict[str, Question]:
     if not questions:
         raise InputError(f"{path}: no questions in it")
     return _by_id(questions)
+
+
+def _rows(data_dir: str, split: str, choice: Choice) -> list[Record]:
+    """The rows of a split that are chosen by their contexts, from SQuAD's JSON or a table."""
+    path = Path(data_dir).expanduser()
+    file = None if is_published(data_dir) else _squad_file(path, split)
+    if file is None:
+        return read_records(data_dir, split, lambda _: "context", choice)
+    rows = squad_rows(file)
+    return choice.of(of_split(split, rows, _context_of) if file == path else rows, _context_of)
 
 
 def _by_id(questions: Iterable[Question]) -> dict[str, Question]:
@@ -128,7 +129,9 @@ def _squad_file(path: Path, split: str) -> Path | None:
         files = [path]
     else:
         # Once each: validation.json begins with val, valid and validation.
-        files = dict.fromkeys(file for name in SPLIT_NAMES[split] for file in sorted(path.glob(f"{name}*.json")))
+        files = dict.fromkeys(
+            file for name in SPLIT_NAMES.get(split, (split,)) for file in sorted(path.glob(f"{name}*.json"))
+        )
     squad = list(filter(is_squad, files))
     table = table_in(path, split) if squad and path.is_dir() else None
     check_one(path, split, [*squad, *({table} - {None, *squad})])

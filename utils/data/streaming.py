@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from itertools import accumulate, islice
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
@@ -18,6 +18,7 @@ from utils.app.errors import RunError
 from utils.data.batches import Batch, Collate, numbers_of, padded_length
 from utils.data.options import BatchOptions
 from utils.data.order import TrainOrder
+from utils.data.shards import StreamedShards
 
 logger = logging.getLogger(__name__)
 # Steps that a loader process makes ahead: enough to train on while it reads the next window, but fewer where they would
@@ -28,52 +29,6 @@ PREFETCHED, AHEAD = 32, 4096
 WINDOW = TrainOrder.WINDOW
 MOST = 1 << 16
 BEGINNING = {"step": 0, "epoch": 0, "window": 0, "position": None}  # a cursor
-
-
-class Reader(Protocol):
-    """Reads records one after another.
-
-    Attributes:
-        count: records given so far.
-    """
-
-    count: int
-
-    def __iter__(self) -> Iterator[Any]: ...
-
-    def position(self) -> dict[str, Any]:
-        """The place of the next record, as plain values that a checkpoint can hold."""
-
-
-@runtime_checkable
-class StreamedExamples(Protocol):
-    """The examples of a split that is read while training goes on.
-
-    Attributes:
-        name: names their place in messages.
-        bins: the numbers of the files of each bin. A bin's files can be read in any order, and no optimizer step has
-            examples of two bins.
-        counts: examples of each bin, as far as `--n_train` allows.
-        identity: see `utils.data.batches.Examples`.
-    """
-
-    name: str
-    bins: Sequence[Sequence[int]]
-    counts: Sequence[int]
-    identity: dict[str, Any]
-
-    def reader(self, order: Sequence[int], position: dict[str, Any] | None) -> Reader:
-        """Return a reader, which begins at the beginning or at a position that another reader of this order gave.
-
-        Args:
-            order: the numbers of the files to read.
-        """
-
-    def estimated_lengths(self, record: Any) -> Sequence[int]:
-        """The tokens of the sequences of an example, as far as they are known before it is encoded."""
-
-    def encode(self, records: Sequence[Any], epoch: int) -> tuple[list[Any], int]:
-        """Make the task's examples of records, which may differ from epoch to epoch; return them and their tokens."""
 
 
 @dataclass(eq=False)
@@ -97,7 +52,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
         start: optimizer steps that the run has taken.
     """
 
-    examples: StreamedExamples
+    examples: StreamedShards
     collate: Collate
     options: BatchOptions
     seed: int

@@ -21,7 +21,7 @@ from utils.data.parallel_text import one_line
 from utils.data.places import TABLES, suffix_of
 from utils.data.table_options import BY_ENDING, TableOptions
 from utils.data.tables import column_in
-from utils.metrics.significance import ScoresOf, compare_scores, p_shown, scores_and_intervals
+from utils.metrics.significance import ScoresOf, compare_scores, scores_and_intervals
 from utils.text.lines import check_counts, read_lines, references_of
 
 LABELS = {"rouge": "ROUGE", "bleu": "BLEU", "chrf": "chrF2", "f1": "F1", "loss": "Loss"}
@@ -178,7 +178,8 @@ def _report(report: Mapping[str, Any], files: FileOptions, title: str) -> str:
         rows.append([label_of(name), f"{report[name]:.2f}", "{:.2f} to {:.2f}".format(*interval)])
         if result := report.get("compare", {}).get(name):
             signed = f"{result['difference']:+.2f}", "{:+.2f} to {:+.2f}".format(*result["interval"])
-            rows += [["  other", f"{result['other']:.2f}"], ["  difference", *signed, p_shown(result["p_value"])]]
+            p_value = "< 0.001" if result["p_value"] < 0.001 else f"{result['p_value']:.3f}"
+            rows += [["  other", f"{result['other']:.2f}"], ["  difference", *signed, p_value]]
     parts = [title, f"predictions  {files.predictions}", f"references   {files.references}"]
     header = ["", "score", "95 % interval"]
     if files.compare is not None:

@@ -27,24 +27,8 @@ _MARKS = re.compile(
 _MOST_COUNTED = 0.9  # share of the letters; languages that write few accents come near 1
 _SPLIT_AT_BLANKS = ("13a", "intl", "none")
 # sacrebleu's, with its default first.
-BLEU_TOKENIZERS = (
-    "13a",
-    "none",
-    "zh",
-    "intl",
-    "char",
-    "ja-mecab",
-    "ko-mecab",
-    "spm",
-    "flores101",
-    "flores200",
-    "spBLEU-1K",
-)
-
-TOKENIZER_HELP = (
-    "what mode rouge-score counts: the package's stemmed words of a to z and digits; unstemmed words of any script; or "
-    "characters, for scripts without blanks"
-)
+BLEU_TOKENIZERS = ("13a", "none", "zh", "intl", "char", "ja-mecab", "ko-mecab", "spm", "flores101", "flores200")
+BLEU_TOKENIZERS += ("spBLEU-1K",)
 
 
 @dataclass(frozen=True)
@@ -59,7 +43,11 @@ class RougeOptions:
         help="rouge-score: Google's package; rouge-1.5.5: the numbers of the Perl script that papers report",
     )
     rouge_tokenizer: str = option(
-        ROUGE_TOKENIZERS[0], choices=ROUGE_TOKENIZERS, help=TOKENIZER_HELP, on_resume="validation"
+        ROUGE_TOKENIZERS[0],
+        choices=ROUGE_TOKENIZERS,
+        help="what mode rouge-score counts: the package's stemmed words of a to z and digits; unstemmed words of any "
+        "script; or characters, for scripts without blanks",
+        on_resume="validation",
     )
     wordnet_exceptions: str | None = changeable(
         None,

@@ -7,7 +7,6 @@ from math import sqrt
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 # Turns the sums (K,) over the examples of a test set into scores: means, BLEU, or F1.
 ScoresOf = Callable[[np.ndarray], Mapping[str, float]]
@@ -114,14 +113,3 @@ def compare_scores(
         name: {"other": theirs[name], "difference": difference, "interval": interval, "p_value": p_value}
         for (name, difference), interval, p_value in zip(differences.items(), intervals, p_values.tolist(), strict=True)
     }
-
-
-def compare(a: ArrayLike, b: ArrayLike, shuffles: int = 10_000, seed: int = 0) -> dict[str, Any]:
-    """Compare the means of two systems' scores `a` and `b` of the same articles, (N,) each; see `compare_scores`."""
-    columns = [np.asarray(values, dtype=np.float64)[:, None] for values in (a, b)]
-    return compare_scores(*columns, means_of(["mean"], len(columns[0])), shuffles, seed)["mean"]
-
-
-def p_shown(p_value: float) -> str:
-    """A p value as people read it."""
-    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,7 +18,6 @@ from utils.app.progress import progress
 from utils.data.columns import Record, blank_among, check_blank, names_in
 from utils.data.places import suffix_of
 from utils.data.published import opening
-from utils.data.rows import check_names
 from utils.prediction.documents import check_no_header, read_documents
 from utils.tasks.task import Task
 from utils.text.lines import BlankText, iter_lines
@@ -32,7 +31,7 @@ PARQUET = ".parquet"
 BREAKS = re.compile(r"[\t\r\n]")  # a cell of .tsv has none
 
 
-class Source:
+class RowsToPredict:
     """The rows or lines to predict. A file is read anew each time, so that memory does not grow with it.
 
     The first time is when this is made, so that what is wrong in the last row is said before the first is predicted.
@@ -104,7 +103,6 @@ class Source:
         from pyarrow.parquet import ParquetFile
 
         with opening(self.name), ParquetFile(self.path) as file:
-            check_names(self.name, file.schema_arrow.names)
             for batch in file.iter_batches(AT_ONCE):
                 yield pa.Table.from_batches([batch])
 
@@ -114,17 +112,13 @@ class Source:
         Raises:
             InputError: the file is missing or malformed.
         """
-        if self.is_parquet:
-            rows = chain.from_iterable(table.to_pylist() for table in self.parquet())
-            yield from (Record(f"{self.name}:{number}", values) for number, values in enumerate(rows, 1))
-        elif self.is_table:
+        if self.is_table:
             yield from self.task.records(self.path)
-        else:
-            lines = self.lines if self.path is None else iter_lines(self.path, blank=True)
-            for number, line in enumerate(lines, 1):
-                if number == 1:
-                    check_no_header([line], self.name, self.task.columns)
-                yield _typed(f"{self.name}, line {number}", line)
+            return
+        for number, line in enumerate(self.lines if self.path is None else iter_lines(self.path, blank=True), 1):
+            if number == 1:
+                check_no_header([line], self.name, self.task.columns)
+            yield _typed(f"{self.name}, line {number}", line)
 
 
 def check_has_no_breaks(records: Iterable[Record]) -> None:

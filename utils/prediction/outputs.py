@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,11 +14,20 @@ from typing import Any
 from bart.files import replacing
 from utils.app.unfinished import Unfinished
 from utils.data.columns import Record
-from utils.prediction.inputs import AT_ONCE, BREAKS, PARQUET, Source, batches, becoming_parquet, schema_of, table_of
+from utils.prediction.inputs import (
+    AT_ONCE,
+    BREAKS,
+    PARQUET,
+    RowsToPredict,
+    batches,
+    becoming_parquet,
+    schema_of,
+    table_of,
+)
 from utils.text.lines import joined
 
 DELIMITED = (".csv", ".tsv")
-FORMULA = ("=", "+", "-", "@", "\t", "\r")  # begins a cell that spreadsheets run
+OUTPUTS = (*DELIMITED, ".jsonl", PARQUET)  # tables that are written
 Rows = Iterable[tuple[Record, Mapping[str, Any]]]  # each with the cells that its prediction adds
 
 
@@ -28,14 +36,12 @@ class Format:
     """The form of an output.
 
     Attributes:
-        suffix: one of `TABLES`; "" for lines of predictions alone.
+        suffix: one of OUTPUTS; "" for lines of predictions alone.
         separator: stands between the parts of a prediction that is a list, in a line or a cell; see `joined`.
-        for_spreadsheets: put an apostrophe before texts in cells that a spreadsheet would run.
     """
 
     suffix: str
     separator: str
-    for_spreadsheets: bool = False
 
     def texts(self, rows: Rows, columns: Sequence[str]) -> Iterator[str]:
         """The parts of a text file, one for each row.
@@ -45,10 +51,6 @@ class Format:
         """
         if self.suffix in DELIMITED:
             yield from self._delimited(rows, columns)
-        elif self.suffix == ".json":
-            for number, (record, added) in enumerate(rows):
-                yield (",\n" if number else "[\n") + _json({**record.values, **added})
-            yield "\n]\n"
         elif self.suffix:
             yield from (_json({**record.values, **added}) + "\n" for record, added in rows)
         else:
@@ -64,7 +66,7 @@ class Format:
 
     def _row(self, values: Iterable[Any]) -> str:
         """A line of .csv, or one of .tsv, in which blanks stand for the tabs and line breaks of predictions."""
-        cells = map(self._safe, values)
+        cells = map(_cell, values)
         if self.suffix == ".tsv":
             return "\t".join(BREAKS.sub(" ", cell) for cell in cells) + "\n"
         file = io.StringIO()
@@ -76,33 +78,29 @@ class Format:
             return ""
         return joined(value, self.separator) if isinstance(value, (list, tuple)) else value
 
-    def _safe(self, value: Any) -> str:
-        """A value as a cell."""
-        if value is None or isinstance(value, str):
-            text = value or ""
-        else:
-            text = _json(value) if isinstance(value, (list, dict)) else str(value)
-        is_run = self.for_spreadsheets and text.startswith(FORMULA) and not isinstance(value, (int, float))
-        return f"'{text}" if is_run else text
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return _json(value) if isinstance(value, (list, dict)) else str(value)
 
 
 def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def write_file(output: Path, form: Format, source: Source, work: Unfinished) -> None:
+def write_file(output: Path, form: Format, source: RowsToPredict, work: Unfinished) -> None:
     """Write an output, whole or not at all, from its rows and the parts of their predictions in `work`."""
     with replacing(output) as temporary:
         if form.suffix == PARQUET:
             _write_parquet(temporary, source, work)
         else:
             rows = zip(source.records(), chain.from_iterable(work.values()), strict=True)
-            unpacked = gzip.open if output.suffix.lower() == ".gz" else open
-            with unpacked(temporary, "wt", encoding="utf-8", newline="") as file:
+            with temporary.open("w", encoding="utf-8", newline="") as file:
                 file.writelines(form.texts(rows, source.columns))
 
 
-def _write_parquet(path: Path, source: Source, work: Unfinished) -> None:
+def _write_parquet(path: Path, source: RowsToPredict, work: Unfinished) -> None:
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 

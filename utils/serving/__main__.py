@@ -25,7 +25,7 @@ from bart.errors import InputError
 from utils.app.cli import parse_dataclass
 from utils.app.signals import Signals
 from utils.serving.app import create_app
-from utils.serving.arguments import HEAD_PATHS, SUMMARIZATION, ServeArguments
+from utils.serving.arguments import SUMMARIZATION, ServeArguments
 from utils.serving.predictions import PredictionService
 from utils.serving.service import Service
 from utils.serving.summaries import SummaryService
@@ -108,10 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     bound = bound_socket(args.host, args.port)
-    if (task := task_of(args.inference.model, args.task)) not in (SUMMARIZATION, *HEAD_PATHS):
-        allowed = ", ".join((SUMMARIZATION, *HEAD_PATHS))
-        raise InputError(f"{args.inference.model} is a model for {task}; allowed here: {allowed}")
-    args = replace(args, task=task)
+    args = replace(args, task=task_of(args.inference.model, args.task))
     logger.info("loading %s ...", args.inference.model)
     service = SummaryService(args) if args.task == SUMMARIZATION else PredictionService(args)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -23,7 +23,6 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from bart.errors import InputError
 from utils.app.pages import page_template
-from utils.serving.arguments import HEAD_PATHS
 from utils.serving.engine import Busy
 from utils.serving.service import Service
 
@@ -32,7 +31,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 TRIM_SECONDS = 5
-PATHS = ("/summarize", *HEAD_PATHS.values(), "/", "/healthz", "/metrics", "/openapi.json")
+PATHS = ("/", "/healthz", "/metrics", "/openapi.json")  # of every service
 BEARER = HTTPBearer(auto_error=False, description="The key that the service was started with.")
 ENDING = HTTPException(503, "the service is shutting down", {"Retry-After": "5"})
 PAGE_POLICY = (
@@ -79,7 +78,8 @@ class Gate:
             await (refusal or self.app)(scope, self._limited(receive), observe)
         finally:
             service.in_work -= is_work
-            service.answers.labels(scope["path"] if scope["path"] in PATHS else "other", str(status)).inc()
+            path = scope["path"] if scope["path"] in (service.path, *PATHS) else "other"
+            service.answers.labels(path, str(status)).inc()
 
     def _refusal(self, scope: Message) -> App | None:
         """The answer to a request that is not let in."""

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from bart.errors import InputError
 from utils.app.cli import all_options, option
 from utils.prediction.options import MODEL, InferenceOptions, LongDocumentOptions
+from utils.tasks import TASKS
 
 API_KEY = "BART_API_KEY"
 SUMMARIZATION = "summarization"
 OF_SUMMARIES = ("long_documents", "max_beams", "max_option_sets", "max_summary_length")  # options of no other task
-HEAD_PATHS = {"classification": "/classify", "tagging": "/tag", "question_answering": "/answer"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +23,7 @@ class ServeArguments:
     task: str | None = option(
         None,
         section=MODEL,
-        choices=(SUMMARIZATION, *HEAD_PATHS),
-        help="what the model does, by default its own task: summaries at /summarize, "
-        + ", ".join(f"{name} at {path}" for name, path in HEAD_PATHS.items()),
+        help=f"what the model does: {', '.join(TASKS)}, or the path of a Python file with a task; by default its own",
     )
     threads: int | None = option(None, least=1, help="threads that compute on the CPU; by default torch's choice")
     batch_size: int = option(32, least=1, help="articles decoded at once; halved if memory runs out")
@@ -65,7 +63,7 @@ class ServeArguments:
 
     def __post_init__(self) -> None:
         for field, value in all_options(self):
-            if self.task in HEAD_PATHS and field.name in OF_SUMMARIES and value != field.default:
+            if self.task not in (None, SUMMARIZATION) and field.name in OF_SUMMARIES and value != field.default:
                 raise InputError(f"--{field.name} is {value}; it is of --task {SUMMARIZATION}; this is {self.task}")
         if self.key is not None and not re.fullmatch("[!-~]+", self.key):
             raise InputError(

@@ -1,44 +1,32 @@
-"""The service of models that classify, tag and answer questions."""
+"""The service of models of all tasks but summarization."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field, create_model, model_validator
 
 from utils.data.columns import Record
 from utils.prediction.predictor import Predictor
-from utils.serving.arguments import HEAD_PATHS, ServeArguments
+from utils.serving.arguments import ServeArguments
 from utils.serving.engine import Busy
 from utils.serving.service import Body, Service, Text
-from utils.tasks import find_task
+from utils.tasks import find_row_task
 
 _LEFT_OUT = ("index", "id", "source", "pair", "question", "source_tokens")  # clients know these, or need not
 
 
-class TextInput(Body):
-    text: Text
-    pair: Text | None = Field(None, description="The second text, for a model that classifies pairs.")
-
-
-class WordsInput(Body):
-    """A text, which is split at spaces and marks, or its words."""
-
-    alternatives = ("text", "words")
-
-    text: Text | None = None
-    words: list[Text] | None = Field(None, min_length=1)
-
-
-class QuestionInput(Body):
-    question: Text
-    context: Text
-
-
-INPUTS = {"classification": TextInput, "tagging": WordsInput, "question_answering": QuestionInput}
+# The types of a task's fields, as a request has them: type and default.
+KINDS: dict[Any, tuple[Any, Any]] = {
+    str: (Text, ...),
+    str | None: (Text | None, None),
+    list[str] | None: (list[Text] | None, Field(None, min_length=1)),
+}
 
 
 class _Inputs(Body):
@@ -48,9 +36,12 @@ class _Inputs(Body):
         return {"inputs": [body]} if isinstance(body, dict) and "inputs" not in body else body
 
 
-def prediction_request(args: ServeArguments) -> type[BaseModel]:
-    """Make the body of a POST to the path of a task."""
-    inputs = list[INPUTS[args.task]], Field(min_length=1, max_length=args.max_articles_per_request)
+def prediction_request(fields: Mapping[str, Any], most: int) -> type[BaseModel]:
+    """Make the body of a POST to the path of a task: at most so many inputs, with its fields."""
+    part = create_model("Input", __base__=Body, **{name: KINDS[kind] for name, kind in fields.items()})
+    if not any(field.is_required() for field in part.model_fields.values()):
+        part.alternatives = tuple(fields)
+    inputs = list[part], Field(min_length=1, max_length=most)
     return create_model("PredictionRequest", __base__=_Inputs, inputs=inputs)
 
 
@@ -62,20 +53,21 @@ class Predictions(BaseModel):
 
 
 class PredictionService(Service):
-    """Answers requests with the predictions of a model with a head."""
+    """Answers requests with the predictions of a task."""
 
     page_file, answer_model = "predictions.html", Predictions
     description = "Predict for each of the inputs. One input may also stand alone, without `inputs` around it."
 
     def __init__(self, args: ServeArguments) -> None:
-        self.path = HEAD_PATHS[args.task]
-        task = find_task(args.task)
+        task = find_row_task(args.task)
+        self.path = task.endpoint
         options = task.Options(max_source_length=args.documents.max_source_length)
         self.predictor = Predictor(task, options, task.EvalOptions(), args.inference, args.batch_size)
         loaded = self.predictor.loaded
         config = loaded.model.config
-        self.title = f"{config.model_types[0].upper()}: {args.task.replace('_', ' ')}"
-        super().__init__(args, prediction_request(args), self.predictor.task.read_length(loaded), config.vocab_size)
+        self.title = f"{config.model_types[0].upper()}: {Path(args.task).stem.replace('_', ' ')}"
+        request = prediction_request(task.fields, args.max_articles_per_request)
+        super().__init__(args, request, self.predictor.task.read_length(loaded), config.vocab_size)
         self.executor = ThreadPoolExecutor(1)
         self.jobs: dict[Future[Any], int] = {}  # with the number of inputs
 

@@ -24,13 +24,14 @@ from utils.data.columns import Record
 from utils.data.options import Place
 from utils.data.rows import rows_of, whole
 from utils.data.splits import WHOLE
-from utils.data.streaming import StreamedExamples
 from utils.models.loading import LoadedModel
 from utils.models.options import DEFAULT_CONFIG, ModelOptions
 from utils.tasks.options import TOKEN, NoOptions
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from utils.data.shards import StreamedShards
 
 Scores = tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]  # of all together, and of each
 Model = TypeVar("Model", bound=PretrainedModel)
@@ -162,7 +163,7 @@ class TrainedTask(ABC, Generic[Model]):
     @abstractmethod
     def encode(
         self, raw: Any, split: str, loaded: LoadedModel[Model], for_scoring: bool = False
-    ) -> Examples | StreamedExamples:
+    ) -> Examples | StreamedShards:
         """Turn what `read` or, in a task that can be scored, `given` gave into token ids.
 
         Args:

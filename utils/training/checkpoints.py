@@ -6,29 +6,24 @@ import logging
 import math
 import os
 import shutil
-import signal
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 import xxhash
-from pytorch_lightning.callbacks import Callback, Checkpoint
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from bart.errors import InputError
 from bart.files import replacing
-from bart.hub import EXPORT
 from bart.tensor_files import read_file
 from utils.app.distributed import from_first
 from utils.app.errors import RunError
 from utils.app.output_files import difference
-from utils.app.run_directory import LAST, options_to_resume
-from utils.app.signals import NAMES, Signals, status
-from utils.training.lightning_internals import settle
+from utils.app.run_directory import LAST
 
 logger = logging.getLogger(__name__)
 LAST_FILE, PREVIOUS_FILE = "last.ckpt", "previous.ckpt"
@@ -64,68 +59,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             ) from error
 
 
-class Termination(Callback):
-    """Records SIGTERM, SIGHUP and SIGINT, and lets all processes of a run agree that one has come.
-
-    Before training starts, a signal ends the run as it ends any program. Processes exchange their answers in the
-    background, on a group that does not involve the device. The answers of one step are read in the next, when they
-    have long arrived.
-
-    Attributes:
-        asked: the signal by which this process was asked to end, or 0.
-    """
-
-    def __init__(self) -> None:
-        self.asked, self._agreed = 0, False
-        self.signals: Signals | None = None
-        self.group: dist.ProcessGroup | None = None
-        self.flag = torch.zeros(1)
-        self.pending: dist.Work | None = None
-
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.world_size > 1 and self.group is None:
-            self.group = dist.new_group(backend="gloo")
-        self.signals = Signals(self._heed)
-
-    def _heed(self, number: int) -> None:
-        self.asked = number
-
-    def on_train_end(self, *_: Any) -> None:
-        if self.signals is not None:
-            self.signals.restore()
-
-    on_exception = on_train_end
-
-    def on_train_batch_start(self, *_: Any) -> None:
-        """Read the answers that processes gave before the last step, and ask again."""
-        self._read()
-        self._ask()
-
-    @property
-    def agreed(self) -> bool:
-        """True if a process was asked to end, and all processes know it."""
-        return self._agreed or (self.asked > 0 and self.group is None)
-
-    def agree(self) -> bool:
-        """Return true if a process has been asked to end until now; all processes must call it at the same place."""
-        self._read()
-        self._ask()
-        self._read()
-        return self.agreed
-
-    def _ask(self) -> None:
-        self.flag.fill_(self.asked > 0)
-        if self.group is not None:
-            self.pending = dist.all_reduce(self.flag, group=self.group, async_op=True)
-
-    def _read(self) -> None:
-        if self.pending is not None:
-            self.pending.wait()
-            self.pending = None
-            self._agreed |= bool(self.flag)
-
-
-class BestCheckpoints(Checkpoint):
+class BestCheckpoints:
     """Keeps the checkpoints with the best scores; of equal ones those with the lower loss, and then the later ones.
 
     Args:
@@ -152,13 +86,12 @@ class BestCheckpoints(Checkpoint):
         """The best score, if there is one under the conditions."""
         return self.kept[0]["score"] if self.kept and not difference(self.of_kept, self.conditions) else None
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def forget_absent(self) -> None:
         """Forget checkpoints that lie in another directory; all processes must know the same ones."""
         self.kept = from_first([each for each in self.kept if (self.directory / each["name"]).is_file()])
 
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.sanity_checking:
-            return
+    def after_validation(self, trainer: pl.Trainer) -> None:
+        """Save the model if it is one of the best, and remove the checkpoint that is no longer one."""
         if difference(self.of_kept, self.conditions):
             self.kept, self.of_kept = [], self.conditions
         step, figures = trainer.global_step, trainer.callback_metrics
@@ -184,70 +117,8 @@ class BestCheckpoints(Checkpoint):
         self.kept, self.of_kept = state_dict["kept"], state_dict["conditions"]
 
 
-class LastCheckpoint(Checkpoint):
-    """Keeps `last.ckpt` and the one before it. After a signal it writes it and ends the run with status 128 + signal.
-
-    It is written at the end of every validation, and after optimizer steps where one is due. A validation that is
-    broken off by a signal is done again, from its beginning, when the run goes on.
-    """
-
-    def __init__(self, directory: str | Path, every_n_steps: int | None, termination: Termination) -> None:
-        self.directory = Path(directory)
-        self.every_n_steps = every_n_steps
-        self.termination = termination
-        self.in_validation = False
-
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.is_global_zero:
-            # What a run that was killed was writing: checkpoints, reports, the export.
-            for leftover in [*self.directory.glob(".*.tmp"), *(self.directory / EXPORT).rglob(".*.tmp")]:
-                leftover.unlink()
-
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if (batch_idx + 1) % trainer.val_check_batch == 0 or trainer.global_step == trainer.datamodule.total_steps:
-            return  # a validation comes next
-        due = self.every_n_steps is not None and trainer.global_step % self.every_n_steps == 0
-        if due or self.termination.agreed:
-            self._write(trainer)
-        if self.termination.agreed:
-            self._leave(trainer)
-
-    def on_validation_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int, *_: Any
-    ) -> None:
-        if trainer.sanity_checking or batch_idx >= trainer.datamodule.validation_batches_of_all(trainer.world_size):
-            return  # not all processes come here
-        if self.termination.agree():
-            pl_module.keep_whole(False)
-            self.in_validation = True
-            self._write(trainer)
-            self._leave(trainer)
-
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self._write(trainer)
-            if self.termination.agree():
-                self._leave(trainer)
-
-    def on_save_checkpoint(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
-        settle(checkpoint["loops"], trainer.global_step, self.in_validation)
-
-    def _write(self, trainer: pl.Trainer) -> None:
-        trainer.save_checkpoint(self.directory / LAST_FILE)
-
-    def _leave(self, trainer: pl.Trainer) -> NoReturn:
-        number = self.termination.asked or signal.SIGTERM  # which another process got
-        options = options_to_resume(self.directory)
-        logger.info("ended by %s after step %d; %s goes on", NAMES[number], trainer.global_step, options)
-        raise SystemExit(status(number))
-
-
-class SameStart(Callback):
-    """Ends a run whose processes would go on from different checkpoints, before it begins.
+def check_same_start(checkpoint: Path | None, world_size: int) -> None:
+    """Raise InputError where the processes of a run would go on from different checkpoints.
 
     Each process looks for the newest checkpoint itself; on machines that do not share a file system, or that see its
     changes late, they may find different ones.
@@ -255,31 +126,22 @@ class SameStart(Callback):
     Args:
         checkpoint: the one that this process found.
     """
-
-    def __init__(self, checkpoint: Path | None) -> None:
-        self.checkpoint = checkpoint
-
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        if trainer.world_size == 1:
-            return
-        contents = [None] * trainer.world_size
-        dist.all_gather_object(contents, content_of(self.checkpoint))
-        for rank, content in enumerate(contents):
-            if content != contents[0]:
-                raise InputError(
-                    f"--resume_from_checkpoint: process 0 found {contents[0]} and process {rank} found {content}; all "
-                    "processes must see the same files"
-                )
-
-
-def content_of(checkpoint: Path | None) -> str:
-    """A checkpoint's name, optimizer step and a digest of its content."""
-    if checkpoint is None:
-        return "none"
-    with zipfile.ZipFile(checkpoint) as file:  # whose parts have checksums, so that gigabytes need not be read
-        parts = sorted((part.filename, part.file_size, part.CRC) for part in file.infolist())
-    digest = xxhash.xxh3_64_hexdigest(repr(parts).encode())
-    return f"{checkpoint.name} of step {read_file(checkpoint)['global_step']} (content {digest})"
+    if world_size == 1:
+        return
+    content = "none"
+    if checkpoint is not None:
+        with zipfile.ZipFile(checkpoint) as file:  # whose parts have checksums, so that gigabytes need not be read
+            parts = sorted((part.filename, part.file_size, part.CRC) for part in file.infolist())
+        digest = xxhash.xxh3_64_hexdigest(repr(parts).encode())
+        content = f"{checkpoint.name} of step {read_file(checkpoint)['global_step']} (content {digest})"
+    contents = [None] * world_size
+    dist.all_gather_object(contents, content)
+    for rank, content in enumerate(contents):
+        if content != contents[0]:
+            raise InputError(
+                f"--resume_from_checkpoint: process 0 found {contents[0]} and process {rank} found {content}; all "
+                "processes must see the same files"
+            )
 
 
 def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:

@@ -15,7 +15,8 @@ from torch.utils.data import DataLoader
 from utils.data.batches import Batch, Batches, Collate, Examples, evaluation_batches
 from utils.data.options import BatchOptions, LengthBatchOptions
 from utils.data.order import RunOrder, TrainOrder
-from utils.data.streaming import StreamedExamples, StreamLoader, TrainStream
+from utils.data.shards import StreamedShards
+from utils.data.streaming import StreamLoader, TrainStream
 from utils.training.options import HardwareOptions
 
 
@@ -41,7 +42,7 @@ class TrainingData(pl.LightningDataModule):
 
     def __init__(
         self,
-        train: Examples | StreamedExamples,
+        train: Examples | StreamedShards,
         val: Examples,
         collate: Collate,
         options: BatchOptions,
@@ -78,7 +79,7 @@ class TrainingData(pl.LightningDataModule):
     @property
     def streams(self) -> bool:
         """True if training examples are streamed."""
-        return isinstance(self.train, StreamedExamples)
+        return isinstance(self.train, StreamedShards)
 
     def epoch(self, step: int) -> int:
         """The epoch, from 0, that the run's optimizer step belongs to; steps count from 1."""

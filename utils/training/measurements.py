@@ -6,13 +6,11 @@ import logging
 import math
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback, Checkpoint
 from torch import Tensor
 
 from utils.app.formatting import format_metric
@@ -20,7 +18,8 @@ from utils.app.memory import peak_memory_gb
 from utils.app.progress import IN_ONE_LINE, IN_THE_LINE, progress
 from utils.app.run_metrics import SECONDS
 from utils.data.batches import Batch
-from utils.training.callbacks import CountSkippedSteps
+from utils.training.module import TrainingModule
+from utils.training.stopping import Divergence
 
 logger = logging.getLogger(__name__)
 Stamp = float | torch.cuda.Event
@@ -51,14 +50,14 @@ def step_time_percentiles(times: list[float]) -> dict[str, float]:
     return {f"step_time_p{point}": value for point, value in zip(PERCENTILES, values, strict=True)}
 
 
-class Measurements(Callback):
+class Measurements:
     """Logs at every logging interval and at the end, over all processes: loss, rate, gradient norm, speed, memory.
 
     `train_loss` is the mean of the interval's steps; `lr`, `grad_norm` (before clipping) and the range of LAMB's trust
     ratios are those of its last one. `tokens_per_second` counts tokens without padding, and so does `mfu`, the share of
     the GPUs' peak rate that the model's operations take (Chowdhery et al., 2022, appendix B). The time of a step
     includes the loading of its batches, but neither validation nor the writing of checkpoints: it ends before those,
-    and `StartClock` starts the next one after them.
+    and `start_clock` starts the next one after them.
 
     `wall_seconds` and the sums over the run go on from those of its earlier sessions.
 
@@ -86,32 +85,38 @@ class Measurements(Callback):
         self.step_times: list[float] = []
         self.run_tokens = self.run_samples = self.run_seconds = 0.0
 
-    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def begin(self, trainer: pl.Trainer) -> None:
+        """Show the line of progress."""
         self.line.total = trainer.datamodule.total_steps
         self.line.begin(trainer.global_step)
         self.line.update(0)
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: list[Batch], batch_idx: int
+    def start_clock(self, device: torch.device) -> None:
+        """Start the time of the next step."""
+        self.since = stamp(device)
+
+    def after_step(
+        self, trainer: pl.Trainer, module: TrainingModule, batches: list[Batch], divergence: Divergence
     ) -> None:
-        self.losses.append(pl_module.train_loss)
-        self.steps.append((self.since, stamp(pl_module.device)))
-        self.tokens += sum(part.tokens for part in batch if part.is_real)
-        self.samples += sum(len(part) for part in batch if part.is_real)
+        """End the time of a step, and log the interval if it ends, too."""
+        real = [batch for batch in batches if batch.is_real]
+        self.losses.append(module.train_loss)
+        self.steps.append((self.since, stamp(module.device)))
+        self.tokens += sum(batch.tokens for batch in real)
+        self.samples += sum(map(len, real))
         if self.peak_rate is not None:
-            task, model = pl_module.task, pl_module.model
-            self.operations += sum(task.operations(model, part) for part in batch if part.is_real)
+            self.operations += sum(module.task.operations(module.model, batch) for batch in real)
         step, total, interval = trainer.global_step, trainer.datamodule.total_steps, trainer.val_check_batch
         closes = step % self.every == 0 or step >= total
         if closes:
-            values = self._close_interval(trainer, pl_module)
-            values |= {"lr": pl_module.lr, "grad_norm": float(pl_module.grad_norm)}
-            if (ratios := pl_module.trust_ratios) is not None:
+            values = self._close_interval(trainer, module.device)
+            values |= {"lr": module.lr, "grad_norm": float(module.grad_norm)}
+            if (ratios := module.trust_ratios) is not None:
                 spread = torch.stack([ratios.min(), ratios.mean(), ratios.max()]).tolist()
                 values |= dict(zip(("trust_ratio_min", "trust_ratio_mean", "trust_ratio_max"), spread, strict=True))
             if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
-                skipped = float(_of(CountSkippedSteps, trainer).count)
-                values |= {"loss_scale": scaler.get_scale(), "skipped_steps": skipped}
+                divergence.check(trainer)
+                values |= {"loss_scale": scaler.get_scale(), "skipped_steps": float(divergence.skipped)}
             write_metrics(trainer, values)
             self.shown = [named("train_loss", values), format_metric("tokens_per_second", values["tokens_per_second"])]
         self.line.notes = [*self.shown, f"next validation in {min(interval - step % interval, total - step):,} steps"]
@@ -122,22 +127,21 @@ class Measurements(Callback):
             more = [named(name, values) for name in ("lr", "grad_norm", "mfu", "skipped_steps") if values.get(name)]
             logger.info("  ".join([self.line.text(), *more]), extra=IN_THE_LINE)
 
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def before_validation(self) -> None:
         self.validation_began = time.monotonic()
         self.line.notes = ["validating"]
         self.line.log_every(LOG_SECONDS)
         self.line.update(0)
 
-    def on_validation_batch_end(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Batch, batch_idx: int, *_: Any
-    ) -> None:
+    def after_validation_batch(self, trainer: pl.Trainer, batch_idx: int) -> None:
         batches = sum(trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches)
         self.line.notes = [f"validating {batch_idx + 1:,}/{batches:,}"]
         if not trainer.sanity_checking:
             self.line.left = self._seconds_left(trainer, (batch_idx + 1) / batches)
         self.line.update(0)
 
-    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def after_validation(self, trainer: pl.Trainer) -> None:
+        """Log its metrics; those of a few batches before training are no metrics."""
         self.line.log_every(math.inf)
         if not trainer.sanity_checking:
             self.validations += 1
@@ -166,13 +170,11 @@ class Measurements(Callback):
             left += (math.ceil(total / interval) - (step - 1) // interval - validated) * of_validations / validations
         return left if validations or step < total else math.inf
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def end(self, trainer: pl.Trainer, device: torch.device) -> None:
+        """Close the line of progress, and the interval under way."""
         self.line.__exit__()
         if self.steps:
-            self._close_interval(trainer, pl_module)
-
-    def on_exception(self, *_: Any) -> None:
-        self.line.__exit__()
+            self._close_interval(trainer, device)
 
     @property
     def wall_seconds(self) -> float:
@@ -190,15 +192,14 @@ class Measurements(Callback):
         self.earlier_seconds = max(self.earlier_seconds, state_dict.get(SECONDS, 0.0))
         self.run_tokens, self.run_samples, self.run_seconds = state_dict.get("sums", (0.0, 0.0, 0.0))
 
-    def _close_interval(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, float]:
+    def _close_interval(self, trainer: pl.Trainer, device: torch.device) -> dict[str, float]:
         """The interval's loss, speed and memory; waits for the device, and reduces over processes."""
-        device, strategy = pl_module.device, trainer.strategy
         times = [seconds(*step) for step in self.steps]
         totals = torch.tensor([self.tokens, self.samples, self.operations], dtype=torch.float64, device=device)
         # A step takes as long as its slowest process does.
         worst = torch.tensor([peak_memory_gb(device), sum(times), *times], dtype=torch.float64, device=device)
-        tokens, samples, operations = strategy.reduce(totals, reduce_op="sum").tolist()
-        peak, elapsed, *times = strategy.reduce(worst, reduce_op="max").tolist()
+        tokens, samples, operations = trainer.strategy.reduce(totals, reduce_op="sum").tolist()
+        peak, elapsed, *times = trainer.strategy.reduce(worst, reduce_op="max").tolist()
         self.train_loss = sum(map(float, self.losses)) / len(self.losses)
         self.steps, self.losses = [], []
         self.tokens = self.samples = self.operations = 0
@@ -217,21 +218,6 @@ class Measurements(Callback):
         }
 
 
-class StartClock(Checkpoint):
-    """Starts the time of the next step once validation and the writing of checkpoints are over.
-
-    Lightning runs callbacks of this class after all others, in the order given: this one must be the last.
-    """
-
-    def __init__(self, measurements: Measurements) -> None:
-        self.measurements = measurements
-
-    def _start(self, trainer: pl.Trainer, pl_module: pl.LightningModule, *_: Any) -> None:
-        self.measurements.since = stamp(pl_module.device)
-
-    on_train_start = on_train_batch_end = on_validation_end = _start
-
-
 def named(name: str, values: Mapping[str, float]) -> str:
     """A figure with its name, short enough for a line of several."""
     return f"{name.removeprefix('train_').removeprefix('val_')} {format_metric(name, values[name])}"
@@ -243,42 +229,3 @@ def write_metrics(trainer: pl.Trainer, values: Mapping[str, float]) -> None:
     for each in trainer.loggers:
         each.log_metrics({**values, "epoch": trainer.datamodule.epoch(step)}, step - 1)  # files count steps from 0
         each.save()
-
-
-def _of(kind: type[Callback], trainer: pl.Trainer) -> Any:
-    """The trainer's callback of a kind."""
-    return next(callback for callback in trainer.callbacks if isinstance(callback, kind))
-
-
-def run_summary(trainer: pl.Trainer, metric: str, score: float | None, best: Path) -> dict[str, Any]:
-    """The content of train_summary.json: steps, epochs, times and rates of the whole run, with all its sessions.
-
-    The percentiles of step times are those of the last session. Unknown values are left out: epochs of a stream of
-    texts, or speeds where a session had no step left.
-
-    Args:
-        metric: the name of the score by which checkpoints are compared.
-        score: that of the best checkpoint.
-    """
-    measured, data = _of(Measurements, trainer), trainer.datamodule
-    last = trainer.callback_metrics.get(metric)
-    summary = {"steps": trainer.global_step, "steps_since_start": len(measured.step_times)}
-    if data.steps_per_epoch:
-        summary |= {"epochs": trainer.global_step / data.steps_per_epoch, "train_examples": len(data.train)}
-    summary |= {SECONDS: measured.wall_seconds, "training_seconds": measured.run_seconds}
-    if measured.step_times:
-        summary |= {
-            "samples_per_second": measured.run_samples / measured.run_seconds,
-            "tokens_per_second": measured.run_tokens / measured.run_seconds,
-            **step_time_percentiles(measured.step_times),
-            "train_loss": measured.train_loss,
-        }
-    if last is not None:
-        summary[f"last_{metric}"] = float(last)
-    if score is not None:
-        summary[metric] = score
-    return summary | {
-        "best_checkpoint": best.name,
-        "skipped_steps": _of(CountSkippedSteps, trainer).count,
-        "peak_memory_gb": peak_memory_gb(trainer.lightning_module.device),
-    }

@@ -23,7 +23,6 @@ from utils.app.output_files import difference
 from utils.data.batches import Batch
 from utils.models.loading import LoadedModel, checkpoint_parts
 from utils.tasks.task import TrainedTask
-from utils.training.checkpoints import completed
 from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
@@ -224,9 +223,8 @@ class TrainingModule(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.random_states, self.saved_steps = checkpoint["random_states"], checkpoint["total_steps"]
-        for state in checkpoint["callbacks"].values():
-            if "conditions" in state:  # of validation
-                state["conditions"] = completed(state["conditions"], self.plan.conditions, self.plan.defaults)
+        if "Session" not in checkpoint["callbacks"]:  # in earlier versions its parts were callbacks
+            checkpoint["callbacks"] = {"Session": checkpoint["callbacks"]}
         rounding = self._rounding()
         if changed := difference(checkpoint.get("rounding", rounding), rounding):
             logger.warning("%s: %s; the run goes on, but not to the same bits", self.plan.checkpoint, changed)

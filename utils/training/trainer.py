@@ -10,7 +10,6 @@ from textwrap import indent
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.callbacks import Callback
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy, Strategy
@@ -24,7 +23,6 @@ from utils.app.formatting import format_metric, metric_label
 from utils.app.machine import peak_rate
 from utils.app.memory import keep_freed_memory
 from utils.app.run_directory import LAST, REPORT_ORDER, remove, scored
-from utils.app.run_metrics import seconds_of_sessions
 from utils.app.signals import Interruption, started
 from utils.app.start import is_first
 from utils.app.tables import plain_table
@@ -32,22 +30,12 @@ from utils.data.batches import padded_length
 from utils.models.loading import LoadedModel, export
 from utils.tasks.task import TrainedTask
 from utils.training import lightning_internals
-from utils.training.callbacks import CountSkippedSteps, Patience, StopOnNonFinite
-from utils.training.checkpoints import (
-    LAST_FILE,
-    AtomicCheckpointIO,
-    BestCheckpoints,
-    LastCheckpoint,
-    SameStart,
-    Termination,
-    check_identity,
-    keep_as_last,
-)
+from utils.training.checkpoints import LAST_FILE, AtomicCheckpointIO, check_identity, keep_as_last
 from utils.training.datamodule import TrainingData
-from utils.training.measurements import Measurements, StartClock, run_summary
 from utils.training.module import TrainingModule
 from utils.training.options import HardwareOptions, Plan, RunOptions
 from utils.training.precision import half_dtype, precision_name, trainer_precision
+from utils.training.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -64,8 +52,8 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
         if is_first():
             keep_as_last(plan.checkpoint, output_dir)
     module = TrainingModule(task, loaded, plan, data.total_steps, data.options.eval_batch_size)
-    checkpoints, callbacks = build_callbacks(plan, task, data.streams)
-    trainer = build_trainer(plan, model, data, callbacks)
+    session = Session(plan, task, gpu_rate(plan.hardware), data.streams)
+    trainer = build_trainer(plan, model, data, session)
     if trainer.strategy.launcher is not None:
         started.append(trainer.strategy.launcher.kill)
     logger.info(
@@ -81,8 +69,8 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
         with lost_peers_named(f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {output_dir}"):
             trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)
             if trainer.is_global_zero:
-                best = output_dir / (checkpoints.kept[0]["name"] if checkpoints.kept else LAST_FILE)
-                summary = run_summary(trainer, checkpoints.metric, checkpoints.score, best)
+                best = output_dir / (session.best.kept[0]["name"] if session.best.kept else LAST_FILE)
+                summary = session.summary(trainer, best)
                 if summary["steps_since_start"]:  # otherwise the export stays as it was scored
                     remove(output_dir, *scored(*REPORT_ORDER))
                 export(loaded, model_class, best, output_dir / EXPORT)
@@ -144,7 +132,7 @@ def steps_between_validations(run: RunOptions, data: TrainingData) -> int:
     return max(1, round(run.val_check_interval / data.examples_per_step))
 
 
-def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: list[Callback]) -> pl.Trainer:
+def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Session) -> pl.Trainer:
     """Lightning's trainer. To Lightning the whole run is one epoch, and an optimizer step is one batch."""
     run, hardware = plan.run, plan.hardware
     strategy: str | Strategy = "auto"
@@ -180,7 +168,8 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
         check_val_every_n_epoch=None,
         log_every_n_steps=run.log_every_n_steps,
         logger=loggers,
-        callbacks=callbacks,
+        callbacks=[session],
+        enable_checkpointing=False,  # which the session does
         plugins=plugins,
         enable_model_summary=False,
         enable_progress_bar=False,
@@ -195,26 +184,3 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, callbacks: l
 def gpu_rate(hardware: HardwareOptions) -> float | None:
     """Operations per second of this process's GPU at its best, where they are known."""
     return peak_rate(torch.cuda.get_device_name(), precision_name(hardware)) if hardware.gpus else None
-
-
-def build_callbacks(plan: Plan, task: TrainedTask, streams: bool) -> tuple[BestCheckpoints, list[Callback]]:
-    """The checkpoint callback, and the list of all."""
-    run = plan.run
-    metric, mode = task.validation_name(plan.metric), plan.direction
-    checkpoints = BestCheckpoints(run.output_dir, metric, mode, run.save_top_k, plan.conditions)
-    earlier_seconds, termination = seconds_of_sessions(Path(run.output_dir)), Termination()
-    measurements = Measurements(run.log_every_n_steps, gpu_rate(plan.hardware), earlier_seconds)
-    callbacks: list[Callback] = [
-        SameStart(plan.checkpoint),
-        stop := StopOnNonFinite(),
-        CountSkippedSteps(stop),
-        measurements,
-        termination,
-        checkpoints,
-        LastCheckpoint(run.output_dir, run.save_every_n_steps, termination),
-        StartClock(measurements),
-    ]
-    if run.early_stopping_patience >= 0:
-        min_epochs = 0 if streams else plan.min_epochs
-        callbacks.append(Patience(metric, mode, run.early_stopping_patience, min_epochs, plan.conditions))
-    return checkpoints, callbacks

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bart.errors import InputError
-from bart.generation import GenerationOutput, generate, generate_live
+from bart.generation import generate, generate_live
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import tiny_bart
 
@@ -264,35 +264,6 @@ def test_checking_rarely_for_the_end_changes_nothing(
     assert torch.equal(model.generate(source, **options), every_step)
 
 
-def test_sequences_begin_with_the_start_token_and_end_with_padding(model, source: Tensor):
-    sequences = model.generate(source, max_length=20, num_beams=3, decoder_start_token_id=9, pad_token_id=PAD)
-    assert (sequences[:, 0] == 9).all()
-    ended = (sequences == EOS).int().cumsum(dim=1) - (sequences == EOS).int() > 0
-    assert ended.any()
-    assert (sequences[ended] == PAD).all()
-    assert not ended[:, -1].all(), "trimmed to the longest"
-    assert (model.generate(source, max_length=5, decoder_start_token_id=None)[:, 0] == 0).all()  # BOS in its place
-
-
-def test_dict_output(model, source: Tensor):
-    options = {"max_length": 12, "num_beams": 3, "num_return_sequences": 2, "return_dict_in_generate": True}
-    output = model.generate(source, output_scores=True, **options)
-    assert isinstance(output, GenerationOutput)
-    assert torch.equal(output.sequences, model.generate(source, max_length=12, num_beams=3, num_return_sequences=2))
-    assert output.beam_indices.shape == (12, output.sequences.shape[1] - 1)
-    # The score of a sequence is the sum of what its ids scored in their rows, over the length.
-    scores = torch.stack(output.scores)  # (steps, R, V)
-    steps = torch.arange(output.beam_indices.shape[1]).expand_as(output.beam_indices)
-    taken = scores[steps, output.beam_indices.clamp(min=0), output.sequences[:, 1:]]
-    generated = output.beam_indices >= 0
-    totals = taken.masked_fill(~generated, 0.0).sum(dim=1) / generated.sum(dim=1)
-    bound = 2**-24 * output.beam_indices.shape[1] * taken.abs().max().item()  # sums of so many terms in fp32
-    torch.testing.assert_close(totals, output.sequences_scores, rtol=0, atol=bound)
-    plain = model.generate(source, **options)
-    assert plain.scores is None
-    assert plain.sequences_scores is None
-
-
 def test_encoder_outputs_save_encoding_again(model, source: Tensor, monkeypatch: pytest.MonkeyPatch):
     mask = (source != PAD).long()
     expected = model.generate(source, attention_mask=mask, max_length=12, num_beams=2)
@@ -318,32 +289,6 @@ def test_runs_without_dropout_and_gradients_and_restores_each_modules_mode(sourc
     with pytest.raises(InputError):
         model.generate(source, num_beams=0)
     assert [module.training for module in model.modules()] == modes
-
-
-def test_sampling_follows_the_seed_and_differs_without_one(model, source: Tensor):
-    def sample(seed: int, **options: Any) -> list[list[int]]:
-        torch.manual_seed(seed)
-        return model.generate(source, max_length=15, do_sample=True, **options).tolist()
-
-    for options in ({}, {"num_return_sequences": 3}, {"num_beams": 3}):
-        assert sample(0, **options) == sample(0, **options)
-        assert sample(0, **options) != sample(1, **options)
-    assert sample(0, top_k=1) == model.generate(source, max_length=15).tolist()
-    assert len(sample(0, num_return_sequences=3)) == 18
-
-
-def test_max_length_may_be_one_more_than_the_positions(model, source: Tensor):
-    sequences = model.generate(source, max_length=POSITIONS + 1, eos_token_id=None, num_beams=2)
-    assert sequences.shape == (6, POSITIONS + 1)
-
-
-def test_impossible_demands_still_give_a_result(model, source: Tensor):
-    """Every id banned: as in transformers, beams find nothing, and other methods take some id."""
-    banned = {"bad_words_ids": [[token] for token in range(VOCAB)], "eos_token_id": None, "max_length": 6}
-    for options in ({}, {"num_beams": 3}, {"do_sample": True, "top_k": 0}, {"do_sample": True, "num_beams": 3}):
-        sequences = model.generate(source, **banned, **options)
-        assert sequences.shape == (6, 1 if "num_beams" in options else 6)
-        assert ((sequences >= 0) & (sequences < VOCAB)).all()
 
 
 def test_min_length_above_max_length_warns(model, source: Tensor):

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import copy
-import gc
 import itertools
-import multiprocessing
-import os
-import random
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -79,17 +74,6 @@ def check(actual: list[Tensor], articles: int, options: dict[str, Any]) -> None:
 
 
 # Shapes
-
-
-@every_method
-def test_articles_of_one_token_and_of_as_many_as_there_are_positions(
-    models: dict[str, Model], options: dict[str, Any]
-) -> None:
-    longest = torch.randint(3, VOCAB, (POSITIONS,), generator=torch.Generator().manual_seed(1)).tolist()
-    options = {"max_length": 6, **options}
-    for model in models.values():
-        for call in by_both_ways(model, [[EOS], longest, [7]], **options):
-            check(call(), 3, options)
 
 
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3, "no_repeat_ngram_size": 2}])
@@ -178,54 +162,6 @@ def test_scores_that_are_not_finite(options: dict[str, Any], bias: list[float]) 
                     call()
             else:
                 check(call(), 2, asked)
-
-
-# Leaks
-
-
-def resident_megabytes() -> float:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-
-def states_after_batches(*counts: int) -> list[tuple[float, int]]:
-    """Memory in MB and the number of tensors there are, after so many batches of random shapes, and so many more."""
-    torch.set_num_threads(1)
-    gc.disable()  # nothing should need it: caches and states that wait for it add up
-    models = list(copies(a_model(max_position_embeddings=24, d_model=64)).values())
-    rng = random.Random(0)
-    states = []
-    for count in counts:
-        for index in range(count):
-            model, options = rng.choice(models), dict(rng.choice(list(METHODS.values())))
-            if "num_beams" in options:
-                options["num_beams"] *= rng.randint(1, 2)
-            options |= {"max_length": rng.randint(2, 4), "no_repeat_ngram_size": rng.choice([0, 2])}
-            lengths = [rng.randint(1, 24) for _ in range(rng.randint(1, 3))]
-            if index % 2:
-                sources = [[rng.randrange(3, VOCAB) for _ in range(length)] for length in lengths]
-                for _ in model.generate_many(sources, 2, **options):
-                    if index % 8 == 1:
-                        break  # whoever has enough leaves the rest
-            else:
-                ids = torch.randint(3, VOCAB, (len(lengths), max(lengths)))
-                mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-                model.generate(ids, attention_mask=mask, **options)
-        states.append((resident_megabytes(), sum(issubclass(type(thing), Tensor) for thing in gc.get_objects())))
-    return states
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc, to read the memory in use")
-def test_hundreds_of_batches_leave_memory_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    # torch's copy of oneDNN keeps what it compiled for the last 1024 shapes, some hundred megabytes. With less, what it
-    # keeps is complete after the first batches.
-    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "32")
-    monkeypatch.setenv("LRU_CACHE_CAPACITY", "32")
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        [(memory, tensors), (last_memory, last_tensors)] = pool.submit(states_after_batches, 100, 400).result()
-    assert last_tensors <= tensors + len(PRECISIONS)  # the mask that each copy remembers, or None
-    assert last_memory < memory + 6
 
 
 # Faults of one article

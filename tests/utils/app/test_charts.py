@@ -51,8 +51,6 @@ def test_charts_are_drawn_as_png_and_svg(
     texts = [element.text for element in ET.fromstring(svg).iter(f"{SVG}text")]
     assert {"Title", "x", "y"} <= set(texts)
     assert [name for name in ("one", "two") if name in texts] == (["one", "two"] if several else [])
-    both = draw(tmp_path / "both.png", chart, chart)
-    assert both.count(">Title<") == 2 and both.count(">two<") == several  # one legend
 
 
 def test_pictures_are_the_same_bytes_each_time_and_share_no_ids_with_others(tmp_path: Path) -> None:
@@ -70,15 +68,12 @@ def test_pictures_are_the_same_bytes_each_time_and_share_no_ids_with_others(tmp_
     assert "<style" not in first  # it would hold for the page
 
 
-def test_lines_of_very_different_length_and_height_are_all_readable(tmp_path: Path) -> None:
-    svg = draw(tmp_path / "x.png", lines((100, 3e-3), (10_000, 3e-5)))
-    for colour in COLOURS[:2]:
-        width, height = spans(svg, colour)
-        assert width > 0.3 and height > 0.05
+def test_lines_of_very_different_height_are_all_readable(tmp_path: Path) -> None:
+    svg = draw(tmp_path / "x.png", lines((100, 3.0), (10_000, 0.03)))
+    assert min(spans(svg, colour)[1] for colour in COLOURS[:2]) > 0.05
     assert ">10,000<" in svg  # a number that a reader need not decode
-    # Lines of like length keep linear axes.
-    width, height = spans(draw(tmp_path / "y.png", lines((100, 3.0), (60, 2.0))), COLOURS[1])
-    assert 0.4 < width < 0.6 and 0.15 < height < 0.35
+    # Lines of like height keep a linear axis.
+    assert 0.15 < spans(draw(tmp_path / "y.png", lines((100, 3.0), (60, 2.0))), COLOURS[1])[1] < 0.35
 
 
 def test_names_become_text_whatever_they_hold(tmp_path: Path) -> None:

@@ -138,10 +138,13 @@ def test_a_lost_connection_is_one_line(server: HubServer, tmp_path: Path, monkey
     [
         (["books", "wikipeda"], "'wikipeda' is no set; sets are wikipedia, cc_news, openwebtext, books, and NAME"),
         (["cc_news"], "vblagoje/cc_news on the Hub cannot be opened"),
-        (["own/corpus@v1"], "--text_field is None; own/corpus@.* has the columns title, body of texts"),
+        (
+            ["own/corpus@v1"],
+            "own/corpus@.*: no text column; name one with --text_field .columns: body, title;",
+        ),
         (
             ["own/corpus@v1", "--text_field", "pages"],
-            "--text_field is pages; own/.* has the columns title, body of texts",
+            "--text_field is .pages.; allowed: body, title",
         ),
         (["taken/files"], "taken-files holds other files, and is not overwritten"),
     ],

@@ -76,15 +76,6 @@ def rounded(share: float, count: int) -> int:
     return (round(share * 100) * count + 50) // 100
 
 
-@settings(deadline=None)
-@given(texts)
-def test_without_noise_the_source_is_the_text(texts: list[list[int]]) -> None:
-    rows, sentences, numbers = batch_of(texts)
-    for row, source in zip(rows, corruption_of()(rows, sentences, 2, numbers), strict=True):
-        assert source.dtype == np.int32
-        assert source.tolist() == [0, *row.tolist(), 2]
-
-
 @settings(deadline=None, max_examples=300)
 @given(texts, shares, st.sampled_from([0.5, 3.0, 20.0]), st.sampled_from([0.0, 0.3, 1.0]))
 def test_infilling_takes_exactly_its_share_in_spans_that_begin_with_words(
@@ -181,12 +172,6 @@ def test_noise_differs_between_seeds_epochs_and_numbers() -> None:
     assert corruption.identity != reseeded.identity
 
 
-def test_the_source_gets_shorter() -> None:
-    rows = corrupted(corruption_of(mlm_probability=0.3), 100, examples=50)
-    assert all(len(row) < 100 for row in rows)
-    assert len({len(row) for row in rows}) > 1
-
-
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_lengths_of_spans_are_poisson(seed: int) -> None:
     """Of spans that touch no other, whose lengths can be told apart; what is beside a span does not depend on it."""
@@ -222,12 +207,6 @@ def test_masks_are_as_many_as_in_fairseq() -> None:
     assert {len(row) - masks for row, masks in zip(rows, ours, strict=True)} == {70}
 
 
-def test_places_of_spans_are_uniform() -> None:
-    """Of the 8 words each is taken equally often, where the share is one of them."""
-    rows = corrupted(corruption_of(mlm_probability=1 / 8), 8, examples=ENOUGH)
-    assert_uniform([({*range(300, 308)} - {*row}).pop() for row in rows], range(300, 308))
-
-
 def test_a_sentence_begins_with_a_word() -> None:
     """Where the vocabulary tells no word from another, a sentence of one or two tokens is taken as a whole."""
     corruption = corruption_of(mlm_probability=1 / 7, begins_word=0.0)
@@ -242,25 +221,10 @@ def test_permutations_are_uniform() -> None:
     assert_uniform([*map(tuple, rows)], [tuple(chain(*order)) for order in permutations(parts)])
 
 
-def test_a_share_of_sentences_is_any_of_them() -> None:
-    """Two of four: half of the time they come back to their own places."""
-    rows = [tuple(row) for row in corrupted(corruption_of(permute_sentence_ratio=0.5), 4, (1,) * 4, ENOUGH)]
-    kinds = sorted(set(rows))
-    weights = [6.0 if kind == (300, 301, 302, 303) else 1.0 for kind in kinds]
-    assert len(kinds) == 7
-    assert_uniform(rows, kinds, weights)
-
-
 @pytest.mark.parametrize("kind", ["token_mask_ratio", "token_delete_ratio"])
 def test_any_token_is_taken(kind: str) -> None:
     rows = corrupted(corruption_of(**{kind: 1 / 8}), 8, examples=ENOUGH)
     assert_uniform([({*range(300, 308)} - {*row}).pop() for row in rows], range(300, 308))
-
-
-def test_rotation_begins_at_any_token() -> None:
-    assert_uniform([row[0] for row in corrupted(corruption_of(rotate_ratio=1.0), 8, examples=ENOUGH)], range(300, 308))
-    firsts = [row[0] for row in corrupted(corruption_of(rotate_ratio=0.5), 8, examples=ENOUGH)]
-    assert_uniform(firsts, range(300, 308), [9.0, *[1.0] * 7])
 
 
 def test_special_tokens_are_neither_taken_nor_drawn() -> None:

@@ -22,7 +22,7 @@ from utils.data.columns import Record
 from utils.data.options import Place
 from utils.data.parallel_text import read_pairs
 from utils.data.splits import Choice
-from utils.data.tokenized import encode_cut, warn_of_cut, warnings_added_up
+from utils.data.tokenized import encode_cut, warnings_added_up
 from utils.models.loading import LoadedModel
 from utils.predict import main
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
@@ -58,16 +58,6 @@ def test_what_is_cut_is_what_transformers_cuts(tokenizer: BartTokenizer, theirs:
         ids, is_cut = encode_cut(tokenizer, TEXTS, most)
         assert ids == theirs(TEXTS, max_length=most, truncation=True).input_ids
         assert is_cut.tolist() == [len(row) > most for row in theirs(TEXTS).input_ids]
-
-
-def test_the_first_process_says_it_alone(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    warn_of_cut(0, 5000, "texts", 1024, "--most")
-    monkeypatch.setenv("RANK", "1")
-    warn_of_cut(1200, 5000, "texts", 1024, "--most")
-    assert lines_of(caplog) == []
-    monkeypatch.setenv("RANK", "0")
-    warn_of_cut(1200, 5000, "texts", 1024, "--most")
-    assert lines_of(caplog) == ["1,200 of 5,000 texts are longer than 1,024 tokens (--most) and are cut there"]
 
 
 HEADS: dict[str, tuple[type[Any], str, Any, str]] = {
@@ -108,19 +98,6 @@ def test_predictions_of_a_part_say_so(
         predictions = client.post(path, json={"inputs": [short, long]}).json()["predictions"]
     assert ["is_cut" in row for row in predictions] == [False, True]
     assert lines_of(caplog) == expected
-
-
-def test_pairs_of_texts_are_counted_together(
-    tokenizer: BartTokenizer, theirs: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = BartConfig(**{**CONFIG, "vocab_size": len(tokenizer)})
-    BartForSequenceClassification(config).save_pretrained(tmp_path / "model", tokenizer)
-    sizes = [(29, 31), (30, 30), (30, 31), (2, 100)]
-    inputs = [{"text": " ".join(["word"] * a), "pair": " ".join(["word"] * b)} for a, b in sizes]
-    (tmp_path / "inputs").write_text("".join(f"{json.dumps(each)}\n" for each in inputs))
-    main([str(tmp_path / "model"), "--task", "classification", "--gpus", "0", str(tmp_path / "inputs")])
-    count = sum(len(theirs(each["text"], each["pair"]).input_ids) > 64 for each in inputs)
-    assert lines_of(caplog) == [f"{count} of 4 texts are longer than 64 tokens (--max_source_length) and are cut there"]
 
 
 def test_a_run_counts_sources_and_targets_of_each_split(

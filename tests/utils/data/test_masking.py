@@ -99,15 +99,6 @@ def test_what_chosen_tokens_become() -> None:
     assert_uniform((drawn.astype(np.int64) * 5 // WIDE).tolist(), range(5))
 
 
-def test_other_masks_in_another_epoch_and_run() -> None:
-    rows = rows_of([(30, 30)] * 40)
-    first = masking_of().pairs(rows, 0)
-    for pairs in (masking_of().pairs(rows, 1), masking_of(seed=4).pairs(rows, 0)):
-        same = sum(np.array_equal(chosen(a), chosen(b)) for a, b in zip(first, pairs, strict=True))
-        assert same == 0
-    assert masking_of().identity != masking_of(most=20).identity
-
-
 @pytest.mark.parametrize("whole_words", [False, True])
 def test_texts_that_are_no_pairs(whole_words: bool) -> None:
     """One `[SEP]` behind all sentences, and `[CLS]` has no label."""

@@ -156,13 +156,6 @@ def test_batches_of_like_lengths_are_padded_by_less_than_a_twentieth(accumulatio
     assert padding(grouped=True) < 0.05 < 0.1 < padding(grouped=False)
 
 
-def test_micro_batches_of_a_step_hold_like_lengths() -> None:
-    order = order_of(400, 10, accumulation=4, group_by_length=False)
-    for step in order.epoch(0):
-        longest, *_, shortest = (order.lengths[batch, 0] for batch in step)
-        assert longest.min() >= shortest.max()
-
-
 def test_a_process_without_examples_gets_the_shortest_as_a_stand_in() -> None:
     """One example on 2 ranks in 3 micro-batches each."""
     ranks = [order_of(1, accumulation=3, world_size=2, rank=rank).epoch(0) for rank in (0, 1)]
@@ -171,12 +164,3 @@ def test_a_process_without_examples_gets_the_shortest_as_a_stand_in() -> None:
     last = order_of(1 + 2 * 60, 60, accumulation=2)
     assert last.epoch(0)[-1][1] == [~int(last.lengths[:, 0].argmin())]
     assert all(index >= 0 for step in order.epoch(0) for batch in step for index in batch)
-
-
-def test_examples_may_have_one_length_or_several() -> None:
-    """Those of like first length are grouped by the others."""
-    for columns in (1, 3):
-        lengths = np.random.default_rng(3).integers(3, 100, (70, columns))
-        for how in ({"max_tokens": 900}, {}):
-            order = TrainOrder(lengths, 4, 7, **how)
-            assert sorted(index for step in order.epoch(1) for batch in step for index in batch) == list(range(70))

@@ -15,13 +15,11 @@ import finetune
 import run_eval
 from bart.errors import InputError
 from tests.tiny_run import Train
-from utils.corpora.prepare import main as prepare
 from utils.data.options import Place
 from utils.data.splits import Choice
 from utils.recipes.data import with_table_prepared
 from utils.tasks import find_task
 from utils.tasks.summarization import Summarization
-from utils.tasks.text_to_text import TextToTextEvalOptions
 
 TEXTS = [f"text {number}" for number in range(300)]
 
@@ -141,20 +139,6 @@ def test_data_without_validation_and_test(train: Train, tmp_path: Path, caplog: 
         train("other")
 
 
-def test_tables_of_two_splits_for_summaries(train: Train, tmp_path: Path) -> None:
-    tables = tmp_path / "tables"
-    tables.mkdir()
-    for split in ("train", "test"):
-        sides = ((tmp_path / "data" / f"{split}.{side}").read_text().splitlines() for side in ("source", "target"))
-        rows = (json.dumps({"source": source, "target": target}) for source, target in zip(*sides, strict=True))
-        (tables / f"{split}.jsonl").write_text("".join(f"{row}\n" for row in rows))
-    options = ("--data_dir", tables, "--max_steps", 2, "--do_predict")
-    with pytest.raises(InputError, match="tables: no such file|tables.*--val_ratio 0.1 holds"):
-        train("run", *options)
-    run = train("run", *options, "--val_ratio", 0.3)
-    assert len((run / "test_articles.jsonl").read_text().splitlines()) == 7
-
-
 @pytest.mark.parametrize("task", MAKERS)
 def test_a_share_is_held_out_only_where_validation_is_missing(task: str, tmp_path: Path) -> None:
     MAKERS[task](tmp_path)
@@ -166,23 +150,9 @@ def test_a_share_is_held_out_only_where_validation_is_missing(task: str, tmp_pat
         with_table_prepared(made)
 
 
-def test_predicting_alone_holds_a_share_out(tmp_path: Path) -> None:
-    write_lines(tmp_path)
-    task = Summarization(Place(str(tmp_path), val_ratio=0.1), evaluation=TextToTextEvalOptions(references=False))
-    with_table_prepared(task)
-    assert 2 < len(task.read("val")[0]) < 30
-
-
 def test_one_file_has_a_split_of_its_own(tiny: list[str], tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("source,target\n" + "".join(f"{text},b\n" for text in TEXTS))
     with pytest.raises(InputError, match=r"--val_ratio is 0\.1; .*a\.csv is one file, which is split by itself"):
         finetune.main(
             [*tiny, "--data_dir", str(tmp_path / "a.csv"), "--val_ratio", "0.1", "--output_dir", str(tmp_path / "run")]
         )
-
-
-def test_a_share_of_nothing_is_no_split(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"source": text, "target": text}) + "\n" for text in TEXTS))
-    prepare(["--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "out"), "--split_ratio", "0.95,0.05,0"])
-    counts = {path.name: len(path.read_text().splitlines()) for path in (tmp_path / "out").glob("*.source")}
-    assert sum(counts.values()) == len(TEXTS) and {*counts} == {"train.source", "val.source"}

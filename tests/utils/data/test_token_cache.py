@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import errno
 import logging
 import multiprocessing
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -96,19 +94,6 @@ def test_texts_are_tokenised_once(data: Path, tokenizer: BartTokenizer, request:
     assert rows(sources(data).tokenized(tokenizer, 24)) == first
 
 
-def test_a_cache_that_is_complete_needs_no_lock(
-    data: Path, tokenizer: BartTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*args: object, **options: object) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied")  # the lock is another user's
-
-    first = rows(sources(data).tokenized(tokenizer, 24))
-    monkeypatch.setattr(token_cache, "held", refuse)
-    assert rows(sources(data).tokenized(tokenizer, 24)) == first
-    with pytest.raises(InputError, match=r"\.cache/\.lock: cannot be written \(Permission denied\)"):
-        sources(data).tokenized(tokenizer, 12)
-
-
 def test_a_limit_draws_lines_and_their_targets(data: Path, tokenizer: BartTokenizer) -> None:
     every = [rows(file.tokenized(tokenizer, 24)) for file in check_pairs(data, "train")]
     drawn = check_pairs(data, "train", Choice(limit=70))
@@ -132,29 +117,19 @@ def test_caches_of_other_bytes_are_removed_and_of_other_settings_those_not_used_
     data: Path, tokenizer: BartTokenizer
 ) -> None:
     check_pairs(data, "train")[1].tokenized(tokenizer, 24)
-    strangers = {"train.source", "my-train.source-0123456789abcdef-0123456789abcdef.arrow"}
-    for name in strangers:
-        (data / ".cache" / name).touch()
     mapped = sources(data).tokenized(tokenizer, 24)
     expected = rows(mapped)
     (first,) = (data / ".cache").glob("train.source-*-*.arrow")
     for age, length in enumerate(range(10, 10 + token_cache.KEPT)):
         for path in (data / ".cache").glob("train.source-*-*.arrow"):
-            if path != first:
-                os.utime(path, (age, age))
+            os.utime(path, (age, age))
         sources(data).tokenized(tokenizer, 24)  # is used all the time
         sources(data).tokenized(tokenizer, length)
     present = {path.name for path in (data / ".cache").glob("train.source-*-*.arrow")}
     assert len(present) == token_cache.KEPT and first.name in present  # the one of length 10 is gone
-    stat, text = (data / "train.source").stat(), (data / "train.source").read_text()
-    (data / "train.source").write_text("X" + text[1:])
-    os.utime(data / "train.source", ns=(stat.st_atime_ns, stat.st_mtime_ns))  # same size, same time
-    changed = rows(sources(data).tokenized(tokenizer, 24))
-    assert changed[0] != expected[0] and changed[1:] == expected[1:]
-    left = {path.name for path in (data / ".cache").iterdir()} - strangers
-    assert len([name for name in left if name.startswith("train.source-")]) == 1
-    assert len([name for name in left if name.startswith("train.target-")]) == 1
-    assert strangers <= {path.name for path in (data / ".cache").iterdir()}
+    (data / "train.source").write_text("X" + (data / "train.source").read_text()[1:])
+    assert rows(sources(data).tokenized(tokenizer, 24))[1:] == expected[1:]
+    assert [name.partition("-")[0] for name in caches(data / ".cache")] == ["train.source", "train.target"]
     assert rows(mapped) == expected  # what is mapped stays readable
 
 
@@ -177,25 +152,6 @@ def test_a_damaged_cache_is_made_anew(
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if damage is None else damage)
     assert rows(sources(data).tokenized(tokenizer, 24)) == first
     assert [name in record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [True] * 2
-
-
-def test_no_flipped_bit_of_a_cache_is_used(
-    data: Path, tokenizer: BartTokenizer, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A bit of an id would be trained on, one of an offset would end the process."""
-    file = sources(data, 20)
-    first = rows(file.tokenized(tokenizer, 24))
-    (name,) = caches(data / ".cache")
-    path = data / ".cache" / name
-    whole = path.read_bytes()
-    for place in np.random.default_rng(0).integers(8 * len(whole), size=200):
-        changed = bytearray(whole)
-        changed[place // 8] ^= 1 << place % 8
-        path.write_bytes(changed)
-        caplog.clear()
-        assert rows(file.tokenized(tokenizer, 24)) == first
-        assert f"{name} is damaged (its bytes have changed): it is made anew" in caplog.text
-        assert path.read_bytes() == whole
 
 
 def test_where_the_cache_lies(
@@ -234,18 +190,6 @@ def test_a_file_that_changes_while_it_is_read(data: Path, tokenizer: BartTokeniz
     with pytest.raises(RunError, match="train.source: it changed while it was read; start again"):
         file.tokenized(tokenizer, 24)
     assert caches(data / ".cache") == []
-
-
-def test_a_full_disk_leaves_no_cache(data: Path, tokenizer: BartTokenizer) -> None:
-    file = sources(data)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-    try:
-        with pytest.raises(RunError, match=r"/train.source-\S*.arrow: cannot be written \(File too large\)"):
-            file.tokenized(tokenizer, 24)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert not [path for path in (data / ".cache").iterdir() if "arrow" in path.name]
 
 
 def tokenise(data: Path, vocabulary: str, log: Path) -> None:

@@ -22,16 +22,13 @@ REFERENCES = ["The cat sat on a mat quietly.", "Nobody knows.", "He has gone to 
 
 
 def test_bleu_and_chrf_are_sacrebleus() -> None:
+    """Also with several references of some examples."""
     scores = translation_scores(PREDICTIONS, REFERENCES)
     assert scores["bleu"] == sacrebleu.corpus_bleu(PREDICTIONS, [REFERENCES]).score
     assert 20 < scores["bleu"] < 90
     assert scores["chrf"] == sacrebleu.corpus_chrf(PREDICTIONS, [REFERENCES]).score
     assert scores["chrf_signature"] == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{sacrebleu.__version__}"
     assert scores["bleu_signature"] == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
-    assert translation_scores(REFERENCES, REFERENCES)["bleu"] == pytest.approx(100)
-
-
-def test_all_references_of_a_list_count() -> None:
     streams = [REFERENCES, [None, "Nobody knows it.", "He left for the U.S. for 3.5 years."]]
     lines = [REFERENCES[0], *(json.dumps(list(pair)) for pair in list(zip(*streams, strict=True))[1:])]
     scores = translation_scores(PREDICTIONS, lines)
@@ -41,13 +38,6 @@ def test_all_references_of_a_list_count() -> None:
 
 
 CHINESE = ["今天天气很好，我们去公园。", "他昨天没有来。"], ["今天天气好，我们去了公园。", "他昨天没有来过。"]
-
-
-@pytest.mark.parametrize("tokenize", ["zh", "char", "intl"])
-def test_the_tokenizer_is_sacrebleus_and_in_the_signature(tokenize: str) -> None:
-    scores = translation_scores(*CHINESE, tokenize)
-    assert scores["bleu"] == sacrebleu.corpus_bleu(CHINESE[0], [CHINESE[1]], tokenize=tokenize).score
-    assert f"|tok:{tokenize}|" in scores["bleu_signature"]
 
 
 def test_scripts_without_blanks_are_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -81,9 +71,6 @@ def test_the_command_scores_two_files(tmp_path: Path, capsys: pytest.CaptureFixt
         text=True,
     )
     assert f"BLEU     {expected.score:.2f}" in done.stdout and "tok:zh" in done.stdout
-    references.write_text("a\n")
-    with pytest.raises(InputError, match=r"p has 2 lines, .*r has 1; they must be equally many"):
-        main([str(predictions), str(references)])
 
 
 def test_two_systems_are_compared_as_sacrebleu_does(

@@ -19,7 +19,7 @@ from utils.metrics.__main__ import main as every_name
 from utils.metrics.options import RougeOptions, wordnet_exceptions
 from utils.metrics.rouge import ROUGE_TYPES, main, rouge, rouge_per_example
 from utils.metrics.rouge_pairs import RougeRule
-from utils.metrics.significance import compare, means_and_intervals
+from utils.metrics.significance import compare_scores, means_and_intervals, means_of
 from utils.text.sentences import split_sentences
 
 ROOT = Path(__file__).parents[3]
@@ -200,9 +200,8 @@ def test_the_command_prints_means_intervals_and_a_comparison(
     assert [article["index"] for article in articles] == [0, 1, 2, 3]
     for name, values in ours.items():
         assert [article[name] for article in articles] == values.tolist()
-        result, expected = compared[name], compare(values, theirs[name])
-        assert (result["other"], result["p_value"]) == (theirs[name].mean(), expected["p_value"])
-        assert result["interval"] == pytest.approx(expected["interval"])
+        columns = values[:, None], theirs[name][:, None]
+        assert compared[name] == compare_scores(*columns, means_of([name], 4))[name]
     every_name(["rouge", *words])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "ROUGE F in percent (rouge-score) on 4 examples"
@@ -217,35 +216,22 @@ def test_the_command_prints_means_intervals_and_a_comparison(
     assert len(rows) == 18 and max(map(len, lines)) <= 80
 
 
-@pytest.mark.parametrize(
-    ("damage", "options", "message"),
-    [
-        (("first.txt", b"a\nb\n"), [], r"first\.txt has 2 lines, .*gold\.txt has 4"),
-        (("second.txt", b"a\nb\n"), ["--compare", "second.txt"], r"second\.txt has 2 lines, .*gold\.txt has 4"),
-        (("gold.txt", b"a\n\nc\nd\n"), [], r"gold\.txt, line 2: blank line"),
-        (
-            None,
-            ["--wordnet_exceptions", "."],
-            "--wordnet_exceptions is of --rouge_mode rouge-1.5.5; --rouge_mode is rouge-score",
-        ),
-        # It is looked at first, before the predictions.
-        (("first.txt", b""), ["--per_article", "no/such/file"], "--per_article is 'no/such/file'; allowed: a file in"),
-    ],
-)
 def test_bad_files_are_one_line(
-    files: tuple[Path, Path, Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    damage: tuple[str, bytes] | None,
-    options: list[str],
-    message: str,
+    files: tuple[Path, Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if damage is not None:
-        (tmp_path / damage[0]).write_bytes(damage[1])
-    with pytest.raises(InputError, match=message) as error:
-        main(["first.txt", "gold.txt", *options])
-    assert "\n" not in str(error.value)
+    Path("short.txt").write_text("a\nb\n")
+    Path("blank.txt").write_text("a\n\nc\nd\n")
+    for words, message in (
+        (["short.txt", "gold.txt"], "short.txt has 2 lines, gold.txt has 4; they must be equally many"),
+        (["first.txt", "gold.txt", "--compare", "short.txt"], "short.txt has 2 lines, gold.txt has 4"),
+        (["first.txt", "blank.txt"], "blank.txt, line 2: blank line"),
+        (["first.txt", "gold.txt", "--wordnet_exceptions", "."], "--wordnet_exceptions is of --rouge_mode rouge-1.5.5"),
+        (["first.txt", "gold.txt", "--per_article", "no/file"], "--per_article is 'no/file'; allowed: a file in"),
+    ):
+        with pytest.raises(InputError) as error:
+            main(words)
+        assert str(error.value).startswith(message) and "\n" not in str(error.value)
 
 
 def test_scitldrs_references(shared: Path) -> None:
@@ -291,7 +277,6 @@ class _Tokens:
     [
         ("characters", r"\w", ["今天天气很好。我们去公园", "新しい本。"], ["今天天气好。他们去了公园！", "新しい車！"]),
         ("words", r"\w+", ["Кошка спала, собака нет.", "ذهب الولد إلى البيت"], ["Кошка не спала.", "الولد في البيت"]),
-        ("words", r"\w+", ["Der Vogel fliegt über 3 Bäume"], ["Die Vögel fliegen über Bäume"]),
     ],
 )
 def test_other_scripts_are_counted_by_other_tokenizers(
@@ -303,34 +288,25 @@ def test_other_scripts_are_counted_by_other_tokenizers(
         pairs = zip(references, predictions, strict=True)
         assert scores[name].tolist() == [100 * scorer.score(*pair)[name].fmeasure for pair in pairs]
         assert all(scores["rouge1"] > 0)
-    assert rouge(references, references, RougeRule(tokenizer=tokenizer))["rougeLsum"] == 100
-
-
-def test_marks_belong_to_their_letters() -> None:
-    """`\\w` of Python ends a word at each vowel sign of Hindi; and é is one character, however it is written."""
+    # `\w` of Python ends a word at each vowel sign of Hindi; and é is one character, however it is written.
     assert rouge(["हिन्दी में"], ["हिन्दु में"], RougeRule(tokenizer="words"))["rouge1"] == 50
     assert rouge(["caf\u00e9 z"], ["CAFE\u0301 y"], RougeRule(tokenizer="words"))["rouge1"] == 50
 
 
 @pytest.mark.parametrize(
-    ("references", "mode", "tokenizer", "warning"),
+    ("reference", "mode", "tokenizer", "warning"),
     [
-        (
-            ["你好"],
-            "rouge-score",
-            "rouge-score",
-            "100 % of the references' letters are others: --rouge_tokenizer words",
-        ),
-        (["Привет"], "rouge-1.5.5", "rouge-score", "others: in mode rouge-score, --rouge_tokenizer words"),
-        (["你好"], "rouge-score", "words", "100 % of the references' letters are of scripts without blanks"),
-        (["你好"], "rouge-score", "characters", None),
-        (["Der Vogel fliegt über Bäume, und niemand sah ihn"], "rouge-score", "rouge-score", None),
+        ("你好", "rouge-score", "rouge-score", "100 % of the references' letters are others: --rouge_tokenizer words"),
+        ("Привет", "rouge-1.5.5", "rouge-score", "others: in mode rouge-score, --rouge_tokenizer words"),
+        ("你好", "rouge-score", "words", "100 % of the references' letters are of scripts without blanks"),
+        ("你好", "rouge-score", "characters", None),
+        ("Der Vogel fliegt über Bäume, und niemand sah ihn", "rouge-score", "rouge-score", None),
     ],
 )
 def test_scripts_that_do_not_count_are_named(
-    references: list[str], mode: str, tokenizer: str, warning: str | None, caplog: pytest.LogCaptureFixture
+    reference: str, mode: str, tokenizer: str, warning: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
-    RougeOptions(mode, tokenizer).warn_of_scripts(references)
+    RougeOptions(mode, tokenizer).warn_of_scripts([reference])
     assert [warning in message for message in caplog.messages] == [True] if warning else caplog.messages == []
 
 
@@ -354,10 +330,10 @@ def test_the_command_names_tokenizer_and_references(tmp_path: Path, capsys: pyte
         main(words[:2])
 
 
-def test_the_commands_score_tables(
+def test_tables_score_as_the_same_texts_in_lines(
     shared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of utils.predict, run_eval.py and published sets, in any form, as the same texts in lines."""
+    """Those of utils.predict, run_eval.py and published sets, by both metrics of texts."""
     monkeypatch.chdir(tmp_path)
     published = [json.loads(line) for line in (shared / "data/scitldr/test.jsonl").read_text().splitlines()[:12]]
     targets = [row["target"] for row in published]
@@ -365,44 +341,35 @@ def test_the_commands_score_tables(
     Path("p").write_text("".join(" ".join(text.split("\n")) + "\n" for text in texts))
     Path("r").write_text("".join(f"{json.dumps(target)}\n" for target in targets))
     predicted = [{**row, "prediction": text} for row, text in zip(published, texts, strict=True)]
-    scored = [
-        {"reference": target[0], "references": target, "summary": text}
-        for target, text in zip(targets, texts, strict=True)
-    ]
-    for row in scored[:5]:
-        if len(row["references"]) == 1:
-            del row["references"]
+    scored = [{"reference": target[0], "summary": text} for target, text in zip(targets, texts, strict=True)]
+    for row, target in zip(scored, targets, strict=True):
+        row |= {"references": target} if len(target) > 1 else {}
     for name, rows in (("predicted", predicted), ("scored", scored)):
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     Dataset.from_list([{**row, "target": json.dumps(row["target"])} for row in predicted]).to_csv("predicted.csv")
-    Dataset.from_list(predicted).to_parquet("predicted.parquet")
-    names = [f"predicted{suffix}" for suffix in (".jsonl", ".csv", ".parquet")] + ["scored.jsonl"]
     for command in (main, bleu.main):
         reports = set()
-        for ours, theirs in [("p", "r"), *((name, name) for name in names), ("p", names[0]), (names[0], "r")]:
-            command([ours, theirs, "--json"])
+        for words in (["p", "r"], ["predicted.csv"] * 2, ["scored.jsonl"] * 2, ["p", "predicted.jsonl"]):
+            command([*words, "--json"])
             reports.add(capsys.readouterr().out)
         assert len(reports) == 1
-    scorer = rouge_scorer.RougeScorer(["rouge1"], use_stemmer=True)
-    expected = [scorer.score_multi(*pair)["rouge1"].fmeasure for pair in zip(targets, texts, strict=True)]
-    main(["predicted.csv", "scored.jsonl", "--json"])
-    assert json.loads(capsys.readouterr().out)["rouge1"] == pytest.approx(100 * np.mean(expected))
     Path("bad.jsonl").write_text('{"prediction": null, "target": " "}\n' * 3)
     for name, order in (("ids", "xyz"), ("sorted", "zyx")):
         rows = [{"id": key, "prediction": key, "target": key} for key in order]
         Path(f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     for words, message in (
-        (["sorted.jsonl", "ids.jsonl"], "^sorted.jsonl:1: the id is 'z'; allowed: 'x', as in ids.jsonl:1$"),
-        (["bad.jsonl", "sorted.jsonl"], "^bad.jsonl:1: the prediction is None; allowed: a text, which may be blank$"),
-        (["sorted.jsonl", "bad.jsonl"], "^bad.jsonl:1: the reference is ' '; allowed: a text or a list of texts$"),
-        (["p", "predicted.csv", "--target_field", "x"], "^predicted.csv: --target_field is 'x'; allowed: "),
+        (["sorted.jsonl", "ids.jsonl"], "sorted.jsonl:1: the id is 'z'; allowed: 'x', as in ids.jsonl:1"),
+        (["bad.jsonl", "ids.jsonl"], "bad.jsonl:1: the prediction is None; allowed: a text, which may be blank"),
+        (["ids.jsonl", "bad.jsonl"], "bad.jsonl:1: the reference is ' '; allowed: a text or a list of texts"),
+        (["p", "predicted.csv", "--target_field", "x"], "predicted.csv: --target_field is 'x'; allowed: "),
         (
             ["p", "r", "--prediction_field", "x"],
-            "^--prediction_field is x, a column of a table, and p is none; allowed: ",
+            "--prediction_field is x, a column of a table, and p is none; allowed: ",
         ),
     ):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError) as error:
             main(words)
+        assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize("mode", ["rouge-score", "rouge-1.5.5"])

@@ -28,8 +28,8 @@ from tests.fake_cuda.training import waits_in_a_step
 from tests.tiny_pretraining import PROGRAM, write_tiny_pretraining
 from tests.tiny_run import ALIKE, Train, checkpoint_of, compute_in_double, rows, same, weights, write_tiny_run
 from tests.tiny_shards import tiny_tokenizer
-from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt, Killed
+from tests.utils.training.test_stopping import add_callback
 from utils.data.batches import Batch
 from utils.data.pairs import Pair
 from utils.evaluation.report.charts import training_charts

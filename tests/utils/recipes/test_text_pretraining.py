@@ -24,6 +24,7 @@ from bart.modeling.modeling_bart import shift_tokens_right
 from tests.tiny_run import ALIKE, OF_BERT, SIZES, Train, rows, same, weights
 from tests.tiny_shards import WORDS, tiny_tokenizer
 from utils.corpora import text_shards
+from utils.corpora.shard_options import MakeShardsOptions
 from utils.data.shard_format import DENOISING, MLM, MLM_NSP
 from utils.data.shards import Manifest, ShardReader
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
@@ -156,7 +157,12 @@ def test_shards_are_made_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(text_shards, "mark_as_used", str)  # as if each process had ended
     made: list[str] = []
     make = text_shards.make_shards
-    monkeypatch.setattr(text_shards, "make_shards", lambda options: (made.append(options.task), make(options)))
+
+    def noted(options: MakeShardsOptions, tokenizer: object) -> None:
+        made.append(options.task)
+        make(options, tokenizer)
+
+    monkeypatch.setattr(text_shards, "make_shards", noted)
     first = shards_of(place, DENOISING)
     read = [
         [row.ids.tolist() for row in ShardReader(first.directory, first.shards(split))] for split in ("train", "val")

@@ -1,4 +1,4 @@
-"""Weights of labels and smoothed labels, against torch and scikit-learn; several labels in a cell of CSV."""
+"""Weights of labels and smoothed labels, against torch and scikit-learn."""
 
 from __future__ import annotations
 
@@ -18,10 +18,7 @@ import finetune
 from bart.errors import InputError
 from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.tiny_run import OF_BERT, rows, same, weights
-from utils.data.options import Place
-from utils.tasks.classification import Classification
 from utils.tasks.head import logits_of
-from utils.tasks.options import ClassificationOptions
 from utils.training.module import TrainingModule
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "one_thread")
@@ -130,14 +127,17 @@ def test_a_run_of_a_version_with_fewer_options_goes_on(run: Run) -> None:
     whole = run("whole", "single", *constant, 3)
     file = run("parts", "single", *constant, 2) / "last.ckpt"
     checkpoint = torch.load(file)
-    del checkpoint["identity"]["label_smoothing"], checkpoint["callbacks"]["BestCheckpoints"]["conditions"]["n_val"]
+    del (
+        checkpoint["identity"]["label_smoothing"],
+        checkpoint["callbacks"]["Session"]["BestCheckpoints"]["conditions"]["n_val"],
+    )
     torch.save(checkpoint, file)
     resume = ("--resume_from_checkpoint", "last", *constant, 3)
     with pytest.raises(InputError, match=r"its label_smoothing is 0.0, this run's is 0.1"):
         run("parts", "single", *resume, "--label_smoothing", 0.1)
     assert same(weights(run("parts", "single", *resume)), weights(whole))
-    kept = torch.load(file)["callbacks"]["BestCheckpoints"]["kept"]
-    assert len(kept) == 3 and kept == torch.load(whole / "last.ckpt")["callbacks"]["BestCheckpoints"]["kept"]
+    kept = torch.load(file)["callbacks"]["Session"]["BestCheckpoints"]["kept"]
+    assert len(kept) == 3 and kept == torch.load(whole / "last.ckpt")["callbacks"]["Session"]["BestCheckpoints"]["kept"]
 
 
 @pytest.mark.parametrize(
@@ -157,36 +157,3 @@ def test_a_file_of_weights_is_refused(run: Run, capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit):
         run("run", "single", "--class_weights", "weights.json")
     assert "'weights.json' is not allowed: it takes one of balanced" in capsys.readouterr().err
-
-
-def test_labels_of_a_cell_are_those_of_a_list(run: Run, tmp_path: Path) -> None:
-    listed = run("listed", "several", "--do_predict", "--class_weights", "balanced")
-    cells = [" | ".join(labels) for labels in LABELS["several"]]
-    assert "" in cells
-    for split in ("train", "val", "test"):
-        table = "".join(f"{text},{cell}\n" for text, cell in zip(TEXTS, cells, strict=True))
-        (tmp_path / "several" / f"{split}.jsonl").unlink()
-        (tmp_path / "cells").mkdir(exist_ok=True)
-        (tmp_path / "cells" / f"{split}.csv").write_text(f"text,label\n{table}")
-    options = ("--data_dir", tmp_path / "cells", "--label_separator", "|", "--class_weights", "balanced")
-    read = run("read", "several", *options, "--do_predict")
-    assert same(weights(read), weights(listed))
-    scores = [json.loads((folder / "test_scores.json").read_text()) for folder in (read, listed)]
-    assert scores[0]["loss"] == scores[1]["loss"] and scores[0]["macro_f1"] == scores[1]["macro_f1"]
-    assert (read / "test_generations.txt").read_text() == (listed / "test_generations.txt").read_text()
-
-
-@pytest.mark.parametrize(
-    ("table", "options", "message"),
-    [
-        ("text,label\na,x||y\n", {}, "train.csv:2: label is .*; allowed: a label that is not blank"),
-        ("text,label\na,x|\n", {}, "train.csv:2: label is .*; allowed: a label that is not blank"),
-        ('{"text": "a", "label": null}\n', {}, "label is None; allowed: a label that is not blank"),
-        ("text,label\na,x\n", {"label_separator": ""}, "^--label_separator is ''; allowed: a text such as |"),
-        ("text,label\na,x\n", {"task_name": "sst2"}, "^--label_separator is '|'; allowed: labels that are lists"),
-    ],
-)
-def test_a_cell_that_holds_no_labels(table: str, options: dict[str, Any], message: str, tmp_path: Path) -> None:
-    (tmp_path / ("train.csv" if table.startswith("text") else "train.jsonl")).write_text(table)
-    with pytest.raises(InputError, match=message):
-        Classification(Place(str(tmp_path)), ClassificationOptions(**{"label_separator": "|", **options})).read("train")

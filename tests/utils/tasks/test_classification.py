@@ -127,6 +127,17 @@ def test_labels_of_csv_that_may_be_meant_otherwise(
     assert hint in caplog.text if hint else not caplog.text
 
 
+def test_labels_of_a_cell_are_those_of_a_list(tmp_path: Path) -> None:
+    labels = [["x"], ["x", "y"], ["x", "x"], [], ["y", "z"]]
+    cells = write(tmp_path, train_csv="text,label\n" + "".join(f"a,{' | '.join(each)}\n" for each in labels))
+    assert read(cells, label_separator="|").labels == labels
+    for cell in ("x||y", "x|"):
+        with pytest.raises(InputError, match="train.csv:2: label is .*; allowed: a label that is not blank"):
+            read(write(tmp_path, train_csv=f"text,label\na,{cell}\n"), label_separator="|")
+    with pytest.raises(InputError, match="^--label_separator is '|'; allowed: labels that are lists"):
+        read(cells, label_separator="|", task_name="sst2")
+
+
 PREMISES = "premise,hypothesis,label\na,b,0\nc,d,1\ne,f,2\n"
 
 

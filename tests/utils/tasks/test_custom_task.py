@@ -8,12 +8,17 @@ import random
 from pathlib import Path
 
 import pytest
+from fastapi.testclient import TestClient
 
 import finetune
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG, rows
 from utils.predict import main as predict
+from utils.prediction.options import InferenceOptions, LongDocumentOptions
+from utils.serving.app import create_app
+from utils.serving.arguments import ServeArguments
+from utils.serving.predictions import PredictionService
 from utils.tasks import find_task
 from utils.tasks.summarization import Summarization
 
@@ -21,7 +26,7 @@ REVERSING = Path(__file__).with_name("reversing.py")
 
 
 @pytest.mark.usefixtures("no_pictures")
-def test_a_task_in_one_short_file_is_trained_scored_carded_and_predicts(tmp_path: Path) -> None:
+def test_a_task_in_one_short_file_is_trained_scored_carded_predicts_and_is_served(tmp_path: Path) -> None:
     """All words of two and three letters of four, by a network of two small layers, which learns to reverse some."""
     assert len(REVERSING.read_text().splitlines()) <= 60
     words = ["".join(letters) for length in (2, 3) for letters in itertools.product("abcd", repeat=length)]
@@ -63,6 +68,12 @@ def test_a_task_in_one_short_file_is_trained_scored_carded_and_predicts(tmp_path
     predicted = [line.split(",") for line in (tmp_path / "out.csv").read_text().splitlines()]
     expected = [[article["source"], "1", article["summary"]] for article in articles]
     assert predicted == [["text", "number", "prediction"], *expected]
+
+    inference, documents = InferenceOptions(model=str(run), gpus=0), LongDocumentOptions(max_source_length=10)
+    args = ServeArguments(inference=inference, documents=documents, task=str(REVERSING))
+    with TestClient(create_app(PredictionService(args)), base_url="http://localhost") as client:
+        answer = client.post("/reverse", json={"inputs": [{"text": article["source"]} for article in articles]})
+        assert [row["summary"] for row in answer.json()["predictions"]] == [article["summary"] for article in articles]
 
 
 def test_the_tasks_of_the_house_are_found_by_name() -> None:

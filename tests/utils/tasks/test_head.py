@@ -23,9 +23,9 @@ from tests import forked
 from tests.fake_cuda.device import needs_compiler
 from tests.fake_cuda.training import waits_in_a_step
 from tests.tiny_run import CONFIG, OF_BERT, compute_in_double, rows, same, weights
-from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt
 from tests.utils.training.test_module import assert_trained_alike
+from tests.utils.training.test_stopping import add_callback
 from utils.corpora.sample_corpus import write_sample_corpus
 from utils.data.options import Place
 from utils.data.splits import SPLITS, split_of

@@ -17,9 +17,9 @@ from tests import forked
 from tests.fake_cuda.device import needs_compiler
 from tests.fake_cuda.training import waits_in_a_step
 from tests.tiny_run import Train, checkpoint_of, compute_in_double, same, weights
-from tests.utils.training.test_callbacks import add_callback
 from tests.utils.training.test_interruption import Interrupt
 from tests.utils.training.test_module import assert_trained_alike
+from tests.utils.training.test_stopping import add_callback
 from utils.predict import main as predict
 from utils.summarize import main as summarize
 

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.utils.long_texts import WORDS, sentences, texts_of, tokenizer, tokens
-from utils.text.sentences import split_sentences
 from utils.text.windows import split_text
 
 SPACES = [" ", " ", " ", "  ", "\n\n", "\t", "\u2028", "\u00a0", "\x1c"]
@@ -57,13 +56,6 @@ def test_windows_end_at_sentence_ends_and_hold_the_ids_of_their_text() -> None:
     assert split == tokenizer()(parts)["input_ids"]
 
 
-def test_no_window_ends_inside_a_word_where_punkt_sees_a_sentence_end() -> None:
-    sentence = "The dog ran.(It flew.)"
-    assert split_sentences(sentence) == ["The dog ran.", "(It flew.)"]
-    windows = split_text(" ".join([sentence] * 3), tokenizer(), tokens(f"{sentence} The dog ran."))
-    assert texts_of(windows) == [sentence] * 3
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_windows_are_the_fewest_and_the_longest_is_as_short_as_can_be(seed: int) -> None:
     """Against a search through all ways to cut the text."""
@@ -85,14 +77,6 @@ def test_windows_are_the_fewest_and_the_longest_is_as_short_as_can_be(seed: int)
     assert len(windows) == count + 1
     assert max(map(len, windows)) == shortest
     assert windows == tokenizer()(texts_of(windows))["input_ids"]
-
-
-def test_a_sentence_longer_than_a_window_is_split_between_words() -> None:
-    long = "Then " + "it was seen by the dog and " * 8 + "the cat."
-    text = f"The cat sat. {long} A dog ran."
-    split = split_text(text, tokenizer(), 20)
-    assert " ".join(texts_of(split)) == text
-    assert max(map(len, split)) <= 20
 
 
 @pytest.mark.parametrize("word", ["thedogcatbirdsatran" * 9, "🙂日本é" * 20, "\ufffd" * 70])

@@ -113,21 +113,6 @@ def test_the_time_left_counts_validations_which_a_pipe_sees_too(
     ]
 
 
-def test_nobody_knows_how_long_the_first_validation_takes_that_ends_a_run(
-    train: Train, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    train("run", "--max_steps", 1)
-    assert any(record.message.startswith("step 1/1  loss") for record in caplog.records)
-    assert any(re.match(r"random weights: [\d,]+ parameters, by --config_path", r.message) for r in caplog.records)
-
-
-def test_step_time_percentiles() -> None:
-    """Those of 1 to 100, interpolated linearly (Hyndman & Fan, 1996, definition 7)."""
-    expected = {"step_time_p50": 50.5, "step_time_p95": 95.05, "step_time_p99": 99.01}
-    assert measurements.step_time_percentiles([float(n) for n in range(100, 0, -1)]) == pytest.approx(expected)
-
-
 def test_a_run_ends_with_a_summary(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.root, "handlers", [])  # pytest's would keep the run's log from its file
     options = ("--val_check_interval", 0.5, "--learning_rate", 1e-2, "--max_steps")
@@ -192,7 +177,7 @@ def test_the_loss_is_the_mean_over_the_interval_also_where_a_run_was_ended_withi
     assert [row["train_loss"] for row in rows(output)] == pytest.approx([sum(each[:4]) / 4, sum(each[4:]) / 4])
     assert json.loads((output / "train_summary.json").read_text())["train_loss"] == rows(output)[-1]["train_loss"]
     ended = checkpoint_of(output, "previous.ckpt")  # of step 7
-    assert ended["callbacks"]["Measurements"]["losses"] == pytest.approx(each[4:7])
+    assert ended["callbacks"]["Session"]["Measurements"]["losses"] == pytest.approx(each[4:7])
 
 
 def test_two_processes_log_what_both_did(tiny: list[str], tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -69,25 +68,6 @@ def launch(command: list[str], options: list[str], output: Path) -> subprocess.C
     words = [*command, *options, "--output_dir", str(output)]
     own_group = {"start_new_session": True}
     return subprocess.run(words, capture_output=True, text=True, timeout=forked.SECONDS, cwd=ROOT, **own_group)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("command", "options_of_it"),
-    [(TORCHRUN, []), (ITSELF, ["--strategy", "fsdp"])],
-    ids=["torchrun", "finetune.py with fsdp"],
-)
-def test_launched_processes_train_as_forked_ones(
-    command: list[str], options_of_it: list[str], options: list[str], tmp_path: Path
-) -> None:
-    """So that what the other tests find holds for runs as they are really started."""
-    options += options_of_it
-    done = launch(command, options, tmp_path / "launched")
-    assert done.returncode == 0, done.stderr
-    assert "training is done" in done.stderr
-    forked.run(options, tmp_path / "forked", ranks=2)
-    assert same(weights(tmp_path / "launched"), weights(tmp_path / "forked"))
-    assert (tmp_path / "launched" / "export" / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize(
@@ -264,38 +244,3 @@ def test_processes_without_training_share_the_test_split(options: list[str], tmp
     one, two = (json.loads((tmp_path / name / "test_scores.json").read_text()) for name in ("one", "two"))
     assert one == two and one["examples"] == 7
     assert json.loads((tmp_path / "two" / "test_speed.json").read_text())["processes"] == 2
-
-
-@pytest.mark.slow
-def test_two_hosts_train_together_and_one_that_dies_ends_the_run(options: list[str], tmp_path: Path) -> None:
-    """Two launchers stand for hosts; all processes of one are killed at once."""
-    options += ["--max_steps", "120", "--save_every_n_steps", "5"]
-
-    def start(output: Path) -> list[subprocess.Popen[str]]:
-        meeting = ["--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.1"]
-        meeting += ["--master_port", str(forked.free_port())]
-        launcher = [sys.executable, "-m", "torch.distributed.run", *meeting]
-        words = ["finetune.py", *options, "--output_dir", str(output)]
-        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        commands = [[*launcher, "--node_rank", str(node), *words] for node in range(2)]
-        return [subprocess.Popen(command, cwd=ROOT, **streams) for command in commands]
-
-    def end_well(processes: list[subprocess.Popen[str]]) -> list[str]:
-        outputs = [process.communicate(timeout=forked.SECONDS)[0] for process in processes]
-        assert [process.returncode for process in processes] == [0, 0], outputs
-        return outputs
-
-    end_well(start(tmp_path / "whole"))
-    first, second = start(tmp_path / "killed")
-    while not (seen := rows(tmp_path / "killed")) or seen[-1]["step"] < 12:  # a file that is being written may be empty
-        assert first.poll() is None, first.communicate()[0]
-        time.sleep(0.01)
-    workers = Path(f"/proc/{second.pid}/task/{second.pid}/children").read_text().split()
-    for process in (second.pid, *map(int, workers)):  # each is a session of its own
-        os.kill(process, signal.SIGKILL)
-    output = first.communicate(timeout=forked.SECONDS)[0]
-    assert first.returncode != 0
-    assert "another process of this run is gone" in output and "--resume_from_checkpoint last" in output, output
-    second.communicate()
-    assert "going on from" in end_well(start(tmp_path / "killed"))[0]
-    assert same(weights(tmp_path / "killed"), weights(tmp_path / "whole"))

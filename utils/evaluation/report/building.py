@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bart.errors import InputError
 from bart.files import PathName, replacing
-from utils.app.charts import COLOURS, DARK, GRID, INK, PAPER, Chart, Matrix, draw
+from utils.app.charts import COLOURS, GRID, INK, Chart, draw
 from utils.app.errors import unwritable
 from utils.app.pages import page_template
 from utils.evaluation.report import articles, charts, tables
@@ -23,7 +23,6 @@ logger = logging.getLogger(__name__)
 REPORT = "report.html"
 # The page's style says what these colours are on light and on dark paper.
 VARIABLES = {**{colour: f"var(--s{i})" for i, colour in enumerate(COLOURS)}, INK: "var(--soft)", GRID: "var(--hair)"}
-VARIABLES |= {DARK: "var(--ink)", PAPER: "var(--paper)"}
 
 
 def build_report(folder: PathName, output: PathName | None = None, split: str | None = None) -> Path:
@@ -46,7 +45,7 @@ def build_report(folder: PathName, output: PathName | None = None, split: str | 
     output = Path(output or run.folder / REPORT)
     pictures = output.with_name(f"{output.stem}_figures")
 
-    def picture(chart: Chart | Matrix) -> str:
+    def picture(chart: Chart) -> str:
         """Draw a chart as PNG; returns it as SVG whose colours follow the page's."""
         svg = draw(pictures / f"{chart.name}.png", chart)
         for colour, variable in VARIABLES.items():

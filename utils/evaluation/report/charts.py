@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from utils.app.charts import Chart, Matrix, Series, histograms
+from utils.app.charts import Chart, Series, histograms
 from utils.evaluation.report.articles import has_statistics
 from utils.evaluation.report.runs import Run
-from utils.evaluation.report.tables import MOST_DRAWN
 from utils.metrics.files import label_of
 
 
@@ -33,12 +32,6 @@ def training_charts(run: Run) -> list[Chart]:
         if lines:
             charts.append(Chart(name, title, "step", unit, lines, from_zero))
     return charts
-
-
-def confusion_matrices(run: Run, split: str) -> list[Matrix]:
-    """The confusion matrix of a run with at most MOST_DRAWN classes, as a list of one."""
-    counts = run.scores.get(split, {}).get("confusion", {})
-    return [Matrix("confusion", "Confusion matrix", counts)] if 0 < len(counts) <= MOST_DRAWN else []
 
 
 def latency_charts(run: Run, split: str, noun: str) -> list[Chart]:

@@ -123,6 +123,12 @@ def group_tables(run: Run, split: str) -> list[ScoreTable]:
     return tables
 
 
+def confusion_matrix(run: Run, split: str) -> dict[str, dict[str, int]]:
+    """Right class -> predicted class -> number of examples; empty of a run with more than MOST_DRAWN classes."""
+    counts = run.scores.get(split, {}).get("confusion", {})
+    return counts if len(counts) <= MOST_DRAWN else {}
+
+
 def confusion_table(run: Run, split: str) -> ScoreTable:
     """The classes that are taken for others most often."""
     counts = run.scores.get(split, {}).get("confusion", {})

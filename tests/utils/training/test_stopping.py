@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +24,7 @@ from tests.tiny_run import Train, checkpoint_of, order_of, rows
 from utils.app.cli import run_main
 from utils.app.errors import RunError
 from utils.tasks.summarization import Summarization
-from utils.training import callbacks
+from utils.training import stopping
 from utils.training import trainer as trainer_module
 from utils.training.module import TrainingModule
 from utils.training.precision import LossScaler
@@ -106,13 +105,15 @@ def test_a_loss_that_is_not_finite_ends_the_run_in_one_line(
 
 
 def add_callback(monkeypatch: pytest.MonkeyPatch, callback: pl.Callback) -> None:
-    build = trainer_module.build_callbacks
+    """Let runs have one more callback, before the session."""
+    build = trainer_module.build_trainer
 
-    def more(*arguments: Any) -> tuple[Any, list[pl.Callback]]:
-        checkpoints, others = build(*arguments)
-        return checkpoints, [callback, *others]
+    def with_callback(*arguments: Any) -> pl.Trainer:
+        trainer = build(*arguments)
+        trainer.callbacks.insert(0, callback)
+        return trainer
 
-    monkeypatch.setattr(trainer_module, "build_callbacks", more)
+    monkeypatch.setattr(trainer_module, "build_trainer", with_callback)
 
 
 @pytest.mark.parametrize("options_of_it", [("--val_check_interval", 4), ("--save_every_n_steps", 1)])
@@ -197,9 +198,9 @@ def test_skipped_steps_are_counted_and_the_scaler_is_resumed(
 ) -> None:
     """Of the gradient norm the host takes one copy a step."""
     tables = overflow_at(monkeypatch, {2, 3, 5, 7})
-    copy = callbacks._Copy
+    copy = stopping._Copy
     copies: list[Tensor] = []
-    monkeypatch.setattr(callbacks, "_Copy", lambda values: copies.append(values) or copy(values))
+    monkeypatch.setattr(stopping, "_Copy", lambda values: copies.append(values) or copy(values))
     output = train("run", "--max_steps", 6)
     assert len(copies) == 6
     assert [row["skipped_steps"] for row in rows(output)] == [0, 0, 1, 2, 2, 3]
@@ -217,14 +218,8 @@ def test_a_run_whose_steps_are_all_skipped_ends(
     options: list[str], train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step that goes well starts the count again."""
-    monkeypatch.setattr(callbacks, "MAX_SKIPPED_IN_A_ROW", 4)
+    monkeypatch.setattr(stopping, "MAX_SKIPPED_IN_A_ROW", 4)
     overflow_at(monkeypatch, {1, 2, 3, 5, 6, 7, 8})
     message = "4 steps in a row, up to step 9, were skipped .* loss scale of 8; try --bf16, or a --learning_rate lower"
     with pytest.raises(RunError, match=message):
         train("run")
-
-
-def test_a_metric_that_is_not_finite_ends_a_run_that_watches_it() -> None:
-    trainer: Any = SimpleNamespace(sanity_checking=False, callback_metrics={"val_loss": torch.tensor(math.nan)})
-    with pytest.raises(RunError, match="val_loss is nan: the run has diverged; try a lower --learning_rate"):
-        callbacks.Patience("val_loss", "min", patience=2, min_epochs=1, conditions={}).on_validation_end(trainer, None)

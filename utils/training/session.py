@@ -1,0 +1,187 @@
+"""What happens around the steps of a run, in the order in which it happens: log, save, validate, stop."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytorch_lightning as pl
+from pytorch_lightning.callbacks import Callback
+
+from bart.hub import EXPORT
+from utils.app.memory import peak_memory_gb
+from utils.app.run_directory import options_to_resume
+from utils.app.run_metrics import SECONDS, seconds_of_sessions
+from utils.app.signals import NAMES, status
+from utils.data.batches import Batch
+from utils.tasks.task import TrainedTask
+from utils.training.checkpoints import LAST_FILE, BestCheckpoints, check_same_start, completed
+from utils.training.lightning_internals import settle
+from utils.training.measurements import Measurements, step_time_percentiles
+from utils.training.module import TrainingModule
+from utils.training.options import Plan
+from utils.training.stopping import Divergence, Patience, Termination
+
+logger = logging.getLogger(__name__)
+
+
+class Session(Callback):
+    """The one callback of a run.
+
+    It keeps `last.ckpt`, of every validation's end and of optimizer steps where one is due, and the one before it.
+    After a signal it writes it and ends the run with status 128 + signal. A validation that a signal breaks off is done
+    again, from its beginning, when the run goes on.
+
+    Args:
+        peak_rate: operations per second of this process's GPU, where it is known.
+        streams: true if training examples are streamed.
+    """
+
+    def __init__(self, plan: Plan, task: TrainedTask, peak_rate: float | None, streams: bool) -> None:
+        run, self.plan, self.directory = plan.run, plan, Path(plan.run.output_dir)
+        metric, mode = task.validation_name(plan.metric), plan.direction
+        self.measurements = Measurements(run.log_every_n_steps, peak_rate, seconds_of_sessions(self.directory))
+        self.divergence, self.termination = Divergence(), Termination()
+        self.best = BestCheckpoints(self.directory, metric, mode, run.save_top_k, plan.conditions)
+        self.patience: Patience | None = None
+        if run.early_stopping_patience >= 0:
+            min_epochs = 0 if streams else plan.min_epochs
+            self.patience = Patience(metric, mode, run.early_stopping_patience, min_epochs, plan.conditions)
+        self.in_validation = False
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        check_same_start(self.plan.checkpoint, trainer.world_size)
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.is_global_zero:
+            # What a run that was killed was writing: checkpoints, reports, the export.
+            for leftover in [*self.directory.glob(".*.tmp"), *(self.directory / EXPORT).rglob(".*.tmp")]:
+                leftover.unlink()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: TrainingModule) -> None:
+        self.measurements.begin(trainer)
+        self.termination.begin(trainer.world_size)
+        self.best.forget_absent()
+        if self.patience is not None and self.patience.is_lost:
+            trainer.should_stop = True
+        self.measurements.start_clock(pl_module.device)
+
+    def on_train_batch_start(self, *_: Any) -> None:
+        self.termination.exchange()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: TrainingModule, outputs: Any, batch: list[Batch], batch_idx: int
+    ) -> None:
+        step, every = trainer.global_step, self.plan.run.save_every_n_steps
+        self.divergence.after_step(trainer, pl_module, batch, outputs["loss"])
+        self.measurements.after_step(trainer, pl_module, batch, self.divergence)
+        # Where a validation comes next, it saves and leaves.
+        if (batch_idx + 1) % trainer.val_check_batch and step < trainer.datamodule.total_steps:
+            if self.termination.agreed or (every is not None and step % every == 0):
+                self._save(trainer)
+            if self.termination.agreed:
+                self._leave(trainer)
+        self.measurements.start_clock(pl_module.device)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.divergence.check(trainer)
+        self.measurements.before_validation()
+
+    def on_validation_batch_end(
+        self, trainer: pl.Trainer, pl_module: TrainingModule, outputs: Any, batch: Batch, batch_idx: int, *_: Any
+    ) -> None:
+        self.measurements.after_validation_batch(trainer, batch_idx)
+        if trainer.sanity_checking or batch_idx >= trainer.datamodule.validation_batches_of_all(trainer.world_size):
+            return  # not all processes come here
+        if self.termination.agree():
+            pl_module.keep_whole(False)
+            self.in_validation = True
+            self._save(trainer)
+            self._leave(trainer)
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: TrainingModule) -> None:
+        self.measurements.after_validation(trainer)
+        if trainer.sanity_checking:
+            return
+        if self.patience is not None:
+            self.patience.after_validation(trainer)
+        self.best.after_validation(trainer)
+        self._save(trainer)
+        if self.termination.agree():
+            self._leave(trainer)
+        self.measurements.start_clock(pl_module.device)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: TrainingModule) -> None:
+        self.measurements.end(trainer, pl_module.device)
+        self.termination.end()
+
+    def on_exception(self, *_: Any) -> None:
+        self.measurements.line.__exit__()
+        self.termination.end()
+
+    def _save(self, trainer: pl.Trainer) -> None:
+        self.divergence.check(trainer)
+        trainer.save_checkpoint(self.directory / LAST_FILE)
+
+    def _leave(self, trainer: pl.Trainer) -> NoReturn:
+        number = self.termination.asked or signal.SIGTERM  # which another process got
+        options = options_to_resume(self.directory)
+        logger.info("ended by %s after step %d; %s goes on", NAMES[number], trainer.global_step, options)
+        raise SystemExit(status(number))
+
+    def summary(self, trainer: pl.Trainer, best: Path) -> dict[str, Any]:
+        """The content of train_summary.json: steps, epochs, times and rates of the whole run, with all its sessions.
+
+        The percentiles of step times are those of the last session. Unknown values are left out: epochs of a stream of
+        texts, or speeds where a session had no step left.
+        """
+        measured, data, metric = self.measurements, trainer.datamodule, self.best.metric
+        last = trainer.callback_metrics.get(metric)
+        summary = {"steps": trainer.global_step, "steps_since_start": len(measured.step_times)}
+        if data.steps_per_epoch:
+            summary |= {"epochs": trainer.global_step / data.steps_per_epoch, "train_examples": len(data.train)}
+        summary |= {SECONDS: measured.wall_seconds, "training_seconds": measured.run_seconds}
+        if measured.step_times:
+            summary |= {
+                "samples_per_second": measured.run_samples / measured.run_seconds,
+                "tokens_per_second": measured.run_tokens / measured.run_seconds,
+                **step_time_percentiles(measured.step_times),
+                "train_loss": measured.train_loss,
+            }
+        if last is not None:
+            summary[f"last_{metric}"] = float(last)
+        if self.best.score is not None:
+            summary[metric] = self.best.score
+        return summary | {
+            "best_checkpoint": best.name,
+            "skipped_steps": self.divergence.skipped,
+            "peak_memory_gb": peak_memory_gb(trainer.lightning_module.device),
+        }
+
+    # ---- Its part of a checkpoint
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        settle(checkpoint["loops"], trainer.global_step, self.in_validation)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of each part, by the name of the callback that it was in earlier versions."""
+        parts = {"Measurements": self.measurements, "BestCheckpoints": self.best, "Patience": self.patience}
+        states = {name: part.state_dict() for name, part in parts.items() if part is not None}
+        return {**states, "CountSkippedSteps": {"count": self.divergence.skipped}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        for name, state in state_dict.items():
+            if "conditions" in state:  # of validation
+                state["conditions"] = completed(state["conditions"], self.plan.conditions, self.plan.defaults)
+            if name == "Measurements":
+                self.measurements.load_state_dict(state)
+            elif name == "BestCheckpoints":
+                self.best.load_state_dict(state)
+            elif name == "CountSkippedSteps":
+                self.divergence.skipped = state["count"]
+            elif name.startswith("Patience") and self.patience is not None:  # earlier versions added its metric
+                self.patience.load_state_dict(state)

@@ -1,0 +1,217 @@
+"""What ends a run early: no progress, values that are not finite, gradients that overflow, a signal."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from utils.app.errors import RunError
+from utils.app.output_files import difference
+from utils.app.signals import Signals
+from utils.data.batches import Batch
+from utils.training.module import TrainingModule
+
+logger = logging.getLogger(__name__)
+MAX_SKIPPED_IN_A_ROW = 20
+
+
+class Patience:
+    """Ends a run after so many validations without a better metric; one that it ended ends at once when resumed.
+
+    Args:
+        metric, mode: name of the metric, and "max" or "min", the better side of it.
+        patience: validations without a better one.
+        min_epochs: epochs before the run may end.
+        conditions: plain values on which the metric depends. Validations under different ones do not count.
+    """
+
+    def __init__(self, metric: str, mode: str, patience: int, min_epochs: int, conditions: Mapping[str, Any]) -> None:
+        self.metric, self.mode, self.patience, self.min_epochs = metric, mode, patience, min_epochs
+        self.conditions = dict(conditions)
+        self.best = -math.inf if mode == "max" else math.inf
+        self.waited, self.is_lost = 0, False
+
+    def after_validation(self, trainer: pl.Trainer) -> None:
+        """
+        Raises:
+            RunError: the metric is not finite.
+        """
+        value = trainer.callback_metrics[self.metric].item()
+        if not math.isfinite(value):
+            raise RunError(f"{self.metric} is {value}: the run has diverged; try a lower --learning_rate")
+        if value > self.best if self.mode == "max" else value < self.best:
+            self.best, self.waited = value, 0
+        else:
+            self.waited += 1
+        step, data = trainer.global_step, trainer.datamodule
+        epochs = data.epoch(step + 1)  # that are finished
+        if self.waited >= self.patience and epochs >= self.min_epochs:
+            trainer.should_stop = True
+            if step < data.total_steps and not self.is_lost:
+                logger.info("early stopping: %s did not get better in %d validations", self.metric, self.waited)
+                self.is_lost = True
+
+    def state_dict(self) -> dict[str, Any]:
+        state = {"best_score": self.best, "wait_count": self.waited, "stopped": self.is_lost}
+        return {**state, "conditions": self.conditions}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if not difference(state["conditions"], self.conditions):
+            self.best, self.waited = float(state["best_score"]), state["wait_count"]
+            self.is_lost = state["stopped"] and self.waited >= self.patience  # which may have changed
+
+
+class _Copy:
+    """Values (N,) that are copied to the host; to read them does not wait for work that the device gets later."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values = values.to("cpu", non_blocking=True)
+        self.copied = torch.cuda.Event() if values.is_cuda else None
+        if self.copied is not None:
+            self.copied.record()
+
+    def read(self) -> list[float]:
+        if self.copied is not None:
+            self.copied.synchronize()
+        return self.values.tolist()
+
+
+@dataclass
+class _Step:
+    number: int
+    lr: float
+    values: _Copy  # (2,) loss and gradient norm
+    batches: list[Batch]  # of this process
+    losses: Tensor  # of these batches
+
+
+class Divergence:
+    """Ends a run whose loss or gradient is NaN or infinite, or whose steps fp16's loss scaler skips again and again.
+
+    A step's values are read one step late. By then a GPU has computed them, so that reading does not hold it up.
+    Infinite gradients in fp16 are left to the loss scaler, which skips such a step.
+
+    Attributes:
+        skipped: steps of the whole run that were skipped.
+    """
+
+    def __init__(self) -> None:
+        self.skipped = self.in_a_row = 0
+        self.unread: _Step | None = None
+
+    def after_step(self, trainer: pl.Trainer, module: TrainingModule, batches: list[Batch], losses: Tensor) -> None:
+        """Check the step before this one, whose micro-batches on this process have these losses."""
+        values = _Copy(torch.stack([module.train_loss, module.grad_norm]))
+        step = _Step(trainer.global_step, module.lr, values, batches, losses)
+        self.check(trainer)
+        self.unread = step
+
+    def check(self, trainer: pl.Trainer) -> None:
+        """Read the last step's values.
+
+        Raises:
+            RunError: they are not finite, or too many steps in a row were skipped.
+        """
+        if self.unread is None:
+            return
+        step, self.unread = self.unread, None
+        loss, grad_norm = step.values.read()
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        if not math.isfinite(loss):
+            raise RunError(_not_finite(f"training loss is {loss}", step, ~torch.isfinite(step.losses), trainer))
+        if math.isfinite(grad_norm):
+            self.in_a_row = 0
+        elif scaler is None:
+            raise RunError(_not_finite(f"gradient norm is {grad_norm}", step, torch.ones_like(step.losses), trainer))
+        else:
+            self.skipped, self.in_a_row = self.skipped + 1, self.in_a_row + 1
+        if self.in_a_row >= MAX_SKIPPED_IN_A_ROW:
+            rate = trainer.lightning_module.plan.optimisation.learning_rate
+            raise RunError(
+                f"{self.in_a_row} steps in a row, up to step {step.number}, were skipped because gradients overflow "
+                f"fp16 even at a loss scale of {scaler.get_scale():g}; try --bf16, or a --learning_rate lower than "
+                f"{rate:g}"
+            )
+
+
+def _not_finite(what: str, step: _Step, is_suspect: Tensor, trainer: pl.Trainer) -> str:
+    """The error for a step, with the examples of its suspect batches on all processes, which all come here."""
+    batches = zip(step.batches, is_suspect.tolist(), strict=True)
+    numbers = [index + 1 for batch, suspect in batches if suspect for index in batch.index]
+    if trainer.world_size > 1:
+        parts: list[list[int]] = [[] for _ in range(trainer.world_size)]
+        dist.all_gather_object(parts, numbers)
+        numbers = [number for part in parts for number in part]
+    order = "this epoch's stream" if trainer.datamodule.streams else "the files, among the examples in use"
+    return (
+        f"the {what} at step {step.number}, with learning rate {step.lr:.4g}; examples in its batch, counted from 1 in "
+        f"the order of {order}: {', '.join(map(str, sorted(numbers)))}"
+    )
+
+
+class Termination:
+    """Records SIGTERM, SIGHUP and SIGINT, and lets all processes of a run agree that one has come.
+
+    Before training starts, a signal ends the run as it ends any program. Processes exchange their answers in the
+    background, on a group that does not involve the device. The answers of one step are read in the next, when they
+    have long arrived.
+
+    Attributes:
+        asked: the signal by which this process was asked to end, or 0.
+    """
+
+    def __init__(self) -> None:
+        self.asked, self._agreed = 0, False
+        self.signals: Signals | None = None
+        self.group: dist.ProcessGroup | None = None
+        self.flag = torch.zeros(1)
+        self.pending: dist.Work | None = None
+
+    def begin(self, world_size: int) -> None:
+        """Let signals ask the run to end, from now on."""
+        if world_size > 1 and self.group is None:
+            self.group = dist.new_group(backend="gloo")
+        self.signals = Signals(self._heed)
+
+    def _heed(self, number: int) -> None:
+        self.asked = number
+
+    def end(self) -> None:
+        """Let signals end the process again."""
+        if self.signals is not None:
+            self.signals.restore()
+
+    def exchange(self) -> None:
+        """Read the answers that processes gave before the last step, and ask again."""
+        self._read()
+        self._ask()
+
+    @property
+    def agreed(self) -> bool:
+        """True if a process was asked to end, and all processes know it."""
+        return self._agreed or (self.asked > 0 and self.group is None)
+
+    def agree(self) -> bool:
+        """Return true if a process has been asked to end until now; all processes must call it at the same place."""
+        self.exchange()
+        self._read()
+        return self.agreed
+
+    def _ask(self) -> None:
+        self.flag.fill_(self.asked > 0)
+        if self.group is not None:
+            self.pending = dist.all_reduce(self.flag, group=self.group, async_op=True)
+
+    def _read(self) -> None:
+        if self.pending is not None:
+            self.pending.wait()
+            self.pending = None
+            self._agreed |= bool(self.flag)
