@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.test_imports import imported
 from utils.app import cli
 
 ROOT = Path(__file__).parents[1]
@@ -94,23 +93,6 @@ def test_a_missing_package_is_one_line_that_says_what_to_run(command: list[str],
     assert done.returncode == 1
     install = f"run: cd {ROOT} && source scripts/setup_env.sh requirements.txt"
     assert done.stderr == f"error: the package numpy is missing for {sys.executable}; {install}\n"
-
-
-def test_programs_start_before_they_import_packages_of_others() -> None:
-    pattern = re.compile(r'\nif __name__ == "__main__":\n    run_program\("([\w.]+)"\)\n')
-    paths = subprocess.run(["git", "ls-files", "*.py"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    programs = 0
-    for path in paths.splitlines():
-        text = (ROOT / path).read_text(encoding="utf-8")
-        if not path.startswith("tests/") and '__name__ == "__main__"' in text:
-            before, name, _ = pattern.split(text)
-            assert name.replace(".", "/") + ".py" == path
-            packages = {
-                package.split(".")[0] for package in imported(before) if not package.startswith("utils.app.commands")
-            }
-            assert packages <= sys.stdlib_module_names, path
-            programs += 1
-    assert programs > 20
 
 
 # Options with a meaning for some URL: places that are reached, and texts that name no place.

@@ -138,12 +138,6 @@ def is_line(expected: str, printed: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, expected.split("..."))), printed) is not None
 
 
-def test_comparison_of_lines_with_a_page() -> None:
-    [shown, printed] = (lines_of(text) for text in ("in  12:30  of ... files\n\n", "in 0:01 of 3 small files"))
-    assert is_line(shown[0], printed[0])
-    assert not is_line(shown[0], "in 0 files") and not is_line("in 0 of 0 files", lines_of("in 1 of 2 filez")[0])
-
-
 @pytest.mark.slow
 def test_pages_can_be_followed_line_by_line(tmp_path: Path) -> None:
     clone = tmp_path / "clone"

@@ -15,7 +15,7 @@ from utils.prediction.predictor import Predictor
 from utils.serving.arguments import ServeArguments
 from utils.serving.engine import Busy
 from utils.serving.service import Body, Service, Text
-from utils.tasks import find_task
+from utils.tasks import find_row_task
 
 _LEFT_OUT = ("index", "id", "source", "pair", "question", "source_tokens")  # clients know these, or need not
 
@@ -66,7 +66,7 @@ class PredictionService(Service):
     description = "Predict for each of the inputs. One input may also stand alone, without `inputs` around it."
 
     def __init__(self, args: ServeArguments) -> None:
-        task = find_task(args.task, predicts_rows=True)
+        task = find_row_task(args.task)
         self.path = task.endpoint
         options = task.Options(max_source_length=args.documents.max_source_length)
         self.predictor = Predictor(task, options, task.EvalOptions(), args.inference, args.batch_size)

@@ -128,24 +128,20 @@ def check_same_start(checkpoint: Path | None, world_size: int) -> None:
     """
     if world_size == 1:
         return
+    content = "none"
+    if checkpoint is not None:
+        with zipfile.ZipFile(checkpoint) as file:  # whose parts have checksums, so that gigabytes need not be read
+            parts = sorted((part.filename, part.file_size, part.CRC) for part in file.infolist())
+        digest = xxhash.xxh3_64_hexdigest(repr(parts).encode())
+        content = f"{checkpoint.name} of step {read_file(checkpoint)['global_step']} (content {digest})"
     contents = [None] * world_size
-    dist.all_gather_object(contents, content_of(checkpoint))
+    dist.all_gather_object(contents, content)
     for rank, content in enumerate(contents):
         if content != contents[0]:
             raise InputError(
                 f"--resume_from_checkpoint: process 0 found {contents[0]} and process {rank} found {content}; all "
                 "processes must see the same files"
             )
-
-
-def content_of(checkpoint: Path | None) -> str:
-    """A checkpoint's name, optimizer step and a digest of its content."""
-    if checkpoint is None:
-        return "none"
-    with zipfile.ZipFile(checkpoint) as file:  # whose parts have checksums, so that gigabytes need not be read
-        parts = sorted((part.filename, part.file_size, part.CRC) for part in file.infolist())
-    digest = xxhash.xxh3_64_hexdigest(repr(parts).encode())
-    return f"{checkpoint.name} of step {read_file(checkpoint)['global_step']} (content {digest})"
 
 
 def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:

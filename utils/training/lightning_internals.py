@@ -1,11 +1,7 @@
-"""The private parts of Lightning that training uses, because no public part serves.
-
-`prepare` tries all of it once, before a run starts, so that another version of Lightning is one line that says so.
-"""
+"""The private parts of Lightning that training uses, because no public part serves."""
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import Any
 
 import pytorch_lightning as pl
@@ -13,14 +9,12 @@ from pytorch_lightning.loops.fetchers import _DataFetcher
 from pytorch_lightning.loops.training_epoch_loop import _TrainingEpochLoop
 from pytorch_lightning.trainer.connectors.signal_connector import _SignalConnector
 
-from utils.app.errors import RunError
-
 
 class EpochLoop(_TrainingEpochLoop):
     """Lightning's loop over batches, which validates after the last batch too, whatever the interval.
 
     It leaves out Lightning's broadcast of SIGTERM before every batch, because the host would wait for the device in
-    every step. `checkpoints.Termination` does the same without waiting.
+    every step. `stopping.Termination` does the same without waiting.
     """
 
     def _should_check_val_fx(self, data_fetcher: _DataFetcher) -> bool:
@@ -38,24 +32,10 @@ class NoSignals(_SignalConnector):
 
 
 def prepare(trainer: pl.Trainer) -> None:
-    """Give a trainer the parts above.
-
-    Raises:
-        RunError: this version of Lightning lacks something that this file uses.
-    """
-    try:
-        old = trainer.fit_loop.epoch_loop
-        loop = EpochLoop(trainer, old.min_steps, old.max_steps)
-        # What is missing raises AttributeError.
-        attrgetter("_broadcast_sigterm_tensor", "_should_check_val_fx", "_num_ready_batches_reached")(old)
-        attrgetter("register_signal_handlers")(trainer._signal_connector)
-        settle({"fit_loop": trainer.fit_loop.state_dict()}, 0, validation_is_due=False)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise RunError(
-            f"pytorch-lightning {pl.__version__} differs inside from what training needs ({error!r}); install the "
-            "version of requirements.txt"
-        ) from error
-    trainer.fit_loop.epoch_loop, trainer._signal_connector = loop, NoSignals(trainer)
+    """Give a trainer the parts above."""
+    old = trainer.fit_loop.epoch_loop
+    trainer.fit_loop.epoch_loop = EpochLoop(trainer, old.min_steps, old.max_steps)
+    trainer._signal_connector = NoSignals(trainer)
 
 
 def settle(loops: dict[str, Any], steps: int, validation_is_due: bool) -> None:

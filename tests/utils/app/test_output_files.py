@@ -20,7 +20,7 @@ import pytest
 from bart.errors import InputError
 from bart.files import write_json
 from utils.app.errors import RunError
-from utils.app.output_files import check_output, difference, held, writable_folder, write_whole
+from utils.app.output_files import check_output, held, writable_folder, write_whole
 
 ROOT = Path(__file__).parents[3]
 
@@ -160,9 +160,3 @@ def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [place.name for place in tmp_path.iterdir()] == ["out.json"]
     write_whole(path, "other\r\n")
     assert path.read_bytes() == b"other\r\n"
-
-
-def test_a_none_that_one_record_lacks_hides_no_other_difference() -> None:
-    older, newer = {"generation": {}, "content": "a"}, {"generation": {"top_k": None}, "content": "b"}
-    assert difference(older, newer) == "its content is 'a', this run's is 'b'"
-    assert difference(older, {**newer, "content": "a"}) is None

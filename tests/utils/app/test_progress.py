@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import io
 import logging
-import sys
 from pathlib import Path
 
-import huggingface_hub
 import pytest
 from rich.cells import cell_len
 from rich.console import Console
@@ -105,17 +103,6 @@ def test_a_terminal_that_is_gone_does_not_end_the_work(
     assert progress.shown is None
 
 
-def test_output_that_goes_to_a_file_stays_out_of_the_line(
-    terminal: io.StringIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "stdout", io.StringIO())
-    with progress("decoding", 2, "articles", wait=0):
-        print("a summary")
-        print("a warning", file=sys.stderr)
-        assert sys.stdout.getvalue() == "a summary\n"
-    assert "a warning" in terminal.getvalue() and "a summary" not in terminal.getvalue()
-
-
 def test_the_log_stands_above_the_line_and_in_the_file(
     terminal: io.StringIO, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,14 +119,6 @@ def test_the_log_stands_above_the_line_and_in_the_file(
     assert "  val 12  loss 3.2145  rouge1 43.43  rouge2 16.67\n" in shown
     lines = [line.partition("  ")[2] for line in (tmp_path / "log.txt").read_text().splitlines()]
     assert lines[1:3] == ["step 1  loss 2.5", "val 12  loss 3.2145  rouge1 43.43  rouge2 16.67  acc 1"]
-
-
-def test_what_the_hub_says_is_said_once(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    library = logging.getLogger(huggingface_hub.__name__)
-    monkeypatch.setattr(library, "handlers", [logging.StreamHandler()])  # as its import makes it
-    log(monkeypatch)
-    library.warning("Retrying in 1s [Retry 1/5].")
-    assert capsys.readouterr().err.count("Retrying") == 1
 
 
 def test_a_file_that_is_named_later_holds_what_was_logged_before(

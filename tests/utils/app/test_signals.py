@@ -174,11 +174,3 @@ def test_the_end_of_a_terminal_ends_a_program_that_still_cleans_up(is_ignored: b
     os.close(terminal)
     assert os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == (0 if is_ignored else 128 + signal.SIGHUP)
     assert (tmp_path / "checkpoint").exists() and (tmp_path / "slept").exists() == is_ignored
-
-
-def test_a_program_in_the_background_of_a_script_ignores_ctrl_c() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signals = Signals()
-    assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN and signal.getsignal(signal.SIGTERM) is signals
-    signals.restore()
-    assert signal.getsignal(signal.SIGTERM) is not signals

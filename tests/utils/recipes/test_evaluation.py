@@ -7,7 +7,6 @@ import math
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -228,41 +227,6 @@ def test_arguments_and_summary_are_written_and_shown(trained: Path, capsys: pyte
         "speed": speed(trained, "dumped"),
         "arguments": arguments,
     }
-
-
-def test_static_batches_are_timed_as_a_whole(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """9 articles in 3 batches, one of them to warm up; each batch takes 50 ms, and encoding 20 ms of that."""
-    encode, generate_many = BartForConditionalGeneration.encode, BartForConditionalGeneration.generate_many
-    sizes = []
-
-    def slow_encode(self: BartForConditionalGeneration, *inputs: Any) -> torch.Tensor:
-        time.sleep(0.02)
-        return encode(self, *inputs)
-
-    def slow(self: BartForConditionalGeneration, sources: Any, size: int, **options: Any) -> Iterator[Any]:
-        sizes.append((len(sources), size))
-        time.sleep(0.03)
-        return generate_many(self, sources, size, **options)
-
-    monkeypatch.setattr(BartForConditionalGeneration, "encode", slow_encode)
-    monkeypatch.setattr(BartForConditionalGeneration, "generate_many", slow)
-    evaluate(trained, trained / "run" / "export", "static_speed", "--batching", "static")
-    report = speed(trained, "static_speed")
-    assert sizes == [(4, 4), (4, 4), (1, 1)]
-    assert (report["warmup_articles"], report["timed_articles"], report["batching"]) == (4, 5, "static")
-    assert sum(report["latency_histogram"]["counts"]) == 2
-    assert 50 <= report["latency_ms"]["p50"] <= report["latency_ms"]["p100"]
-    assert report["latency_ms"]["p50"] <= report["latency_ms"]["mean"] <= report["latency_ms"]["p100"]
-    seconds = report["seconds"]
-    assert seconds["encode"] >= 0.04
-    assert seconds["decode"] >= 0.06 and seconds["tokenise"] > 0 and seconds["detokenise"] > 0
-    assert report["generation_seconds"] == pytest.approx(sum(seconds.values()) - seconds["tokenise"])
-    assert report["articles_per_second"] == pytest.approx(5 / report["generation_seconds"])
-    kept = articles(trained, "static_speed")
-    order = sorted(range(9), key=lambda index: -kept[index]["source_tokens"])
-    tokens = sum(kept[index]["summary_tokens"] for index in order[4:])
-    assert report["generated_tokens_per_second"] == pytest.approx(tokens / report["generation_seconds"])
-    assert 0.05 < report["peak_memory_gb"] < 50
 
 
 @pytest.mark.parametrize("page", ["README.md", "DESIGN.md"])

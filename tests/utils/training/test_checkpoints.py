@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import socket
 from pathlib import Path
 
@@ -34,17 +33,6 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path) -> None:
         write(tmp_path, 1)
     assert not torch.load(last, weights_only=True)["number"].any()
     assert [path.name for path in tmp_path.iterdir()] == ["last.ckpt"]
-
-
-@pytest.mark.parametrize("room", [5_000, 400_100])
-def test_an_error_of_the_system_is_named_and_not_what_torch_makes_of_it(room: int, tmp_path: Path) -> None:
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
-    try:
-        with pytest.raises(RunError, match=r"last.ckpt: cannot be written \(File too large\)"):
-            write(tmp_path, 0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 @pytest.mark.parametrize("damage", ["cut", "overwritten", "empty"])
