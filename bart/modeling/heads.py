@@ -3,8 +3,6 @@
 Names, shapes, arguments and results are those of transformers, which has no class for tokens. The decoder reads the
 same text as the encoder, one place to the right, so that each of its states knows the whole text (Lewis et al., 2020,
 section 3).
-
-Shapes: B batch, S text length, D model width, N labels.
 """
 
 from __future__ import annotations

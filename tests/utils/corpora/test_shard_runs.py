@@ -141,20 +141,6 @@ def test_bad_input(
     assert contents(tmp_path / "out") == {}
 
 
-def test_shards_in_the_folder_of_the_texts_are_no_texts(corpus: Path, tmp_path: Path) -> None:
-    (tmp_path / "texts").mkdir()
-    shutil.copy(corpus / "a.txt", tmp_path / "texts")
-    words = ["--input", tmp_path / "texts", "--tokenizer", corpus / "tokenizer", "--sequence_length", 48]
-    words += ["--output", tmp_path / "texts/shards", "--workers", 0]
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(make_shards, "write_json", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        make_shards.main([*map(str, words)])
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.glob("texts/shards/train/*")}
-    for _ in range(2):
-        make_shards.main([*map(str, words)])
-        assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob("texts/shards/train/*")}
-
-
 def test_the_same_bytes_without_workers(make: Make, corpus: Path, tmp_path: Path) -> None:
     make("threads", "--val_ratio", 0.1)
     words = ["--input", corpus / "a.txt", corpus / "b.txt", "--tokenizer", corpus / "tokenizer", "--val_ratio", 0.1]
