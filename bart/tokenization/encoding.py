@@ -1,7 +1,4 @@
-"""Text to ids and back over the `tokenizers` library: calls, batches, padding, pairs of texts.
-
-Shapes: B batch, S sequence length in tokens, special tokens included.
-"""
+"""Text to ids and back over the `tokenizers` library: calls, batches, padding, pairs of texts."""
 
 from __future__ import annotations
 

@@ -193,19 +193,19 @@ def question_of(
         raise InputError(f"{name}: its answers have no answer_start; allowed: the character where each begins")
     try:
         columns = answers["text"], answers["answer_start"]
-        places = [(str(text), int(start)) for text, start in zip(*columns, strict=True)]
+        pairs = [(str(text), int(start)) for text, start in zip(*columns, strict=True)]
     except (TypeError, KeyError, ValueError):
         raise InputError(
             f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "
             ".jsonl, .parquet or a cell of JSON (not as Python prints them), or --predict, which reads none"
         ) from None
     good = []
-    for text, start in places:
+    for text, start in pairs:
         there = context[max(0, start) :][: len(text)]
         if text and start >= 0 and there == text:
             good.append((text, start))
         else:
             bad.append(f"{name}: the answer {text!r} is not at answer_start {start}, where {there!r} is")
-    if places and not good:
+    if pairs and not good:
         return None
     return replace(question, answers=tuple(text for text, _ in good), starts=tuple(start for _, start in good))
