@@ -22,8 +22,8 @@ import numpy as np
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartModel
 from utils.app.cli import option, parse_dataclass, part
+from utils.app.formatting import plain_table
 from utils.app.progress import progress, start_log
-from utils.app.tables import plain_table
 from utils.data.columns import LABELS, TAGS
 from utils.data.parallel_text import SIDES, pair_paths, paired
 from utils.data.places import TABLES, is_table, split_tables

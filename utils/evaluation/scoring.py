@@ -17,12 +17,11 @@ import torch
 from bart.errors import InputError
 from bart.files import read_json, write_json
 from utils.app.distributed import at_first, from_first, rank_and_world
-from utils.app.formatting import format_metric, rate
+from utils.app.formatting import format_metric, plain_table, rate
 from utils.app.machine import versions
 from utils.app.memory import FittingSize
 from utils.app.output_files import difference, held, write_whole
 from utils.app.run_directory import REPORT_ORDER, remove, scored
-from utils.app.tables import plain_table
 from utils.app.unfinished import Unfinished, model_identity
 from utils.data.batches import Examples
 from utils.evaluation.options import ScoringOptions

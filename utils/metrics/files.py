@@ -15,7 +15,7 @@ import numpy as np
 
 from bart.errors import InputError
 from utils.app.cli import option, part
-from utils.app.tables import plain_table
+from utils.app.formatting import plain_table
 from utils.data.columns import value_in
 from utils.data.parallel_text import one_line
 from utils.data.places import TABLES, suffix_of
