@@ -158,7 +158,6 @@ class TrainedTask(ABC, Generic[Model]):
         Raises:
             InputError: a split has what training cannot know.
         """
-        return None
 
     @abstractmethod
     def encode(
@@ -271,7 +270,6 @@ class ScoredTask(TrainedTask[Model]):
         Raises:
             InputError: they do not fit together.
         """
-        return None
 
     @abstractmethod
     def trained_model(
@@ -295,7 +293,6 @@ class ScoredTask(TrainedTask[Model]):
         Raises:
             InputError: the model cannot know all of it.
         """
-        return None
 
     @abstractmethod
     def predict(
