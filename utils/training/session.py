@@ -134,14 +134,13 @@ class Session(Callback):
     def summary(self, trainer: pl.Trainer, best: Path) -> dict[str, Any]:
         """The content of train_summary.json: steps, epochs, times and rates of the whole run, with all its sessions.
 
-        The percentiles of step times are those of the last session. Unknown values are left out: epochs of a stream of
-        texts, or speeds where a session had no step left.
+        The percentiles of step times are those of the last session. Unknown values are left out: speeds where a session
+        had no step left.
         """
         measured, data, metric = self.measurements, trainer.datamodule, self.best.metric
         last = trainer.callback_metrics.get(metric)
         summary = {"steps": trainer.global_step, "steps_since_start": len(measured.step_times)}
-        if data.steps_per_epoch:
-            summary |= {"epochs": trainer.global_step / data.steps_per_epoch, "train_examples": len(data.train)}
+        summary |= {"epochs": trainer.global_step / data.steps_per_epoch, "train_examples": len(data.train)}
         summary |= {SECONDS: measured.wall_seconds, "training_seconds": measured.run_seconds}
         if measured.step_times:
             summary |= {
