@@ -17,7 +17,7 @@ from sklearn import metrics as sklearn_metrics
 from bart.errors import InputError
 from utils.data.conll import read_conll
 from utils.metrics.entities import groups_of, main, scores_by_group, tag_counts, tag_scores
-from utils.text.tags import Scheme, is_iob1, scheme_of
+from utils.text.tags import Scheme, scheme_of
 
 KINDS = ("PER", "LOC")
 SCHEMES = {"BIO": None, "BIOES": IOBES, "BILOU": BILOU}  # seqeval's, of strict mode
@@ -123,13 +123,6 @@ def test_bmes_and_its_like_count_as_bioes() -> None:
 def test_schemes_are_found(tags: str, name: str | None) -> None:
     scheme = scheme_of(tags.split())
     assert (None if scheme is None else scheme.name) == name
-
-
-def test_iob1_is_told_from_bio() -> None:
-    scheme = scheme_of(["B-X", "I-X"])
-    assert is_iob1(["O I-X I-X B-X I-X I-Y".split(), ["O"]], scheme)
-    assert not is_iob1(["O B-X I-X B-X O".split()], scheme)
-    assert not is_iob1(["O I-X O B-X".split()], scheme)
 
 
 def test_plain_tags() -> None:

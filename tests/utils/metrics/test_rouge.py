@@ -17,7 +17,7 @@ from utils.metrics import bleu
 from utils.metrics import rouge as module
 from utils.metrics.__main__ import main as every_name
 from utils.metrics.options import RougeOptions, wordnet_exceptions
-from utils.metrics.rouge import ROUGE_TYPES, main, rouge, rouge_per_example
+from utils.metrics.rouge import ROUGE_TYPES, leads, main, rouge, rouge_per_example
 from utils.metrics.rouge_pairs import RougeRule
 from utils.metrics.significance import compare_scores, means_and_intervals, means_of
 from utils.text.sentences import split_sentences
@@ -422,3 +422,12 @@ def test_line_breaks_of_several_references_end_sentences() -> None:
     scorer = rouge_scorer.RougeScorer(["rougeLsum"], use_stemmer=True)
     theirs = scorer.score_multi(references, "an aide left and the mayor resigned")
     assert best == pytest.approx(100 * theirs["rougeLsum"].fmeasure)
+
+
+def test_leads_take_whole_sentences() -> None:
+    articles = ["Prices rose by 3.5 per cent. Dr. Lee spoke. Shops shut early. It rained.", "Just one."]
+    assert leads(articles) == {
+        "first 1 sentence": ["Prices rose by 3.5 per cent.", "Just one."],
+        "first 2 sentences": ["Prices rose by 3.5 per cent. Dr. Lee spoke.", "Just one."],
+        "first 3 sentences": ["Prices rose by 3.5 per cent. Dr. Lee spoke. Shops shut early.", "Just one."],
+    }

@@ -122,8 +122,8 @@ def test_pages_of_the_table(open_page: Any, run: tuple[Path, list[dict[str, Any]
     page = open_page(run[0])
     page.get_by_role("button", name="Next page").click()
     assert numbers_shown(page) == list(range(51, 101))
-    page.locator("#page-number").fill("99")
-    page.locator("#page-number").press("Enter")
+    page.get_by_role("button", name="Next page").click()
+    expect(page.locator("#page-count")).to_have_text("Page 3 of 3")
     assert numbers_shown(page) == list(range(101, 121))
     assert page.get_by_role("button", name="Next page").is_disabled()
     # Going on from a page's last article turns the page under it.
