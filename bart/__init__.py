@@ -1,1 +1,7 @@
-"""BART (Lewis et al., 2020, https://arxiv.org/abs/1910.13461): configuration, tokenizer, network, weights, decoding."""
+"""BART (Lewis et al., 2020, https://arxiv.org/abs/1910.13461): configuration, tokenizer, network, weights, decoding.
+
+The letters of shapes, in the docstrings of bart/ and bert/: B batch, or articles; S length of a source or text, special
+tokens included; T target length, or queries; L keys; K beams, or other sequences of an article; R = B·K decoder rows,
+of which row r belongs to article r // K; D model width; H heads; Dh = D / H; V vocabulary; N labels, returned sequences
+of an article, or rows; I and O inputs and outputs of a product. What else a file needs stands at its head.
+"""

@@ -2,9 +2,6 @@
 
 Layers call a backend and know no device. `PretrainedModel.compute_with` gives a model a faster one when the model is
 made ready for a device; `bart.cpu.backend` has that of CPUs.
-
-Shapes: B batch, S source length, T target length or queries, L keys, D model width, H heads, Dh head width, N rows of
-logits, V vocabulary.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Checks of the tensors that networks are given, with errors that name them.
-
-Shapes: B batch, S length.
-"""
+"""Checks of the tensors that networks are given, with errors that name them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Members of torch that are not public, in one place, since another release may change or lack them.
-
-Shapes: N rows, I inputs, O outputs.
-"""
+"""Members of torch that are not public, in one place, since another release may change or lack them."""
 
 from __future__ import annotations
 

@@ -34,9 +34,6 @@ class HubServer(ThreadingHTTPServer):
         requests: the paths that were asked for.
         status: answered to every request, if it is set.
         gated: names of repositories whose readers must ask first.
-        corrupt: paths whose last byte is sent wrong.
-        tagged: whether files have an ETag.
-        ranges: how many requests were for a part of a file.
     """
 
     daemon_threads = True
@@ -48,9 +45,6 @@ class HubServer(ThreadingHTTPServer):
         self.requests: list[str] = []
         self.status = 0
         self.gated: set[str] = set()
-        self.corrupt: set[str] = set()
-        self.tagged = True
-        self.ranges = 0
 
     @property
     def url(self) -> str:
@@ -151,13 +145,9 @@ class _Handler(BaseHTTPRequestHandler):
         return self.answer(200, json.dumps(tree).encode())
 
     def send_file(self, path: str, data: bytes, headers: dict[str, str]) -> None:
-        if self.server.tagged:
-            headers["ETag"] = f'"{sha256(data)}"'
-        if path in self.server.corrupt:
-            data = data[:-1] + bytes([data[-1] ^ 1])
+        headers["ETag"] = f'"{sha256(data)}"'
         headers["Accept-Ranges"] = "bytes"
         if wanted := re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", "")):
-            self.server.ranges += 1
             first, last = int(wanted[1]), min(int(wanted[2] or len(data)), len(data) - 1)
             headers["Content-Range"] = f"bytes {first}-{last}/{len(data)}"
             return self.answer(206, data[first : last + 1], headers)

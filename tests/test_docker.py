@@ -69,29 +69,6 @@ def test_a_missing_docker_is_one_line(script: str, tmp_path: Path) -> None:
     assert done.returncode == 2 and done.stderr.decode() == f"{message} to install it\n"
 
 
-def test_an_image_makes_no_environment_and_looks_at_none(tmp_path: Path) -> None:
-    """The folder is mounted: its environment is the host's, and is not to be changed."""
-    (tmp_path / ".venv/bin").mkdir(parents=True)
-    (tmp_path / ".venv/bin/python").write_text("#!/bin/sh\necho of the host\n")
-    (tmp_path / ".venv/bin/python").chmod(0o755)
-    shutil.copytree(ROOT / "scripts", tmp_path / "scripts")
-    (tmp_path / "requirements.txt").touch()
-    (tmp_path / "python").write_text("#!/bin/sh\necho of the image\n")
-    (tmp_path / "python").chmod(0o755)
-    command = "source scripts/setup_env.sh requirements.txt; source scripts/arguments.sh; find_python; python"
-    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    for image, printed in (("1", "of the image\n"), ("", "of the host\n")):
-        done = subprocess.run(
-            ["bash", "-c", command if image else command.partition("; ")[2]],
-            cwd=tmp_path,
-            env={**environment, "BART_IMAGE": image},
-            capture_output=True,
-            text=True,
-        )
-        assert (done.stdout, done.stderr) == (printed, "")
-    assert [path.name for path in (tmp_path / ".venv").iterdir()] == ["bin"]
-
-
 @pytest.mark.slow
 @pytest.mark.network
 def test_the_cpu_image_is_built_and_its_files_are_the_callers(tmp_path: Path) -> None:

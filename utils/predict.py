@@ -33,7 +33,7 @@ from utils.prediction.inputs import RowsToPredict, batches
 from utils.prediction.options import MODEL, InferenceOptions
 from utils.prediction.outputs import OUTPUTS, Format, write_file
 from utils.prediction.predictor import Predictor
-from utils.tasks import TASKS, find_task, task_of
+from utils.tasks import TASKS, find_row_task, task_of
 from utils.tasks.task import Prediction
 from utils.text.lines import NO_TEXT, list_in
 
@@ -96,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # The model comes first, since it says which options there are.
     first, model_is_first = words[0] if words else "", bool(words) and not words[0].startswith("-")
     given = early_option(words, "task")
-    task = find_task(task_of(first, given) if model_is_first else given or TASKS[0], predicts_rows=True)
+    task = find_row_task(task_of(first, given) if model_is_first else given or TASKS[0])
     args = parse_dataclass(
         PredictArguments,
         argv,

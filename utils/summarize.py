@@ -25,7 +25,6 @@ from utils.data.tables import read_sources
 from utils.models.generation_options import GENERATE, DecodingOptions, with_lengths
 from utils.prediction.documents import check_no_header, read_documents, write_lines
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
-from utils.prediction.summarizing import load_summarizer, summarize
 from utils.text.lines import NO_TEXT
 
 
@@ -62,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     text = "Summarise a file or standard input, however long, and print one summary a line."
     args = parse_dataclass(SummarizeArguments, argv, text)
     check_output("output", args.output, args.file)
+    from utils.prediction.summarizing import load_summarizer, summarize  # here, because --help needs no torch
+
     has_rows = args.file is not None and is_table(args.file)
     check_fields(args.file, source_field=args.source_field)
     texts = [] if has_rows else read_documents(args.lines, args.file)

@@ -18,6 +18,11 @@ _NOT_BUILT = dict.fromkeys(("typical_p", "encoder_repetition_penalty", "guidance
     "begin_suppress_tokens forced_decoder_ids constraints exponential_decay_length_penalty force_words_ids "
     "renormalize_logits stop_strings max_time token_healing watermarking_config".split()
 )
+# What files of transformers hold besides, without an effect on the ids.
+_BOOKKEEPING = set(
+    "_from_model_config _commit_hash transformers_version use_cache cache_implementation output_attentions "
+    "output_hidden_states remove_invalid_values force_bos_token_to_be_generated".split()
+)
 _DEFAULT_NEW_TOKENS = 20
 # The least values of integers; 0 for those that are not named.
 _LEAST = {"max_length": 2, "max_new_tokens": 1, "num_beams": 1, "num_return_sequences": 1}
@@ -138,9 +143,11 @@ class GenerationConfig:
         Unknown names are left out, with a warning if they could have changed the result.
         """
         given = cls.effective(options)
-        if unknown := [name for name in given if name in _NOT_BUILT]:
+        known = {option.name for option in dataclasses.fields(cls)}
+        without_effect = known | _BOOKKEEPING | (_NOT_BUILT.keys() - given.keys())
+        if unknown := [name for name, value in options.items() if value and name not in without_effect]:
             warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=2)
-        return cls(**{name: value for name, value in given.items() if name not in unknown})
+        return cls(**{name: value for name, value in given.items() if name in known})
 
     @classmethod
     def effective(cls, options: Mapping[str, Any]) -> dict[str, Any]:

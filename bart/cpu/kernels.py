@@ -349,19 +349,10 @@ class Kernels:
     def cross_entropy(
         self, logits: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, gradients: bool
     ) -> tuple[Tensor, Tensor]:
-        """Cross entropy (Szegedy et al., 2016, section 7) of logits (N, O) in fp32 or bf16, which it overwrites.
-
-        Args:
-            bias: (O,) in fp32, which is added to the logits.
-            labels: (N,) in int64, from 0 to O - 1, or IGNORE_INDEX where there is no target: loss and hit are 0 there,
-                and gradients mean nothing.
-
-        Returns:
-            The losses (N,) in fp32, and with `gradients` those by the logits, as the logits; else (N,) in int64, 1
-            where the label is the first of the greatest logits and 0 elsewhere.
+        """`Backend.cross_entropy` of logits (N, O) in fp32 or bf16, with a bias (O,) in fp32 and labels (N,) in int64.
 
         Raises:
-            IndexError: labels of other numbers.
+            IndexError: labels that are neither below O nor IGNORE_INDEX.
         """
         rows, width = logits.shape
         addresses = _address(bias, (torch.float32,), width), _address(labels, (torch.int64,), rows)

@@ -1,8 +1,6 @@
 """Operators that are slow in torch on CPUs: dropout, attention with dropout or of spans, and attention in bf16.
 
 The compiled ones have other draws than torch, and draw again in the backward pass.
-
-Shapes: B batch, H heads, T queries, L keys, Dh head width.
 """
 
 from __future__ import annotations

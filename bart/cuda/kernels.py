@@ -1,7 +1,4 @@
-"""Kernels in Triton, which comes with torch's builds for GPUs: what torch takes several passes over memory for.
-
-Shapes: B articles, H heads, K queries, L keys, Dh head width, N rows, D model width.
-"""
+"""Kernels in Triton, which comes with torch's builds for GPUs: what torch takes several passes over memory for."""
 
 from __future__ import annotations
 

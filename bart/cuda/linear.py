@@ -3,8 +3,6 @@
 Autocast casts each weight, each bias and each input in a kernel of its own, and every gradient back. Here copies of all
 weights in half precision are refreshed by a few kernels, layers that read the same states share one cast and one
 product, and the gradients of weights leave their products in the precision of the weights.
-
-Shapes: I inputs, O outputs.
 """
 
 from __future__ import annotations

@@ -157,7 +157,7 @@ class BeamSearch:
         candidates = self._extend(scores.view(-1, self.width, scores.shape[1]))
         self.finished = self._collect(candidates, self._eligible(candidates))
         self.open = self._next_open(candidates)
-        self.active &= self._attainable(candidates) > self.finished.scores.amin(dim=1, keepdim=True)
+        self.active &= self._attainable() > self.finished.scores.amin(dim=1, keepdim=True)
         if self.config.early_stopping is True:
             self.active &= ~self.finished.finished.all(dim=1, keepdim=True)
         self.active &= ~self._is_last()
@@ -212,13 +212,10 @@ class BeamSearch:
         both = Hypotheses.join([self.finished, replace(candidates, scores=scores, finished=eligible)])
         return both.take(both.scores.topk(self.width).indices)
 
-    def _attainable(self, candidates: Hypotheses) -> Tensor:
+    def _attainable(self) -> Tensor:
         """(B, 1) the score that, by assumption, the article's open hypotheses can reach at best."""
-        return self.open.scores[:, :1] / self._penalty(self._assumed_lengths())
-
-    def _assumed_lengths(self) -> Tensor:
         longer_is_better = self.config.early_stopping == "never" and self.config.length_penalty > 0
-        return self.limits[:, 1] - 1 if longer_is_better else self.lengths
+        return self.open.scores[:, :1] / self._penalty(self.limits[:, 1] - 1 if longer_is_better else self.lengths)
 
     def _penalty(self, lengths: Tensor) -> Tensor:
         """(B,) numbers of ids after the start token -> (B, 1), the divisor of a hypothesis's score."""

@@ -1,8 +1,4 @@
-"""From source ids to generated ids: `generate` for one batch, and for articles that join and leave a batch.
-
-Shapes: B articles, K beams (or samples) per article, R = B·K decoder rows (row r belongs to article r // K), N returned
-sequences per article, S source length, T generated length, D model width, V vocabulary.
-"""
+"""From source ids to generated ids: `generate` for one batch, and for articles that join and leave a batch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The interface through which decoding uses a model.
-
-Shapes: B articles, K decoder rows per article, S source length, D model width, V vocabulary.
-"""
+"""The interface through which decoding uses a model."""
 
 from __future__ import annotations
 

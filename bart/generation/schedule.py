@@ -1,8 +1,4 @@
-"""The loop over decoding steps: it joins a model, the rules and a search, and lets articles leave and join the batch.
-
-Shapes: B articles in the batch, K hypotheses per article, R = B·K decoder rows, S source length, D model width,
-V vocabulary.
-"""
+"""The loop over decoding steps joins a model, the rules and a search, and lets articles leave and join the batch."""
 
 from __future__ import annotations
 

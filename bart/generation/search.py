@@ -2,9 +2,6 @@
 
 A search holds K hypotheses of each article. The loop of `schedule` asks it for the ids to read next, and gives it the
 scores of the ids that may follow, after all rules. Articles leave and join as rows of its state.
-
-Shapes: B articles, K hypotheses per article, R = B·K decoder rows (row r belongs to article r // K), T the greatest
-length, V vocabulary.
 """
 
 from __future__ import annotations

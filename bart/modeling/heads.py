@@ -3,8 +3,6 @@
 Names, shapes, arguments and results are those of transformers, which has no class for tokens. The decoder reads the
 same text as the encoder, one place to the right, so that each of its states knows the whole text (Lewis et al., 2020,
 section 3).
-
-Shapes: B batch, S text length, D model width, N labels.
 """
 
 from __future__ import annotations
@@ -151,10 +149,8 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
         Args:
             input_ids: (B, S), with a `</s>` in each row; rows may hold different numbers of them, other than in
                 transformers.
-            attention_mask: (B, S), 1 for tokens and 0 for padding; None means no padding.
+            attention_mask, decoder_attention_mask, encoder_outputs: as for `BartForConditionalGeneration`.
             decoder_input_ids: (B, S); by default input_ids moved one place right behind the start token.
-            decoder_attention_mask: (B, S); None means causal only.
-            encoder_outputs: (B, S, D), in place of the encoder's, or an output or tuple with it.
             labels: (B,) classes, (B,) or (B, N) numbers of a regression, or (B, N) of 0.0 and 1.0.
 
         Raises:

@@ -2,8 +2,6 @@
 
 Parameter names and shapes are those of Hugging Face's `BartForConditionalGeneration`. A copy for inference
 (`bart.modeling.packed`) replaces attention and linear layers by modules with the same methods.
-
-Shapes: B batch, S source length, T target length, L keys, K beams, D model width, H heads, Dh = D / H head width.
 """
 
 from __future__ import annotations

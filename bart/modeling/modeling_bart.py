@@ -1,8 +1,6 @@
 """BART: a bidirectional encoder and an autoregressive decoder (Lewis et al., 2020, arXiv:1910.13461).
 
 Parameter names and shapes are those of Hugging Face's `BartForConditionalGeneration`, and so are the results.
-
-Shapes: B batch, S source length, T target length, K beams, R = B·K decoder rows, D model width, V vocabulary.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """Modules of a copy for inference: fused projections, packed matrices, int8.
 
 They have the methods of the modules of `bart.modeling.layers` whose places they take.
-
-Shapes: N rows (articles times positions), I input width, O output width, and those of `layers`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Text to ids and back over the `tokenizers` library: calls, batches, padding, pairs of texts.
-
-Shapes: B batch, S sequence length in tokens, special tokens included.
-"""
+"""Text to ids and back over the `tokenizers` library: calls, batches, padding, pairs of texts."""
 
 from __future__ import annotations
 
@@ -9,16 +6,17 @@ import inspect
 import itertools
 import re
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from tokenizers import AddedToken, Encoding, Tokenizer
 from tokenizers.models import BPE
 
 from bart.errors import InputError
-from bart.inputs import check_others
 
-Ids = Sequence[int] | torch.Tensor
+if TYPE_CHECKING:
+    import torch
+
+    Ids = Sequence[int] | torch.Tensor
 _SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")  # in the order of transformers
 _SURROGATE = re.compile("[\ud800-\udfff]")
 # What fills the columns with a place for each token, besides the ids.
@@ -41,7 +39,7 @@ class Encoded(dict[str, Any]):
 
     def to(self, device: torch.device | str) -> Encoded:
         """A copy whose tensors lie on `device`."""
-        return Encoded({key: value.to(device) if torch.is_tensor(value) else value for key, value in self.items()})
+        return Encoded({key: value.to(device) if hasattr(value, "to") else value for key, value in self.items()})
 
 
 class TextEncoder:
@@ -149,6 +147,8 @@ class TextEncoder:
                 left; tensors asked for texts of different lengths without padding.
         """
         if others:
+            from bart.inputs import check_others  # here, because it needs torch
+
             check_others(type(self).__name__, inspect.signature(self).parameters, others)
         for name, value in (("padding", padding), ("return_tensors", return_tensors), ("truncation", truncation)):
             if value not in _CHOICES[name]:
@@ -254,6 +254,8 @@ class TextEncoder:
                 f"return_tensors={return_tensors!r}: the {len(missing)} texts have different lengths, so give "
                 "padding=True (with truncation=True if one is longer than max_length)"
             )
+        import torch  # here, because --help of commands that read vocabularies needs no torch
+
         tensors = {name: torch.tensor(values) for name, values in columns.items()}
         return Encoded({name: x if return_tensors == "pt" else x.numpy() for name, x in tensors.items()})
 
@@ -301,7 +303,7 @@ class TextEncoder:
         Raises:
             InputError: ids that are negative (-100 marks ignored labels), not integers, or several sequences.
         """
-        if isinstance(ids, int) or (torch.is_tensor(ids) and ids.dim() == 0):
+        if isinstance(ids, int) or (hasattr(ids, "dim") and ids.dim() == 0):
             ids = [int(ids)]
         return self.batch_decode([ids], skip_special_tokens, clean_up_tokenization_spaces)[0]
 

@@ -1,7 +1,5 @@
 """BART's tokenizer over the `tokenizers` library: byte-level BPE (Radford et al., 2019, "Language Models are
 Unsupervised Multitask Learners") with RoBERTa's special tokens, as published with `facebook/bart-*`.
-
-Shapes: B batch, S sequence length in tokens, special tokens included.
 """
 
 from __future__ import annotations

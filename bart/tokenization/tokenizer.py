@@ -14,7 +14,6 @@ from tokenizers import AddedToken, Tokenizer
 from bart.errors import InputError, naming
 from bart.files import PathName, read_json, write_json
 from bart.hub import push, resolve
-from bart.tensor_files import read_file
 from bart.tokenization.added_tokens import ADDED_FILE, FLAGS, ROLES, SPECIAL_FILE, add_tokens
 from bart.tokenization.encoding import TextEncoder
 
@@ -127,6 +126,8 @@ class PretrainedTokenizer(TextEncoder):
         if path.is_file() and path.suffix != ".ckpt" and any((path.parent / name).exists() for name in names):
             path = path.parent
         if path.is_file():
+            from bart.tensor_files import read_file  # here, because it needs torch
+
             text = read_file(path).get("tokenizer_json")
             if not isinstance(text, str):
                 raise InputError(f"{path}: the checkpoint has no tokenizer: name a folder or a Hub name that has one")

@@ -2,8 +2,6 @@
 
 Classes, arguments and results are those of `transformers`, and weights go in and out under its names. Within, the
 encoder's parameters have the names of BART's.
-
-Shapes: B batch, S length, D model width, V vocabulary, N labels.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""BERT's tokenizer over the `tokenizers` library: WordPiece (Wu et al., 2016, arXiv:1609.08144), cased or uncased.
-
-Shapes: B batch, S sequence length in tokens, special tokens included.
-"""
+"""BERT's tokenizer over the `tokenizers` library: WordPiece (Wu et al., 2016, arXiv:1609.08144), cased or uncased."""
 
 from __future__ import annotations
 

@@ -30,8 +30,8 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks.measuring import MODES_ON_CUDA
 from scripts.benchmarks.throughput import LOG_EVERY, measure, new_folder, training_metrics
 from utils.app.cli import option, parse_dataclass
+from utils.app.formatting import markdown_table
 from utils.app.machine import ROOT, environment
-from utils.app.tables import markdown_table
 
 COLUMNS = {
     "name": "check", "result": "result", "rate": "figure", "unit": "", "peer_rate": "peer", "peer": "",

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 from bart.errors import InputError
 from bart.files import write_json
 from utils.app.cli import option
+from utils.app.formatting import markdown_table
 from utils.app.machine import environment, process_memory_gb
 from utils.app.output_files import check_output
-from utils.app.tables import markdown_table
 
 if TYPE_CHECKING:
     from bart.configuration.configuration_bart import BartConfig

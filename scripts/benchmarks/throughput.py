@@ -37,9 +37,9 @@ from bart.errors import InputError
 from bart.files import write_json
 from utils.app.cli import option, parse_dataclass
 from utils.app.errors import RunError
+from utils.app.formatting import markdown_table
 from utils.app.machine import PRECISIONS, ROOT, environment
 from utils.app.output_files import writable_folder
-from utils.app.tables import markdown_table
 from utils.data.places import is_published
 
 GRACE_SECONDS = 40  # from SIGTERM to SIGKILL; torchrun takes up to 30 to end its processes

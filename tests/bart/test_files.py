@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -18,18 +17,6 @@ def test_a_file_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
         temporary.write_text("second")
         raise ZeroDivisionError
     assert path.read_text() == "first" and list(tmp_path.iterdir()) == [path]
-
-
-def test_containers_with_equal_process_ids_do_not_meet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file"
-    with replacing(path) as temporary:
-        temporary.write_text("here")
-        with monkeypatch.context() as patch:
-            patch.setattr(socket, "gethostname", lambda: "elsewhere")
-            with replacing(path) as other:
-                other.write_text("there")
-        assert path.read_text() == "there"
-    assert path.read_text() == "here" and list(tmp_path.iterdir()) == [path]
 
 
 def test_a_device_without_an_end_is_no_json() -> None:

@@ -80,15 +80,6 @@ def test_an_incomplete_cache_serves_what_it_has(hub: HubServer, tmp_path: Path) 
     assert ask(["org/name"], tmp_path, hub, HF_HUB_OFFLINE="1") == [cached]
 
 
-def test_a_local_path_is_returned_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "org" / "name").mkdir(parents=True)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert resolve("org/name", []) == Path("org/name")
-    assert resolve(tmp_path / "org", []) == tmp_path / "org"
-    assert resolve("~/org", []) == tmp_path / "org"
-
-
 def test_the_directory_of_a_run_stands_for_its_export(tmp_path: Path) -> None:
     (tmp_path / "last.ckpt").touch()
     with pytest.raises(InputError, match=r"a run that has no export/; name one of its checkpoints: last\.ckpt$"):

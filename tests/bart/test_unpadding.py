@@ -200,19 +200,6 @@ def test_batches_that_keep_their_padding() -> None:
     assert rows_of_layers(model, lambda model: model(**inputs(), **hides)) == [(1, 38, 16), (4, 5, 16)]
 
 
-def test_rows_and_back() -> None:
-    states = torch.randn(4, 12, 3, requires_grad=True)
-    tokens = CpuBackend().rows_of(states, MASK)
-    assert tokens.are_faster and tokens.starts.tolist() == [0, 9, 19, 25, 37, 38]
-    rows = tokens.pack(states)
-    assert rows[:, :37].equal(states[MASK.bool()][None])
-    again = tokens.unpack(rows)
-    assert again.equal(states * MASK[:, :, None])
-    (gradient,) = torch.autograd.grad(again, states, states.detach())
-    assert gradient.equal(states * MASK[:, :, None])
-    assert not CpuBackend().rows_of(states, None).are_faster
-
-
 def test_spare_rows_of_targets_have_a_source_to_read() -> None:
     """Without one they would be NaN, which no gradient of 0 takes back."""
     model = bart().train()

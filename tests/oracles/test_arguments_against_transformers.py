@@ -159,13 +159,3 @@ def tokenizers(tmp_path: Path) -> list[Any]:
     """transformers' and ours of one small vocabulary."""
     BartTokenizer.train(["a bc de f gh i"], vocab_size=270).save_pretrained(tmp_path)
     return [transformers.BartTokenizer.from_pretrained(tmp_path), BartTokenizer.from_pretrained(tmp_path)]
-
-
-def test_forward_may_be_wrapped_and_states_have_three_dimensions() -> None:
-    model, ids = loaded("BartForConditionalGeneration")[1], inputs("Bart")["input_ids"]
-    wanted, forward = model(ids, labels=ids).loss, model.forward
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model, "forward", lambda *args, **named: forward(*args, **named))  # as libraries of training do
-        assert torch.equal(model(ids, labels=ids).loss, wanted)
-    with pytest.raises(InputError, match=r"encoder_outputs are torch.int64 \(4,\); allowed: an encoder's states"):
-        model(ids, None, ids, None, ids[:, 0])

@@ -20,7 +20,8 @@ from tests.tiny_run import CONFIG, tiny_bart
 from tests.utils.long_texts import sentences, texts_of, tokenizer, tokens
 from utils.app.cli import run_main
 from utils.prediction.options import LONG_DOCUMENTS
-from utils.summarize import main, summarize
+from utils.prediction.summarizing import summarize
+from utils.summarize import main
 from utils.text.windows import split_text
 
 ROOT = Path(__file__).parents[2]

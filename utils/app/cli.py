@@ -89,10 +89,8 @@ def program() -> str:
     return path.name
 
 
-# What becomes of an option when a run goes on from a checkpoint. "must_stay": another value is refused. "may_change":
-# nothing in training depends on it. "validation": it may change, and scores before and after are then not compared.
-# "by_content": it may be given in another way, since what it stands for is compared: the content of the data, the
-# config, or the number of processes.
+# What becomes of an option when a run goes on from a checkpoint. "must_stay": another value is refused. "validation":
+# it may change, and scores before and after are then not compared. "by_content": what it stands for is compared.
 OnResume = Literal["must_stay", "may_change", "validation", "by_content"]
 
 
@@ -119,16 +117,12 @@ def option(
     `tuple[str, ...]`, which takes several values.
 
     Args:
-        help: what the option does; --help shows it with the default.
-        section: the heading of --help under which the option stands; by default that of the option before it.
+        section: the heading of --help; by default that of the option before it.
         positional: the option is given by its place and not by its name.
-        alias: another name, by which users know the option.
-        flags: names of flags that stand for a value of the option.
-        choices: the strings that are allowed.
+        alias, flags: another name of the option; names of flags, each with the value that it stands for.
         least, most, above: the range that is allowed; `above` excludes its own value.
         metavar: what --help calls the value; by default the name of its type.
-        reaches: true of the URLs that the option takes; `bool` takes all, and by default all are refused.
-        on_resume: what becomes of it when a training run goes on from a checkpoint.
+        reaches: true of the URLs that the option takes; by default all are refused.
         in_card: true if the model card names it, because the trained model depends on it.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}  # the arguments
@@ -196,11 +190,7 @@ class _Option:
         return [self.name, *alias, *self.limits["flags"], *negation]
 
     def convert(self, value: Any) -> Any:
-        """Turn a string of the command line, or a value of a YAML file, into the option's type.
-
-        Raises:
-            argparse.ArgumentTypeError: it does not fit; the message says what is allowed.
-        """
+        """Turn a string, or a value of a YAML file, into the option's type; ArgumentTypeError says what is allowed."""
         if self.several and not isinstance(value, str):  # of a YAML file
             if not isinstance(value, list):
                 raise argparse.ArgumentTypeError(f"{value!r} is not allowed: it takes a list")
@@ -227,11 +217,7 @@ class _Option:
         return converted
 
     def add_to(self, group: Any, default: Any) -> None:
-        """Add the option to a parser, or to a group of one.
-
-        Args:
-            default: the value where the command line gives none; MISSING where it must give one.
-        """
+        """Add the option to a parser or a group; without a default (MISSING) it must be given."""
         text = self.limits["help"].replace("%", "%%")
         if self.default not in (None, dataclasses.MISSING, (), ""):
             shown = {True: "on", False: "off"}[self.default] if self.kind is bool else self.default
@@ -270,15 +256,14 @@ def parse_dataclass(
     """Read a dataclass of `option` fields from a command line, and from a YAML file where it has an option `config`.
 
     A field whose type is a dataclass of such fields is a part: its options stand in one command line with all others.
-    The command line wins over the file, with a line on stderr, and the file over the defaults. Booleans are `--name`
-    and `--no_name`. Hyphens in names stand for underscores. Options and positional values may stand in any order. What
-    does not fit ends the program with status 2 and one line on stderr.
+    The command line wins over the file, with a line on stderr. Booleans are `--name` and `--no_name`. Hyphens in names
+    stand for underscores. What does not fit ends the program with status 2 and one line on stderr.
 
     Args:
-        argv: the words of the command line; None takes sys.argv.
+        argv: None takes sys.argv.
         prog: what to call the program, where the command that the user typed is not enough.
         parts: field -> dataclass, for parts that depend on the task.
-        defaults: option -> what this program has in place of the default of the field.
+        defaults: option -> this program's own default.
         of_tasks: the dataclasses of each value of --task, for --help, which shows them all.
 
     Raises:
@@ -330,11 +315,7 @@ def parse_dataclass(
 
 
 def _help_of_tasks(of_tasks: Mapping[str, Sequence[type]], shown: Mapping[str, str]) -> str:
-    """The part of --help about the options of other tasks; those of the same tasks stand together.
-
-    Args:
-        shown: help texts of the options that stand in other parts.
-    """
+    """The part of --help about options that are not `shown` yet; those of the same tasks stand together."""
     tasks: dict[tuple[str, str], list[str]] = {}
     made: dict[tuple[str, str], _Option] = {}
     for task, kinds in of_tasks.items():
@@ -406,11 +387,7 @@ def early_option(argv: Sequence[str] | None, name: str, default: str | None = No
 
 
 def _check_url(value: Any, reaches: Callable[[str], bool] | None = None) -> Any:
-    """The value of an option, which is no URL, or one that is reached.
-
-    Raises:
-        argparse.ArgumentTypeError: it is another URL.
-    """
+    """The value of an option; ArgumentTypeError for a URL that is not reached."""
     if isinstance(value, str) and _URL.match(value) and not (reaches and reaches(value)):
         allowed = "a path on this machine, or a name" + (" or URL as --help shows it" if reaches else "")
         raise argparse.ArgumentTypeError(f"{value!r} is not allowed: a URL that is not reached; it takes {allowed}")

@@ -23,11 +23,7 @@ _LOST_PEER = re.compile("gloo|[Cc]onnection (closed|reset|refused)|Broken pipe")
 
 @contextmanager
 def connected(remedy: str) -> Iterator[None]:
-    """Connect processes that torchrun started, unless they are connected; inside the context they exchange values.
-
-    Args:
-        remedy: the advice in the message about a lost process.
-    """
+    """Connect processes that torchrun started, unless they are connected; the remedy is advice about a lost one."""
     with lost_peers_named(remedy):
         if "LOCAL_RANK" not in os.environ or dist.is_initialized():
             yield
@@ -42,10 +38,7 @@ def connected(remedy: str) -> Iterator[None]:
 
 @contextmanager
 def lost_peers_named(remedy: str) -> Iterator[None]:
-    """Raise RunError where an exchange fails because another process is gone, or cannot be reached.
-
-    Where a signal ends the program, the remedy becomes part of its message.
-    """
+    """Raise RunError where another process is gone; there, and where a signal ends the program, say the remedy."""
     try:
         yield
     except Interruption as interruption:

@@ -65,8 +65,7 @@ class FittingSize:
 
         Args:
             items: distinct.
-            work: takes the items left, and how many of them it may hold in memory at once; it yields each item when it
-                is done with it, and leaves no trace of the rest.
+            work: takes the items left, and how many may be in memory at once; yields each item that is done.
 
         Raises:
             RuntimeError: memory runs out with a single item, too.
@@ -88,11 +87,7 @@ class FittingSize:
             logger.warning(message, size, self.size, self.option)
 
     def run_in_parts(self, items: Iterable[Item], work: Callable[[list[Item]], None]) -> None:
-        """Do some work on all items, part by part; where memory runs out, on smaller parts.
-
-        Args:
-            work: takes a part, and leaves no trace unless it succeeds.
-        """
+        """Do some work on all items, part by part; where memory runs out, on smaller parts, as if never begun."""
 
         def parts(left: list[Item], size: int) -> Iterable[Item]:
             for start in range(0, len(left), size):

@@ -24,11 +24,7 @@ LOCK = ".lock"  # of a folder
 
 
 def check_output(option: str, path: PathName | None, *inputs: PathName | None) -> None:
-    """Raise InputError when an option's path, if it is given, is no file that could be written later, or an input.
-
-    Raises:
-        RunError: the disk is full.
-    """
+    """Raise InputError when an option's path is no file that could be written, or an input; RunError on a full disk."""
     if path is None:
         return
     target = Path(path)
@@ -47,11 +43,7 @@ def check_output(option: str, path: PathName | None, *inputs: PathName | None) -
 
 
 def writable_folder(name: str, path: PathName, log: str = "") -> Path:
-    """The folder, made if need be, and removed at the end of the program if nothing was written to it.
-
-    Args:
-        name: its name in the error, such as "--output_dir".
-        log: a file in it that does not count.
+    """The folder, made if need be, and removed at the end of the program if nothing was written to it but the log.
 
     Raises:
         InputError: nothing can be written there.
@@ -139,11 +131,7 @@ def file_digest(path: Path) -> str:
 
 
 def difference(stored: Mapping[str, Any], current: Mapping[str, Any], within: str = "") -> str | None:
-    """The first difference between the stored record of a run and this run's; None where there is none.
-
-    Args:
-        within: names of the objects that hold these.
-    """
+    """The first difference between the stored record of a run and this run's; None where there is none."""
     for name in (*current, *stored):
         theirs, ours = stored.get(name), current.get(name)
         if theirs != ours:

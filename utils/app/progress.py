@@ -182,14 +182,10 @@ class progress(Generic[Item]):
 
 
 class Clock:
-    """Adds up the seconds of named parts of some work.
-
-    Attributes:
-        seconds: of each part. "paused" holds what belongs to no part of the work.
-    """
+    """Adds up the seconds of named parts of some work."""
 
     def __init__(self) -> None:
-        self.seconds: Counter[str] = Counter()
+        self.seconds: Counter[str] = Counter()  # of each part; "paused" holds what belongs to no part of the work
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:

@@ -44,11 +44,7 @@ def remove(folder: Path, *patterns: str) -> None:
 
 
 def remove_run(folder: Path, log_from: int) -> None:
-    """Remove all files that a run leaves, and nothing else.
-
-    Args:
-        log_from: the byte of its log at which the log of the next run begins.
-    """
+    """Remove all files that a run leaves, and nothing else; its log is kept from this byte on."""
     remove(folder, *TRAINED, *scored(*REPORT_ORDER), *RECORDS)
     if (log := folder / LOG).exists():
         log.write_bytes(log.read_bytes()[log_from:])

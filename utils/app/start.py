@@ -11,11 +11,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def start_program() -> None:
-    """Prepare a program. It must be called before packages of others are imported.
-
-    It tells the user of a terminal that the program is loading, sets the environment variables that torch reads when it
-    is loaded, and lets a missing package or Ctrl-C end the program in one line.
-    """
+    """Prepare a program, before packages of others are imported, so that a missing one or Ctrl-C is one line."""
     sys.excepthook = _in_one_line
     # Threads of GNU's OpenMP that wait for others spin for some milliseconds. Where another process is busy too, they
     # keep a core that work is waiting for.

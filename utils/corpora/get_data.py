@@ -157,9 +157,7 @@ def _rows_on_hub(name: str, splits: Mapping[str, Any], options: GetDataOptions) 
 
 
 def _downloaded(name: str, place: str) -> Path:
-    """A file here, or one that is downloaded unless it was before; an InputError, which begins with the name, if it is
-    missing.
-    """
+    """A file here, or one that is downloaded unless it was before; errors begin with the name."""
     from datasets import DownloadManager
 
     with opening(f"{name}: {place}"):

@@ -22,8 +22,8 @@ import numpy as np
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartModel
 from utils.app.cli import option, parse_dataclass, part
+from utils.app.formatting import plain_table
 from utils.app.progress import progress, start_log
-from utils.app.tables import plain_table
 from utils.data.columns import LABELS, TAGS
 from utils.data.parallel_text import SIDES, pair_paths, paired
 from utils.data.places import TABLES, is_table, split_tables
@@ -38,6 +38,7 @@ from utils.text.lines import references_of
 QUANTILES = (5, 50, 90, 99, 100)  # percent
 _UNCUT = 1 << 30  # tokens
 _AT_ONCE = 512  # rows
+_SHOWN = 100  # labels
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,9 @@ def describe(options: InspectOptions) -> str:
             cut = (f"{np.mean(np.array(of_column) > limit):.1%} at {limit:,}" for limit in limits)
             table.append([f"{split}, {column}", f"{len(of_column):,}", *quantiles(of_column), ", ".join(cut)])
         for column, counter in counts.items():
-            listed = ", ".join(f"{label} {count:,}" for label, count in counter.most_common())
-            labels.append(f"{split}, {column}: {listed}")
+            listed = [f"{label} {count:,}" for label, count in counter.most_common(_SHOWN)]
+            more = [f"{len(counter) - _SHOWN:,} others"] * (len(counter) > _SHOWN)
+            labels.append(f"{split}, {column}: {', '.join(listed + more)}")
     if not table:
         files = f"{{{','.join(SPLITS)}}}.{{{','.join(SIDES)}}}"
         raise InputError(f"{options.data_dir}: no {files}, no table ({', '.join(TABLES)}) with texts, and no shards")

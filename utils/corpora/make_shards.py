@@ -73,11 +73,11 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
     from bert.tokenization.tokenization_bert import BertTokenizer
 
     held_out = find_files("val_input", options.val_input) if options.val_input else []
-    places = {path.resolve() for path in held_out}
-    output = options.output.resolve()  # perhaps in a folder of texts
-    found = (path for path in find_files("input", options.input) if output not in path.resolve().parents)
-    training = [path for path in found if path.resolve() not in places]
-    files = [*((path, True) for path in held_out), *((path, False) for path in training)]
+    output, places = options.output.resolve(), {path.resolve() for path in held_out}
+    files = [(path, True) for path in held_out]
+    for path in find_files("input", options.input):
+        if path.resolve() not in places and output not in path.resolve().parents:  # the output may lie among texts
+            files.append((path, False))
     if tokenizer is None:
         tokenizer = (BartTokenizer if options.task == DENOISING else BertTokenizer).from_pretrained(options.tokenizer)
     plan: dict[str, Any] = {
@@ -116,11 +116,7 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
 
 
 def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, Any]]) -> bool:
-    """Return true if the folder holds whole shards of these texts and options.
-
-    Raises:
-        InputError: it holds something else.
-    """
+    """True of a folder with whole shards of these texts and options; InputError where it holds something else."""
     if (folder / MANIFEST).exists():
         manifest = read_json(folder / MANIFEST)
         of_files = [manifest.get("source", {}).get("files", []), sources]

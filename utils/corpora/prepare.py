@@ -105,7 +105,7 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, option
     if is_published(data_dir):
         contents, name = _content_of(data_dir), re.sub(r"[^\w.-]+", "-", name)
         if data_dir.startswith(HUB) or not place.is_dir():
-            place = Path(name)
+            place = file  # which is no folder here
     elif tables or is_table(data_dir):
         if not (tables or file.is_file()):
             raise InputError(f"--data_dir {file}: no such file")

@@ -15,7 +15,7 @@ from bart.backend import IGNORE_INDEX
 from bart.cuda.backend import CudaRows
 from bart.unpadding import KnownRows, carrying, known_rows
 
-# Inputs that tell which places of rows are used, and their value where none is.
+# Inputs that tell which positions of rows are used, and their value where none is.
 MASKS = {"attention_mask": 0, "labels": IGNORE_INDEX}
 # Tensor cores want sizes in multiples of 8, and fewer distinct shapes mean fewer memory layouts and compilations.
 PAD_TO_MULTIPLE_OF = 8
@@ -71,7 +71,7 @@ class Batch:
 
     Attributes:
         inputs: tensors and lists that the task's collate made of the examples.
-        index: the place of each example in the data, from 0.
+        index: the number of each example in the data, from 0.
         tokens: the number of tokens of these examples, without padding.
         is_real: False for a stand-in, which keeps a process busy that has no examples left, without a part in the loss.
     """

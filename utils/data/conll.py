@@ -86,13 +86,13 @@ def read_conll(
     names = header.columns if header else []
     trained = trained if width > 1 else {}
 
-    def place_of(option: str, given: str | None, of_training: str | None, default: int) -> int:
+    def index_of(option: str, given: str | None, of_training: str | None, default: int) -> int:
         columns, usual = [*map(str, range(1, width + 1)), *names], () if of_training else (str(default),)
         chosen = column_of(option, given, usual, columns, str(path), [of_training] if of_training else [])
         return names.index(chosen) if chosen in names else int(chosen.partition(".")[0]) - 1
 
-    words_in = place_of("words_column", words_column, trained.get("words_column"), 1)
-    tags_in = place_of(tags_option, tags_column, trained.get("tags_column") if labelled else None, width)
+    words_in = index_of("words_column", words_column, trained.get("words_column"), 1)
+    tags_in = index_of(tags_option, tags_column, trained.get("tags_column") if labelled else None, width)
     are_numbers = width > 1 + labelled and _are_numbers(likely)
     known = {row.columns[tags_in] for row in likely}
     scheme = scheme_of(known)
@@ -132,7 +132,7 @@ def read_conll(
             else:
                 kept.append(row)
         if kept:
-            words, tags = ([row.columns[place] for row in kept] for place in (words_in, tags_in))
+            words, tags = ([row.columns[index] for row in kept] for index in (words_in, tags_in))
             sentences.append(Sentence(f"{path}:{kept[0].number}", words, tags if labelled else None))
     taken = f"words from column {words_in + 1}" + (f", tags from column {tags_in + 1}" if labelled else "")
     missing = "".join(f", {what} left out: {count}" for what, count in left_out.items() if count)

@@ -84,8 +84,8 @@ def parquet_files(pattern: str, split: str) -> dict[str, Path]:
     logging.getLogger("datasets").handlers.clear()
     tried = []
     for name in SPLIT_NAMES.get(split, (split,)):
-        place = pattern.replace(SPLIT, name)
-        tried.append(place if "://" in place else str(Path(place).expanduser()))
+        path = pattern.replace(SPLIT, name)
+        tried.append(path if "://" in path else str(Path(path).expanduser()))
         with suppress(FileNotFoundError):
             if files := DataFilesList.from_patterns([tried[-1]]):
                 cache = DownloadManager(download_config=DownloadConfig(disable_tqdm=True))

@@ -192,10 +192,10 @@ def _csv_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
         if nameless := named - len(reader.fieldnames):
             logger.info("%s: columns without a name at the end, which are not read: %d", path, nameless)
         check_names(path, reader.fieldnames)
-        for place, row in enumerate(reader):
+        for index, row in enumerate(reader):
             number = reader.line_num
             rest = row.pop(None, ())
-            if names and place == 0:
+            if names and index == 0:
                 named_in_row = {*names} & {*row.values()}
                 if named_in_row and all(value in ("", name) for name, value in row.items()):
                     continue  # a header of these names, some of which it may lack

@@ -194,7 +194,7 @@ class ShardReader:
         self.count, self._file, self._row = (int(position[name]) for name in ("count", "file", "row"))
 
     def position(self) -> dict[str, Any]:
-        """The place of the next row, as plain values for a checkpoint."""
+        """The position of the next row, as plain values for a checkpoint."""
         return {"count": self.count, "file": self._file, "row": self._row}
 
     def __iter__(self) -> Iterator[ShardRow]:

@@ -24,7 +24,7 @@ SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev")
 SPLITS = tuple(SPLIT_NAMES)
 WHOLE = "whole"  # stands for all rows of one table, as they are predicted
 DEFAULT_RATIO, DEFAULT_SEED = "0.9,0.05,0.05", 42
-Row = TypeVar("Row")
+Item = TypeVar("Item")
 
 
 class MissingSplit(InputError):
@@ -52,15 +52,15 @@ def ratios_of(text: str) -> list[float]:
 
 def split_of(source: str, shares: Sequence[float], seed: int) -> str:
     """Choose the split of an example by a hash of its source."""
-    place, end = _place(source, seed), 0.0
+    fraction, end = _fraction(source, seed), 0.0
     for split, share in zip(SPLITS, shares, strict=True):
         end += share
-        if place < end:
+        if fraction < end:
             return split
     return [split for split, share in zip(SPLITS, shares, strict=True) if share][-1]  # their sum may be just below 1
 
 
-def of_split(split: str, rows: Iterable[Row], text_of: Callable[[Row], str]) -> Iterator[Row]:
+def of_split(split: str, rows: Iterable[Item], text_of: Callable[[Item], str]) -> Iterator[Item]:
     """The rows of one split of a table that has yet to be split; equal texts come into one, whatever their labels."""
     shares = ratios_of(DEFAULT_RATIO)
     return (row for row in rows if split == WHOLE or split_of(text_of(row), shares, DEFAULT_SEED) == split)
@@ -86,7 +86,7 @@ class Choice:
         """True if all are used."""
         return self.limit < 0 and (self.begin, self.end) == (0, 1)
 
-    def of(self, rows: Iterable[Row], text_of: Callable[[Row], str]) -> list[Row]:
+    def of(self, rows: Iterable[Item], text_of: Callable[[Item], str]) -> list[Item]:
         """Choose rows by their texts; they stay in their order, and only the chosen ones are held in memory.
 
         Raises:
@@ -94,10 +94,10 @@ class Choice:
         """
         is_part = (self.begin, self.end) != (0, 1)
         if is_part:
-            rows = (row for row in rows if self.begin <= _place(text_of(row), "held out") < self.end)
+            rows = (row for row in rows if self.begin <= _fraction(text_of(row), "held out") < self.end)
         if self.limit >= 0:
-            places = ((_place(text_of(row), "drawn"), number, row) for number, row in enumerate(rows))
-            least = nsmallest(self.limit, places, key=itemgetter(0, 1))
+            hashed = ((_fraction(text_of(row), "drawn"), number, row) for number, row in enumerate(rows))
+            least = nsmallest(self.limit, hashed, key=itemgetter(0, 1))
             rows = (row for *_, row in sorted(least, key=itemgetter(1)))
         chosen = list(rows)
         if is_part and not chosen:
@@ -112,18 +112,18 @@ class Choice:
 EVERY = Choice()
 
 
-def check_split(examples: Sequence[Any], place: str, split: str, kind: str) -> None:
+def check_split(examples: Sequence[Any], data_dir: str, split: str, kind: str) -> None:
     """Raise InputError where a split of a data directory, or of one file, has no examples, which are of this kind."""
-    if not examples and split != WHOLE and Path(place).expanduser().is_file():
+    if not examples and split != WHOLE and Path(data_dir).expanduser().is_file():
         raise InputError(
-            f"{place} is split by a hash of its texts, and none of its {kind} come into the {split} split; allowed: "
+            f"{data_dir} is split by a hash of its texts, and none of its {kind} come into the {split} split; allowed: "
             "more of them, or a directory with a file of each split"
         )
     if not examples:
-        raise InputError(f"{place}: " + (f"has no {kind}" if split == WHOLE else f"the {split} split has no {kind}"))
+        raise InputError(f"{data_dir}: " + (f"has no {kind}" if split == WHOLE else f"the {split} split has no {kind}"))
 
 
-def _place(text: str, seed: int | str) -> float:
+def _fraction(text: str, seed: int | str) -> float:
     """A number in [0, 1) by a hash of a text."""
     digest = hashlib.blake2b(f"{seed}\n{text}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
     return int.from_bytes(digest[:8], "big") / 2**64

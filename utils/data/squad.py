@@ -139,22 +139,18 @@ def _squad_file(path: Path, split: str) -> Path | None:
 
 
 def is_squad(file: Path) -> bool:
-    """True for a .json file that begins as SQuAD's do."""
+    """True for a .json file that begins as SQuAD's do; one of rows is a table."""
     if file.suffix != ".json" or not file.is_file():
         return False
     with file.open("rb") as opened:
-        begin = opened.read(1 << 16)
-    return b'"paragraphs"' in begin or b'"data"' in begin[: 1 << 12]
+        return b'"paragraphs"' in opened.read(1 << 16)
 
 
 def squad_rows(file: Path) -> Iterator[Record]:
-    """The questions of a file, which stand in paragraphs of articles, or one after the other."""
+    """The questions of a file, which stand in paragraphs of articles."""
     try:
         content = json.loads(file.read_bytes())
         for article in content["data"] if isinstance(content, dict) else content:
-            if "paragraphs" not in article:
-                yield Record(f"{file}, question {article['id']}", article)
-                continue
             for paragraph in article["paragraphs"]:
                 for question in paragraph["qas"]:
                     values = {"id": question["id"], "question": question["question"], "context": paragraph["context"]}
@@ -193,19 +189,19 @@ def question_of(
         raise InputError(f"{name}: its answers have no answer_start; allowed: the character where each begins")
     try:
         columns = answers["text"], answers["answer_start"]
-        places = [(str(text), int(start)) for text, start in zip(*columns, strict=True)]
+        pairs = [(str(text), int(start)) for text, start in zip(*columns, strict=True)]
     except (TypeError, KeyError, ValueError):
         raise InputError(
             f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "
             ".jsonl, .parquet or a cell of JSON (not as Python prints them), or --predict, which reads none"
         ) from None
     good = []
-    for text, start in places:
+    for text, start in pairs:
         there = context[max(0, start) :][: len(text)]
         if text and start >= 0 and there == text:
             good.append((text, start))
         else:
             bad.append(f"{name}: the answer {text!r} is not at answer_start {start}, where {there!r} is")
-    if places and not good:
+    if pairs and not good:
         return None
     return replace(question, answers=tuple(text for text, _ in good), starts=tuple(start for _, start in good))

@@ -91,25 +91,24 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
         epoch, step = cursor["epoch"], cursor["step"]
         orders, windows = self._plan(epoch)
         positions = cursor["position"] or [None] * len(orders)
-        readers = [self.examples.reader(*place) for place in zip(orders, positions, strict=True)]
-        places = [0, *accumulate(self.examples.counts)]  # where the examples of each bin begin, bin after bin
+        readers = [self.examples.reader(order, position) for order, position in zip(orders, positions, strict=True)]
+        starts = [0, *accumulate(self.examples.counts)]  # numbers of the first example of each bin
         with ExitStack() as stack:
             records = [stack.enter_context(closing(iter(reader))) for reader in readers]
             for window, bins in islice(enumerate(windows), cursor["window"], None):
                 position = [reader.position() for reader in readers]
                 cursor = {"step": step, "epoch": epoch, "window": window, "position": position}
-                firsts = [place + reader.count for place, reader in zip(places, readers, strict=False)]
+                firsts = [start + reader.count for start, reader in zip(starts, readers, strict=False)]
                 read, steps = {}, {}  # of each bin
                 for number in {*bins}:
-                    room = bins.count(number) * self.examples_per_step
-                    if of_bin := list(islice(records[number], room)):
-                        read[number], steps[number] = of_bin, iter(self._order(of_bin).epoch(epoch, window, number))
+                    read[number] = list(islice(records[number], bins.count(number) * self.examples_per_step))
+                    steps[number] = iter(self._order(read[number]).epoch(epoch, window, number))
                 for number in bins:
-                    for micro_batches in islice(steps[number], 1):  # none where the data end within the window
-                        if step >= self.start:
-                            of_bin, first = read[number], firsts[number]
-                            yield cursor, [self._batch(index, of_bin, first, epoch) for index in micro_batches]
-                        step += 1
+                    micro_batches = next(steps[number])
+                    if step >= self.start:
+                        of_bin, first = read[number], firsts[number]
+                        yield cursor, [self._batch(index, of_bin, first, epoch) for index in micro_batches]
+                    step += 1
         if self.rank == 0:
             logger.info("epoch %d of the shards: %d examples", epoch, sum(reader.count for reader in readers))
         return {"step": step, "epoch": epoch + 1, "window": 0, "position": None}

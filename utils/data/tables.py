@@ -37,7 +37,7 @@ def published_rows(data_dir: str, split: str) -> Iterator[Record]:
         split: train, val or test, or a name of the set's own.
 
     Raises:
-        InputError: there is no such place or split, or it cannot be reached.
+        InputError: there are no such data or split, or it cannot be reached.
     """
     with opening(f"the {split} split of {data_dir}"):
         if not data_dir.startswith(HUB):
@@ -62,7 +62,7 @@ def read_records(
         text_column: chooses the column of the texts from all columns.
 
     Raises:
-        InputError: there is no such place or split, or a table is malformed or empty.
+        InputError: there are no such data or split, or a table is malformed or empty.
     """
     column = None
 

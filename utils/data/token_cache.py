@@ -175,14 +175,14 @@ def check_pairs(data_dir: PathName, split: str, choice: Choice = EVERY, cache_di
 def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
     """The folder of the caches of a data directory or set, which no other one uses; it is made if need be."""
     is_here = data_dir.is_dir()  # unless it is the name of a set
-    place = data_dir.resolve() if is_here else data_dir
+    path = data_dir.resolve() if is_here else data_dir
     if cache_dir is None:
         if is_here:
             with suppress(InputError, RunError):
                 return writable_folder("--cache_dir", data_dir / ".cache")
         cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch"
     return writable_folder(
-        "--cache_dir", Path(cache_dir) / f"{place.name}-{xxhash.xxh3_64_hexdigest(os.fsencode(place))}"
+        "--cache_dir", Path(cache_dir) / f"{path.name}-{xxhash.xxh3_64_hexdigest(os.fsencode(path))}"
     )
 
 

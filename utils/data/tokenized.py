@@ -117,13 +117,13 @@ def warn_of(count: int, total: int, what: str, above: float = 0.0, example: str 
 def warn_of_unknown(tokenizer: PretrainedTokenizer, rows: Sequence[Any], texts: Sequence[str], what: str) -> None:
     """Say if more than a twentieth of the pieces of texts, whose ids are `rows`, are unknown to the vocabulary."""
     ids, unknown, example = np.concatenate(rows), tokenizer.unk_token_id, ""
-    if (places := np.flatnonzero(ids == unknown)).size:
-        text = texts[np.searchsorted(np.cumsum([*map(len, rows)]), places[0], side="right")]
+    if (indices := np.flatnonzero(ids == unknown)).size:
+        text = texts[np.searchsorted(np.cumsum([*map(len, rows)]), indices[0], side="right")]
         word = next((word for word in text.split() if unknown in tokenizer(word)["input_ids"]), text)
         example = f"; the first is in {word[:40]!r}"
     pieces = len(ids) - np.isin(ids, [tokenizer.bos_token_id, tokenizer.eos_token_id]).sum()
     what = f"pieces of {what} are unknown to the vocabulary, which may be of another language"
-    warn_of(places.size, pieces, what, 0.05, example)
+    warn_of(indices.size, pieces, what, 0.05, example)
 
 
 def warn_of_cut(cut: int, total: int, texts: str, most: int, option: str, effect: str = "and are cut there") -> None:

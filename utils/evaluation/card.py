@@ -17,7 +17,7 @@ from utils.app.output_files import write_whole
 from utils.app.run_directory import CARD
 from utils.data.places import HUB, HUB_NAME
 from utils.data.shard_format import SPECIAL
-from utils.evaluation.report.runs import Run, read_run, scores_of
+from utils.evaluation.report.runs import ReportedRun, read_run, scores_of
 from utils.evaluation.report.tables import ScoreTable, confusion_table, errors_table, group_tables, score_table
 from utils.metrics.files import label_of
 from utils.models.options import SCRATCH
@@ -107,7 +107,7 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
     return ModelCard(content)
 
 
-def tables_of(run: Run, split: str) -> list[ScoreTable]:
+def tables_of(run: ReportedRun, split: str) -> list[ScoreTable]:
     """The tables of a split's scores; of errors not the texts that were read, which may be private."""
     errors = errors_table(run, split)
     errors = replace(errors, header=errors.header[1:], rows=[row[1:] for row in errors.rows], words=2)

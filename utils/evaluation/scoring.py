@@ -17,12 +17,11 @@ import torch
 from bart.errors import InputError
 from bart.files import read_json, write_json
 from utils.app.distributed import at_first, from_first, rank_and_world
-from utils.app.formatting import format_metric, rate
+from utils.app.formatting import format_metric, plain_table, rate
 from utils.app.machine import versions
 from utils.app.memory import FittingSize
 from utils.app.output_files import difference, held, write_whole
 from utils.app.run_directory import REPORT_ORDER, remove, scored
-from utils.app.tables import plain_table
 from utils.app.unfinished import Unfinished, model_identity
 from utils.data.batches import Examples
 from utils.evaluation.options import ScoringOptions
@@ -72,11 +71,7 @@ class ScoringRun:
         return model_identity(self.model_name)
 
     def record(self, settings: Mapping[str, Any], examples: int) -> dict[str, Any]:
-        """The part of the scores that tells by what and of what they are.
-
-        Args:
-            settings: what the task's `settings` gives.
-        """
+        """The part of the scores that tells by what and of what they are, with what the task's `settings` gives."""
         return {
             "task": self.task_name,
             "model": self._model["model"],
@@ -111,7 +106,6 @@ def score_split(
     those in the batch with it, as batches round differently.
 
     Args:
-        loaded: the model, laid out for prediction.
         raw: what the task's `read` gave.
 
     Returns:
@@ -192,14 +186,7 @@ def check_other_runs(run: ScoringRun, record: Mapping[str, Any]) -> set[str]:
 def predict_split(
     run: ScoringRun, task: ScoredTask, loaded: LoadedModel, examples: Examples, settings: Mapping[str, Any]
 ) -> tuple[list[Prediction], dict[str, Any]] | None:
-    """The predictions of all processes, and of an interrupted run, in the order of the examples; and the speed.
-
-    Args:
-        settings: what the task's `settings` gives.
-
-    Returns:
-        None on other ranks than 0.
-    """
+    """The predictions of all processes and of an interrupted run, in order, and the speed; None but on rank 0."""
     rank, _ = rank_and_world()
     identity: dict[str, Any] = {}
     earlier: dict[int, Prediction] = {}

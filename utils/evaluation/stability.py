@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
-from utils.app.tables import markdown_table
+from utils.app.formatting import markdown_table
 from utils.evaluation.report.runs import read_run, scores_of
 from utils.metrics.files import label_of
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from bart.errors import InputError
 from utils.app.cli import option, part
-from utils.app.tables import plain_table
+from utils.app.formatting import plain_table
 from utils.data.columns import value_in
 from utils.data.parallel_text import one_line
 from utils.data.places import TABLES, suffix_of
@@ -62,12 +62,7 @@ class FileOptions:
     def values(
         self, option_name: str, field: str | None, right: Sequence[str], predicted: Sequence[str], blank: bool = True
     ) -> tuple[list[Value], list[list[Value]]]:
-        """The references, and of each file of predictions its values, as `values_of` gives both.
-
-        Args:
-            option_name, field: the option that names the references' column, and its value.
-            right, predicted: usual names of the columns.
-            blank: allow blank references.
+        """The references, and of each file of predictions its values, which `right` and `predicted` are usual names of.
 
         Raises:
             InputError: the files have not as many rows or, if both have ids, other ones.
@@ -97,10 +92,6 @@ class TextFileOptions(FileOptions):
 
         Args:
             line_break: stands for the breaks of lines within a text.
-
-        Raises:
-            InputError: a file is missing or malformed, a reference is blank, a prediction is no text, or the files have
-                not as many examples.
         """
         given, systems = self.values("target_field", self.target_field, TARGETS, TEXTS, blank=False)
         references = []

@@ -28,6 +28,7 @@ from utils.metrics.options import RougeOptions, wordnet_exceptions
 from utils.metrics.rouge_pairs import DEFAULT_RULE, ROUGE_TOKENIZERS, ROUGE_TYPES, RougeRule, score_pairs
 from utils.metrics.significance import means_of
 from utils.text.lines import reference_texts, references_of
+from utils.text.sentences import split_sentences
 
 _CHUNK = 200  # pairs that a process scores at once
 _PAIRS_PER_PROCESS = 1000  # scoring these takes a third of a second or more, as long as starting a process
@@ -79,6 +80,13 @@ def rouge_per_example(
 def rouge(predictions: Sequence[str], references: Sequence[str], rule: RougeRule = DEFAULT_RULE) -> dict[str, float]:
     """Mean F measures in percent over all examples, by the names of `rouge_per_example`."""
     return {name: float(values.mean()) for name, values in rouge_per_example(predictions, references, rule).items()}
+
+
+def leads(articles: Sequence[str]) -> dict[str, list[str]]:
+    """Each article's first sentences, 1 to 3 of them: the baselines that news summarisers are measured against."""
+    sentences = [split_sentences(article) for article in articles]
+    names = {1: "first 1 sentence", 2: "first 2 sentences", 3: "first 3 sentences"}
+    return {name: [" ".join(each[:count]) for each in sentences] for count, name in names.items()}
 
 
 @dataclass(frozen=True)

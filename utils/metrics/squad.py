@@ -128,13 +128,11 @@ def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]
     Raises:
         InputError: an answer is no text, or they are not of these questions.
     """
-    column, is_table = files.prediction_field or "prediction", suffix_of(Path(path)) in TABLES
-    records = read_records(path, WHOLE, lambda _: column, Choice(tables=files.tables)) if is_table else []
-    if not is_table:
+    column, suffix = files.prediction_field or "prediction", suffix_of(Path(path))
+    if suffix == ".json" or suffix not in TABLES:
         answers = read_json(Path(path))
-    elif len(records) == 1 and column not in records[0].values:  # an object of answers by ids
-        answers = records[0].values
     else:
+        records = read_records(path, WHOLE, lambda _: column, Choice(tables=files.tables))
         column_of("prediction_field", files.prediction_field, [column], names_in(records), path)
         ids = [str(values.get("id", name)) for name, values in records]
         if not any("id" in values for _, values in records):

@@ -107,7 +107,7 @@ class RowsToPredict:
                 yield pa.Table.from_batches([batch])
 
     def records(self) -> Iterator[Record]:
-        """The rows or lines, each named by its place.
+        """The rows or lines, each named by its file and line.
 
         Raises:
             InputError: the file is missing or malformed.

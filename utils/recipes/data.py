@@ -49,11 +49,7 @@ def with_table_prepared(task: AnyTask) -> AnyTask:
 
 
 def read_to_train(task: TrainedTask, data_dir: str) -> dict[str, Any]:
-    """Read the splits train and val of a task whose --data_dir is given; the log says what is held out.
-
-    Raises:
-        InputError: one is missing or malformed.
-    """
+    """Read the splits train and val; InputError, which names --data_dir as given, where one is missing."""
     examples: dict[str, Any] = {}
     try:
         for split in ("train", "val"):
@@ -71,11 +67,7 @@ def read_to_train(task: TrainedTask, data_dir: str) -> dict[str, Any]:
 
 
 def read_to_score(task: ScoredTask, split: str | None) -> tuple[str, Any]:
-    """Read the split that is scored, and return its name: by default test or, where the data have none, val.
-
-    Raises:
-        InputError: it is missing or malformed.
-    """
+    """Read the split that is scored, and return its name: by default test or, where the data have none, val."""
     try:
         return split or "test", task.read(split or "test", for_scoring=True)
     except MissingSplit:

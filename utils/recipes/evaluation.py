@@ -43,20 +43,19 @@ def run(args: EvalArguments) -> None:
     """
     start_log(args.debug)
     device, places, scoring = device_of(args), args.places, args.scoring
-    task = args.make_task()
-    data_dir = task.place.data_dir
+    made = args.make_task()
     task_of(places.model, args.task)
-    task = with_table_prepared(as_trained(task, places.model))
+    task = with_table_prepared(as_trained(made, places.model))
     split, raw = read_to_score(task, scoring.type_path)
     save_dir = writable_folder("save_dir", places.save_dir)
-    check_output("json_summary", scoring.json_summary, places.model, data_dir)
+    check_output("json_summary", scoring.json_summary, places.model, made.place.data_dir)
     logger.info("loading %s", places.model)
     loaded = task.trained_model(places.model, places.config_path, places.tokenizer)
     scored = ScoringRun(
         save_dir=save_dir,
         split=split,
         task_name=args.task,
-        data_dir=data_dir,
+        data_dir=made.place.data_dir,
         model_name=places.model,
         precision=args.hardware.precision,
         batch_size=args.bs,

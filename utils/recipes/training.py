@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
+from importlib import metadata
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -87,10 +87,14 @@ def run(args: TrainingArguments) -> None:
 
 def check_machine(args: TrainingArguments) -> None:
     """Raise InputError where the machine lacks what a run needs, or its folder holds another run."""
-    check_gpus(args.hardware.gpus)
-    check_wandb(args.run.wandb_project)
-    if args.model.computing.compile:
-        check_compiler(args.hardware.gpus)
+    gpus, project, compiles = args.hardware.gpus, args.run.wandb_project, args.model.computing.compile
+    check_gpus(gpus)
+    if project is not None and not any(metadata.distributions(name="wandb")):
+        raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb")
+    if compiles and gpus and find_spec("triton") is None:
+        raise InputError("--compile needs the package triton on GPUs; this build of torch came without it")
+    if compiles and not gpus and which(compiler := os.environ.get("CXX", "g++")) is None:
+        raise InputError(f"--compile needs a C++ compiler on CPUs; {compiler} is not found (CXX names another one)")
     if args.do_train and is_first():
         check_free(Path(args.run.output_dir), args.resumed, args.run.overwrite_output_dir)
 
@@ -237,23 +241,6 @@ def write_records(args: TrainingArguments, output_dir: Path) -> None:
     (output_dir / "arguments.yaml").write_text(yaml.safe_dump(args.settings()))
     facts = {**environment(args.hardware.gpus), "processes": args.hardware.processes}
     write_json(output_dir / "environment.json", facts)
-
-
-def check_wandb(project: str | None) -> None:
-    """Raise InputError when a Weights & Biases project is named and its package is not installed."""
-    try:
-        if project is not None:
-            version("wandb")
-    except PackageNotFoundError:
-        raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb") from None
-
-
-def check_compiler(gpus: int) -> None:
-    """Raise InputError where torch.compile lacks what it makes code with."""
-    if gpus and find_spec("triton") is None:
-        raise InputError("--compile needs the package triton on GPUs; this build of torch came without it")
-    if not gpus and which(compiler := os.environ.get("CXX", "g++")) is None:
-        raise InputError(f"--compile needs a C++ compiler on CPUs; {compiler} is not found (CXX names another one)")
 
 
 def quieten_lightning() -> None:

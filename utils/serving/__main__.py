@@ -9,12 +9,13 @@ if __name__ == "__main__":
 
 import asyncio
 import logging
+import math
 import os
 import resource
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import hypercorn.asyncio
@@ -36,25 +37,19 @@ logger = logging.getLogger("utils.serving")
 # kernels they take 200 MB.
 KERNELS_KEPT = "128"
 MOST_DESCRIPTORS = 4096  # files and connections; further connections wait
-TICK, CLOSING_SECONDS = 0.05, 5
+TICK = 0.05  # seconds
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that holds an address but does not listen yet, so that clients are refused.
+    """A socket that holds an address while the model is loaded.
 
     Raises:
         InputError: the address cannot be used.
     """
-    bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        bound.bind((host, port))
-        # Two sockets that both allow reuse could be bound to one port as long as neither listens.
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, UnicodeError) as error:
-        bound.close()
         raise InputError(f"--host is {host}, --port is {port}: cannot listen there ({error})") from None
-    return bound
 
 
 class Listening(socket.socket):
@@ -71,6 +66,9 @@ class Config(hypercorn.Config):
         super().__init__()
         self.listening = Listening(fileno=bound.detach())
         self.keep_alive_timeout = read_timeout  # from a connection's beginning to its header, too
+        self.graceful_timeout = read_timeout + 1
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux then closes connections whose clients do not read
+            self.listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, math.ceil(1000 * read_timeout))
         self.backlog = 1  # where descriptors run out, asyncio logs an error for each that it tries to accept
         self.max_app_queue_size = 0  # no limit, since hypercorn waits for room in it to end a request that was refused
         self.include_server_header = False
@@ -82,33 +80,22 @@ class Config(hypercorn.Config):
         return Sockets([], [self.listening], [])
 
 
-async def serve(service: Service, bound: socket.socket, ending: asyncio.Event) -> None:
-    """Answer until `ending` is set, and then finish what is in work."""
+async def serve(service: Service, bound: socket.socket, is_to_end: Callable[[], object]) -> None:
+    """Answer until `is_to_end` says so, and then finish what is in work."""
     host, port = bound.getsockname()[:2]
     config = Config(bound, service.args.read_timeout)
     idle = asyncio.Event()
-    app = create_app(service)
-    serving = asyncio.create_task(hypercorn.asyncio.serve(app, config, shutdown_trigger=idle.wait))
+    serving = asyncio.create_task(hypercorn.asyncio.serve(create_app(service), config, shutdown_trigger=idle.wait))
     logger.info("listening at http://%s:%d", f"[{host}]" if ":" in host else host, port)
-    await asyncio.wait({serving, asyncio.create_task(ending.wait())}, return_when=asyncio.FIRST_COMPLETED)
+    while not is_to_end() and not serving.done():
+        await asyncio.sleep(TICK)
     service.is_ending = True
     end = time.monotonic() + service.args.drain_seconds
     while service.in_work and time.monotonic() < end:
         await asyncio.sleep(TICK)
     service.is_over.set()
     idle.set()
-    # From Python 3.12 on, the server also waits for clients that do not read their answers.
-    await asyncio.wait({serving}, timeout=CLOSING_SECONDS)
-    if serving.done() and not serving.cancelled():
-        serving.result()
-
-
-async def serve_until_signal(service: Service, bound: socket.socket) -> Signals:
-    """Serve until SIGTERM, SIGINT or SIGHUP; return what has heeded it."""
-    loop, ending = asyncio.get_running_loop(), asyncio.Event()
-    signals = Signals(lambda number: loop.call_soon_threadsafe(ending.set))
-    await serve(service, bound, ending)
-    return signals
+    await serving
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -121,16 +108,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     # by 20 MB.
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     bound = bound_socket(args.host, args.port)
     args = replace(args, task=task_of(args.inference.model, args.task))
     logger.info("loading %s ...", args.inference.model)
     service = SummaryService(args) if args.task == SUMMARIZATION else PredictionService(args)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # an earlier service's connections may linger
-    bound.listen()
-    signals = asyncio.run(serve_until_signal(service, bound))
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    signals = Signals(lambda number: None)
+    asyncio.run(serve(service, bound, lambda: signals.number))
     if signals.number:
         signal.signal(signals.number, signals.before[signals.number])
         signal.raise_signal(signals.number)  # the program tells it

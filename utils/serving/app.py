@@ -9,7 +9,7 @@ import json
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -42,12 +42,6 @@ PAGE_POLICY = (
 def failure(error: HTTPException) -> JSONResponse:
     """The answer to a request that is refused."""
     return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-
-
-def unfit(errors: Sequence[dict[str, Any]]) -> Response:
-    """FastAPI's answer to a bad request, but for the input, which may be long, or nothing that JSON can hold."""
-    detail = [{name: error[name] for name in ("type", "loc", "msg")} for error in errors]
-    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
 
 
 class Gate:
@@ -124,16 +118,15 @@ class Gate:
         return limited
 
 
-async def _give_back_memory(service: Service) -> None:
+async def _give_back_memory() -> None:
     """Return free memory to the system from time to time, if the C library can.
 
-    Batches of many sizes leave gaps between memory in use, which glibc keeps: 100 MB in a minute. Every thread that
-    allocates has an arena of its own, so this runs in a thread that is there anyway.
+    Batches of many sizes leave gaps between memory in use, which glibc keeps: 100 MB in a minute.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while trim is not None:
         await asyncio.sleep(TRIM_SECONDS)
-        await asyncio.get_running_loop().run_in_executor(service.executor, trim, 0)
+        await asyncio.to_thread(trim, 0)
 
 
 async def _departure(request: Request) -> None:
@@ -147,7 +140,7 @@ def create_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        trimming = asyncio.ensure_future(_give_back_memory(service))
+        trimming = asyncio.ensure_future(_give_back_memory())
         yield
         trimming.cancel()
         await service.stop()
@@ -168,11 +161,12 @@ def create_app(service: Service) -> FastAPI:
     async def refused(_: Request, error: HTTPException) -> Response:
         return failure(error)
 
-    async def invalid(_: Request, error: RequestValidationError) -> Response:
-        return unfit(error.errors())
-
-    async def out_of_bounds(_: Request, error: InputError) -> Response:
-        return unfit([{"type": "value_error", "loc": ["body"], "msg": str(error)}])
+    async def unfit(_: Request, error: RequestValidationError | InputError) -> Response:
+        """FastAPI's answer to a bad request, but for the input, which may be long, or nothing that JSON can hold."""
+        errors = [{"type": "value_error", "loc": ["body"], "msg": str(error)}]
+        if isinstance(error, RequestValidationError):
+            errors = [{name: each[name] for name in ("type", "loc", "msg")} for each in error.errors()]
+        return Response(json.dumps({"detail": errors}), 422, media_type="application/json")
 
     async def fault(_: Request, error: Exception) -> Response:
         return failure(HTTPException(500, "a fault of the service; its log says more"))
@@ -186,7 +180,7 @@ def create_app(service: Service) -> FastAPI:
         dependencies=[Depends(not_ending)],
         exception_handlers={
             **dict.fromkeys((HTTPException, 400, 404, 405), refused),
-            RequestValidationError: invalid, InputError: out_of_bounds, Exception: fault,
+            RequestValidationError: unfit, InputError: unfit, Exception: fault,
         },
     )  # fmt: skip
     app.add_middleware(Gate, service=service)

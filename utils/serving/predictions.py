@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from utils.prediction.predictor import Predictor
 from utils.serving.arguments import ServeArguments
 from utils.serving.engine import Busy
 from utils.serving.service import Body, Service, Text
-from utils.tasks import find_task
+from utils.tasks import find_row_task
 
 _LEFT_OUT = ("index", "id", "source", "pair", "question", "source_tokens")  # clients know these, or need not
 
@@ -51,14 +52,6 @@ class Predictions(BaseModel):
     seconds: float
 
 
-@dataclass(eq=False)
-class _Job:
-    """The inputs of a request."""
-
-    inputs: list[dict[str, Any]]
-    is_awaited: bool = True
-
-
 class PredictionService(Service):
     """Answers requests with the predictions of a task."""
 
@@ -66,7 +59,7 @@ class PredictionService(Service):
     description = "Predict for each of the inputs. One input may also stand alone, without `inputs` around it."
 
     def __init__(self, args: ServeArguments) -> None:
-        task = find_task(args.task, predicts_rows=True)
+        task = find_row_task(args.task)
         self.path = task.endpoint
         options = task.Options(max_source_length=args.documents.max_source_length)
         self.predictor = Predictor(task, options, task.EvalOptions(), args.inference, args.batch_size)
@@ -75,47 +68,42 @@ class PredictionService(Service):
         self.title = f"{config.model_types[0].upper()}: {Path(args.task).stem.replace('_', ' ')}"
         request = prediction_request(task.fields, args.max_articles_per_request)
         super().__init__(args, request, self.predictor.task.read_length(loaded), config.vocab_size)
-        self.queue: set[_Job] = set()
-        self.at_work = 0  # inputs
-        self.is_stopped = False
+        self.executor = ThreadPoolExecutor(1)
+        self.jobs: dict[Future[Any], int] = {}  # with the number of inputs
 
     @property
     def health(self) -> tuple[bool, int, int]:
-        return True, sum(len(job.inputs) for job in tuple(self.queue)), self.at_work
+        at_work = sum(count for job, count in self.jobs.items() if job.running())
+        return True, sum(self.jobs.values()) - at_work, at_work
 
     async def stop(self) -> None:
-        self.is_stopped = True
         self.executor.shutdown(wait=False, cancel_futures=True)
 
     async def compute(self, content: BaseModel) -> dict[str, Any]:
-        job = _Job([each.model_dump(exclude_none=True) for each in content.inputs])
+        inputs = [each.model_dump(exclude_none=True) for each in content.inputs]
         _, waiting, _ = self.health
-        if waiting + len(job.inputs) > self.args.max_queue:
+        if waiting + len(inputs) > self.args.max_queue:
             raise Busy(
-                f"{waiting} inputs wait and this request has {len(job.inputs)}; allowed: {self.args.max_queue}; "
-                "try again"
+                f"{waiting} inputs wait and this request has {len(inputs)}; allowed: {self.args.max_queue}; try again"
             )
-        self.queue.add(job)
+        is_given_up = threading.Event()
+        job = self.executor.submit(self._predict, inputs, is_given_up)
+        self.jobs[job] = len(inputs)
         try:
-            rows = await asyncio.get_running_loop().run_in_executor(self.executor, self._predict, job)
+            rows = await asyncio.wrap_future(job)
         finally:
-            job.is_awaited = False
-            self.queue.discard(job)
+            is_given_up.set()
+            job.cancel()
+            del self.jobs[job]
         return {"predictions": [{name: row[name] for name in row if name not in _LEFT_OUT} for row in rows]}
 
-    def _predict(self, job: _Job) -> list[dict[str, Any]]:
+    def _predict(self, inputs: list[dict[str, Any]], is_given_up: threading.Event) -> list[dict[str, Any]]:
         """Predict in the thread, until nobody waits for it any more."""
 
         def check() -> None:
-            if self.is_stopped or not job.is_awaited:
-                raise Busy("the service is shutting down")
+            if is_given_up.is_set():
+                raise CancelledError
 
-        self.queue.discard(job)
-        self.at_work = len(job.inputs)
-        try:
-            check()
-            records = [Record(f"input {number}", values) for number, values in enumerate(job.inputs)]
-            columns = self.predictor.task.typed_columns({name for values in job.inputs for name in values})
-            return [row for row, _ in self.predictor(records, columns, check)]
-        finally:
-            self.at_work = 0
+        records = [Record(f"input {number}", values) for number, values in enumerate(inputs)]
+        columns = self.predictor.task.typed_columns({name for values in inputs for name in values})
+        return [row for row, _ in self.predictor(records, columns, check)]

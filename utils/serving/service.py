@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from asyncio import Event
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -53,7 +52,6 @@ class Service(ABC):
         vocabulary_size: of the model.
 
     Attributes:
-        executor: one thread.
         path: where requests are sent.
         title, description: for the description of the interface.
         page_file: the template of the page, beside this file.
@@ -71,7 +69,6 @@ class Service(ABC):
 
     def __init__(self, args: ServeArguments, request_model: type[BaseModel], limit: int, vocabulary_size: int) -> None:
         self.args, self.request_model = args, request_model
-        self.executor = ThreadPoolExecutor(1)
         path = Path(args.inference.model)
         # Clients see no more of a path than identifies the model.
         name = "/".join((as_named(path) if path.exists() else path).parts[-2:])

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, Literal
 
 import prometheus_client as prometheus
@@ -20,7 +18,6 @@ from utils.serving.arguments import ServeArguments
 from utils.serving.engine import Engine
 from utils.serving.service import Body, Service, Text
 
-LONG_TEXT = 1 << 16  # characters, of all texts of a request; a megabyte takes seconds to split
 CLOSING_SECONDS = 3  # for the decoding thread to end its step
 MOST_LENGTH_PENALTY = MOST_RATIO = 10
 
@@ -86,8 +83,6 @@ class SummaryService(Service):
         self.defaults = model.generation_config.merged(num_return_sequences=1)
         request_model = summary_request(self.defaults, args, self.positions)
         super().__init__(args, request_model, self.limit, model.config.vocab_size)
-        # Only one thread runs Python at a time; a thread of their own lets short texts pass long ones.
-        self.executor_of_long_texts = ThreadPoolExecutor(1)
         tokens = prometheus.Counter("bart_generated_tokens", "Tokens generated", registry=self.registry)
         self.engine = Engine(
             model, args.batch_size, args.max_queue, args.max_option_sets, args.threads, on_generated=tokens.inc
@@ -111,10 +106,10 @@ class SummaryService(Service):
         texts = content.texts or [content.text]
         options = self._decoding_options(content)
         long_documents = content.long_documents or self.args.documents.long_documents
-        executor = self.executor_of_long_texts if sum(map(len, texts)) > LONG_TEXT else self.executor
-        in_thread = partial(asyncio.get_running_loop().run_in_executor, executor)
         drop = bool(content.drop_repeated_sentences)
-        rounds = await in_thread(Rounds, texts, self.tokenizer, self.positions, long_documents, self.limit, drop)
+        rounds = await asyncio.to_thread(
+            Rounds, texts, self.tokenizer, self.positions, long_documents, self.limit, drop
+        )
         tokens, windows = zip(*rounds.sizes.values(), strict=True)
         cut_tokens = [max(0, count - self.limit) for count in tokens] if long_documents == "cut" else []
         articles = 0
@@ -123,7 +118,7 @@ class SummaryService(Service):
             # is not refused in its second round.
             outputs = await self._decode(rounds.windows, options, counted=0 if articles else len(texts))
             articles += len(outputs)
-            await in_thread(rounds.proceed, outputs)
+            await asyncio.to_thread(rounds.proceed, outputs)
         return {
             "summary": None if content.text is None else rounds.summaries[0],
             "summaries": rounds.summaries if content.text is None else None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from functools import cache
 from importlib import import_module
 from inspect import isabstract
 from pathlib import Path
@@ -61,18 +62,16 @@ def options_of(name: str) -> tuple[type, type, type]:
     return task.Options, task.TrainingOptions, task.EvalOptions
 
 
-def find_task(name: str, predicts_rows: bool = False) -> type[Any]:
+@cache  # a file is loaded once, so that what it defines can be pickled
+def find_task(name: str) -> type[Any]:
     """The task of a name, which is one of TASKS or PRETRAINING, or the path of a Python file that defines one.
 
     One of PRETRAINING is a `TrainedTask`, one of TASKS a `Task`, and one of a file at least a `ScoredTask`.
 
-    Args:
-        predicts_rows: true to refuse a task that is no `Task`.
-
     Raises:
         InputError: there is no such task or file, or the file does not define exactly one.
     """
-    from utils.tasks.task import ScoredTask, Task, TrainedTask
+    from utils.tasks.task import ScoredTask, TrainedTask
 
     kind: type = ScoredTask
     if name in PRETRAINING:
@@ -97,6 +96,13 @@ def find_task(name: str, predicts_rows: bool = False) -> type[Any]:
     ]  # fmt: skip
     if len(tasks) != 1:
         raise InputError(f"--task is {name!r}, which defines {len(tasks)} tasks; allowed: a file that defines one")
-    if predicts_rows and not issubclass(tasks[0], Task):
-        raise InputError(f"--task is {name!r}, which predicts no rows; allowed: run_eval.py with a data directory")
     return tasks[0]
+
+
+def find_row_task(name: str) -> type[Any]:
+    """The task of a name, as `find_task` finds it; InputError if it is no `Task`, which predicts rows."""
+    from utils.tasks.task import Task
+
+    if not issubclass(task := find_task(name), Task):
+        raise InputError(f"--task is {name!r}, which predicts no rows; allowed: run_eval.py with a data directory")
+    return task

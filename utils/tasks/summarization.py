@@ -9,8 +9,7 @@ import numpy as np
 
 from utils.app.start import is_first
 from utils.data.parallel_text import Pairs
-from utils.metrics.baselines import leads
-from utils.metrics.rouge import rouge, rouge_per_example
+from utils.metrics.rouge import leads, rouge, rouge_per_example
 from utils.metrics.rouge_pairs import RougeRule
 from utils.metrics.significance import means_and_intervals
 from utils.models.loading import LoadedBart

@@ -52,7 +52,7 @@ from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
 from utils.text.lines import BlankText, list_in
 from utils.text.scripts import WORD_CHARACTERS
-from utils.text.tags import OUTSIDE, is_iob1, is_outside, scheme_of
+from utils.text.tags import OUTSIDE, is_outside, scheme_of
 
 logger = logging.getLogger(__name__)
 WORD_A_LINE = (*CONLL, ".tsv")  # whose cells hold no lists
@@ -122,11 +122,7 @@ class Tagging(HeadTask):
         return sentences
 
     def learn(self, train: list[Sentence]) -> Labels:
-        """Find the tags of the training data.
-
-        Raises:
-            InputError: all are the same one.
-        """
+        """The tags of the training data; InputError if all are the same one."""
         tags = {tag for sentence in train for tag in sentence.tags}
         if len(tags) < 2:
             raise InputError(f"{self.place.data_dir}: the training tags are {', '.join(tags)}; allowed: at least two")
@@ -134,10 +130,9 @@ class Tagging(HeadTask):
         if scheme is None:
             logger.info("the training tags are plain: accuracy and macro F1 are computed, for %d tags", len(tags))
         else:
-            name = "IOB1" if is_iob1((sentence.tags for sentence in train), scheme) else scheme.name
             strays = sorted(tag for tag in tags if not scheme.fits(tag))
             rest = f"; outside of all entities: {', '.join(strays)}" if strays else ""
-            logger.info("the training tags are in %s: whole entities are counted, as seqeval does%s", name, rest)
+            logger.info("the training tags are in %s: whole entities are counted, as seqeval does%s", scheme.name, rest)
         given = {name: value for name in CONLL_COLUMNS if (value := getattr(self.options, name)) is not None}
         columns = given or tuple(filter(None, [train[0].column, self.options.tags_field]))
         return Labels(sorted(tags, key=lambda tag: (not is_outside(tag), tag)), columns=columns)

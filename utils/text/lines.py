@@ -60,8 +60,9 @@ def decoded_lines(
             line = data.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
             hint = ", as Latin-1 is not: --encoding latin-1 reads that" * is_table
-            place = f"{path}, line {number}"
-            raise InputError(f"{place}: not UTF-8 (byte 0x{error.object[error.start]:02x}){hint}") from None
+            raise InputError(
+                f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x}){hint}"
+            ) from None
         # A file that holds only a byte order mark has no line.
         if not line:
             number = 0

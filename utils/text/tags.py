@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 OUTSIDE = "O"
@@ -68,16 +68,3 @@ def scheme_of(tags: Iterable[str]) -> Scheme | None:
             if letters <= set(known):
                 return Scheme(name, pattern)
     return None
-
-
-def is_iob1(sentences: Iterable[Sequence[str]], scheme: Scheme) -> bool:
-    """True for tags in BIO of which B- stands only between two entities of one kind that touch."""
-    begins_with_i = False
-    for tags in sentences:
-        for before, tag in zip([OUTSIDE, *tags], tags, strict=False):
-            follows = scheme.kind(before) == scheme.kind(tag)
-            letter = scheme.in_bioes(tag)[0]
-            if letter == "B" and not follows:
-                return False
-            begins_with_i |= letter == "I" and not follows
-    return begins_with_i

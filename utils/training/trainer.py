@@ -19,12 +19,11 @@ from bart.errors import InputError
 from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.distributed import lost_peers_named
-from utils.app.formatting import format_metric, metric_label
+from utils.app.formatting import format_metric, metric_label, plain_table
 from utils.app.memory import keep_freed_memory
 from utils.app.run_directory import LAST, REPORT_ORDER, remove, scored
 from utils.app.signals import Interruption, started
 from utils.app.start import is_first
-from utils.app.tables import plain_table
 from utils.data.batches import padded_length
 from utils.models.loading import LoadedModel, export
 from utils.tasks.task import TrainedTask

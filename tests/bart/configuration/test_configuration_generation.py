@@ -120,6 +120,8 @@ def test_hub_file_loads_with_its_bookkeeping(recwarn: pytest.WarningsRecorder):
     assert (config.num_beams, config.max_length, config.min_length, config.length_penalty) == (4, 142, 56, 2.0)
     assert config.top_k == 50
     assert not recwarn.list
+    with pytest.warns(UserWarning, match="num_beam'"):  # which may be misspelt
+        GenerationConfig.from_dict({"num_beam": 4, "bos_token_id": 0})
     with pytest.warns(UserWarning, match="typical_p"):  # an option that is not supported
         config = GenerationConfig.from_dict({"typical_p": 0.9, "num_beams": 3})
     assert config.num_beams == 3

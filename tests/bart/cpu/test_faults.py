@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.cpu import kernels
 from bart.cpu.kernels import Draws, Kernels, PackedCodes, PackedWeight, Spans
 from tests.bart.cpu.common import ROOT
 
@@ -86,31 +85,6 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
     for call in calls + of_attention_in_int8 * compiled.attends_in_int8:
         with pytest.raises(ValueError, match="a kernel got a tensor"):
             call()
-
-
-@pytest.mark.usefixtures("compiler")
-def test_a_kernel_that_finds_no_memory_says_so(tmp_path: Path, cache: Path) -> None:
-    header = tmp_path / "no_memory.h"
-    header.write_text(
-        "#include <stdlib.h>\n"
-        "static void *no_memory(size_t line, size_t bytes) { return line + bytes ? NULL : &no_memory; }\n"
-        "#define aligned_alloc no_memory\n"
-    )
-    failing = kernels.Kernels("-O0", "-include", str(header))
-    states = torch.ones(1, 1, 4, 64)
-    with pytest.raises(MemoryError, match="attend"):
-        failing.attend(states, states, states)
-    with pytest.raises(MemoryError, match="cross_entropy"):
-        failing.cross_entropy(torch.ones(1, 4), torch.ones(4), torch.tensor([0]), 0.0, True)
-    with pytest.raises(MemoryError, match="attend_dropped"):
-        failing.attend_dropped(states, states, states, None, False, Draws(0, 5, 1.0))
-    if failing.attends_in_int8:
-        with pytest.raises(MemoryError, match="attend_many"):
-            failing.attend_many(states, states, states)
-    if failing.multiplies:
-        weight = PackedCodes(torch.ones(3, 4, dtype=torch.int8), torch.ones(3), torch.ones(3), failing.panel)
-        with pytest.raises(MemoryError, match="multiply"):
-            failing.multiply(torch.ones(2, 4), weight)
 
 
 UNDEFINED = """

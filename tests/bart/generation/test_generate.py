@@ -264,19 +264,6 @@ def test_checking_rarely_for_the_end_changes_nothing(
     assert torch.equal(model.generate(source, **options), every_step)
 
 
-def test_encoder_outputs_save_encoding_again(model, source: Tensor, monkeypatch: pytest.MonkeyPatch):
-    mask = (source != PAD).long()
-    expected = model.generate(source, attention_mask=mask, max_length=12, num_beams=2)
-    states = model.encode(source, mask)
-    monkeypatch.setattr(model, "encode", lambda *_: pytest.fail("encoded again"))
-    assert torch.equal(
-        model.generate(attention_mask=mask, encoder_outputs=states, max_length=12, num_beams=2), expected
-    )
-    assert torch.equal(model.generate(source, encoder_outputs=states, max_length=12, num_beams=2), expected)
-    with pytest.raises(InputError, match="encoder_no_repeat_ngram_size"):
-        model.generate(attention_mask=mask, encoder_outputs=states, encoder_no_repeat_ngram_size=2)
-
-
 def test_runs_without_dropout_and_gradients_and_restores_each_modules_mode(source: Tensor):
     model = tiny_bart(vocab_size=VOCAB, dropout=0.5).train()
     model.model.encoder.eval()

@@ -283,22 +283,3 @@ def test_saving_onto_a_file(tmp_path: Path, model: BartForConditionalGeneration)
     (tmp_path / "taken").write_text("x")
     with pytest.raises(InputError, match="taken: cannot be made a directory"):
         model.save_pretrained(tmp_path / "taken")
-
-
-# -------------------------------------------------------------------------------------------------------- a Hub name
-
-
-def test_a_hub_name_is_found_in_the_offline_cache(
-    tmp_path: Path, model: BartForConditionalGeneration, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, value in (("HF_HUB_CACHE", str(tmp_path)), ("HF_HUB_OFFLINE", True)):
-        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
-    commit = "0123456789abcdef0123456789abcdef01234567"
-    for form in ("safetensors directory", "bin shards"):
-        repository = tmp_path / f"models--someone--{form.replace(' ', '-')}"
-        snapshot = repository / "snapshots" / commit
-        snapshot.mkdir(parents=True)
-        (repository / "refs").mkdir()
-        (repository / "refs" / "main").write_text(commit)
-        write(form, snapshot, model)
-        assert_same(BartForConditionalGeneration.from_pretrained(f"someone/{form.replace(' ', '-')}"), model)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -63,13 +61,6 @@ def test_bf16(model: PretrainedModel) -> None:
 def test_int8(model: PretrainedModel) -> None:
     bound = 2 * quantisation(model, logits, greatest_weight_code())
     assert (logits(model.for_inference("int8")) - exact(model, logits)).abs().mean() <= bound
-
-
-def test_what_a_copy_refuses(model: PretrainedModel, tmp_path: Path) -> None:
-    fast = model.for_inference()
-    for call in (fast.for_inference, fast.num_parameters, lambda: fast.save_pretrained(tmp_path)):
-        with pytest.raises(InputError, match="copy for inference"):
-            call()
 
 
 def test_wrong_inputs(model: PretrainedModel) -> None:

@@ -123,9 +123,6 @@ def test_shards_of_pairs(make: Make, corpus: Path, tmp_path: Path) -> None:
                 assert any(marked(row["ids"]) in text for text in whole)
         assert abs(sum(row["label"] for row in rows) - len(rows) / 2) < 4 * len(rows) ** 0.5 / 2
     assert make("again", *options)["splits"] == manifest["splits"]
-    (tmp_path / "one.txt").write_text("Only one document. It has two sentences.\n")
-    with pytest.raises(InputError, match="no text is left to train on"):
-        make("one", *options[:4], inputs=[tmp_path / "one.txt"])
 
 
 def test_what_the_manifest_says(make: Make, corpus: Path, tmp_path: Path) -> None:

@@ -44,12 +44,12 @@ def test_a_story_as_published() -> None:
     )
 
 
-@pytest.mark.parametrize("end", [".", "!", "?", "...", "'", "`", '"', "\u2019", "\u201d", ")"])
+@pytest.mark.parametrize("end", [*".!?'`\")", "...", "\u2019", "\u201d"])
 def test_lines_that_end_a_sentence_stay(end: str) -> None:
     assert parse_story(f"\n  A line{end} \n\n@highlight\n\n\tB{end}\n") == (f"A line{end}", f"B{end}")
 
 
-@pytest.mark.parametrize("end", ["a", "7", ":", ",", ";", "-", "\u2026", "\u2018", "]", "é"])
+@pytest.mark.parametrize("end", [*"a7:,;-]é", "\u2026", "\u2018"])
 def test_other_lines_get_a_full_stop(end: str) -> None:
     assert parse_story(f"A line{end}\n@highlight\nB{end}") == (f"A line{end}.", f"B{end}.")
 
@@ -59,14 +59,11 @@ def test_other_lines_get_a_full_stop(end: str) -> None:
     [
         ("Only an article", "Only an article.", ""),
         ("@highlight\n\nOnly a highlight", "", "Only a highlight."),
-        ("\n \n\t\n", "", ""),
         ("@highlight", "", ""),
         ("A\n@highlight\n@highlight\n\n@highlight\nB", "A.", "B."),
-        ("A\n@highlight\nB\nC", "A.", "B. C."),
         ("A\n@highlight B\n@highlight\nC", "A.", "B. C."),
         ("Mail @highlight to us\n@highlight\nB", "Mail @highlight to us", "B."),
         ("One\r\n\r\ntwo\r\n@highlight\r\n\r\nB\r\n", "One. two.", "B."),
-        ("One\rtwo\r@highlight\rB", "One. two.", "B."),
         ("One\u2028two\u2029three\x85four\n@highlight\nB\u2028C", "One\u2028two\u2029three\x85four.", "B\u2028C."),
         ("Two  spaces\tand a tab\n@highlight\nB", "Two  spaces\tand a tab.", "B."),
     ],
@@ -82,14 +79,10 @@ TEXT = "Doctors said so."
 @pytest.mark.parametrize(
     "dateline",
     [
-        "(CNN) -- ", "(CNN)", "(CNN) ", "(CNN) --", "(CNN) \u2014 ", "(CNN) - ", "(CNN Student News) -- ",
-        "(CNNMoney) -- ", "(CNNMoney.com) -- ", "(CNN International) -- ", "(AP) -- ", "(Reuters) \u2013 ",
-        "(Oprah.com) -- ", "(Entertainment Weekly) -- ", "(Mashable) -- ", "(TIME.com) -- ",
-        "LONDON, England (Reuters) -- ", "LONDON (CNN) -- ", "Washington (CNN)", "Hong Kong (CNN)",
-        "Washington, D.C. (CNN) -- ", "RIO DE JANEIRO, Brazil (CNN) -- ", "Rio de Janeiro, Brazil (CNN) -- ",
-        "São Paulo (CNN) -- ", "N'Djamena, Chad (CNN) -- ", "PORT-AU-PRINCE, Haiti (CNN) -- ",
-        "ST. LOUIS, Missouri (CNN) -- ", "ABOARD THE USS NIMITZ (CNN) -- ", "On the Iraq-Syria Border (CNN)",
-        "Islamabad/New Delhi (CNN) -- ", "Atlanta, Georgia (AP) \u2014 ",
+        "(CNN) -- ", "(CNN)", "(CNN) \u2014 ", "(CNN) - ", "(CNN Student News) -- ", "(CNNMoney.com) -- ", "(AP) -- ",
+        "(Oprah.com) -- ", "(Entertainment Weekly) -- ", "LONDON, England (Reuters) -- ", "Washington (CNN)",
+        "Hong Kong (CNN)", "Washington, D.C. (CNN) -- ", "Rio de Janeiro, Brazil (CNN) -- ", "São Paulo (CNN) -- ",
+        "N'Djamena, Chad (CNN) -- ", "PORT-AU-PRINCE, Haiti (CNN) -- ", "Islamabad/New Delhi (CNN) -- ",
     ],
 )  # fmt: skip
 def test_datelines_go(dateline: str) -> None:
@@ -99,14 +92,11 @@ def test_datelines_go(dateline: str) -> None:
 @pytest.mark.parametrize(
     "article",
     [
-        TEXT, "", "(CNN)", "(CNN) -- ", "London (CNN) -- ", "CNN -- Doctors said so.",
-        "WASHINGTON -- Doctors said so.", "Doctors said so. (CNN) -- They left.",
-        "The doctors told us (CNN) -- and left.", "He watched it on television (CNN)and left.",
+        TEXT, "", "(CNN)", "London (CNN) -- ", "CNN -- Doctors said so.", "WASHINGTON -- Doctors said so.",
+        "Doctors said so. (CNN) -- They left.", "The doctors told us (CNN) -- and left.",
         "By Jane Doe (CNN) -- Doctors said so.", "(cnn) -- Doctors said so.", "(CNN's Jane Doe) -- Doctors said so.",
-        "(Doctors) -- said so.", "The Associated Press (AP) said so.", "Reuters (Reuters) Doctors said so.",
-        "London (UK) -- Doctors said so.", "The network (CNN) -- said so.", "(CNN Doctors said so.",
-        "Editor's note: (CNN) -- Doctors said so.", "(AP)-based doctors said so.",
-        "One Two Three Four Five Six Seven Eight Nine (CNN) -- Doctors said so.", "\u2028(CNN) -- Doctors said so.",
+        "The Associated Press (AP) said so.", "London (UK) -- Doctors said so.", "(AP)-based doctors said so.",
+        "One Two Three Four Five Six Seven Eight Nine (CNN) -- Doctors said so.",
     ],
 )  # fmt: skip
 def test_what_is_no_dateline_stays(article: str) -> None:

@@ -102,21 +102,6 @@ def test_a_file_of_squad_is_found_once_by_any_of_its_names(name: str, tmp_path: 
         read_questions(str(tmp_path), "val")
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b'{"data": "\xff"}',
-        b'{"data": [{"paragraphs": [{"context": "a", "qas": ["no object"]}]}]}',
-        b'{"data": ' + b"[" * 10**6,
-    ],
-    ids=["not UTF-8", "a question that is no object", "nested too deeply"],
-)
-def test_a_malformed_file_of_squad_is_one_line(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "val.json").write_bytes(content)
-    with pytest.raises(InputError, match="val.json: not SQuAD's JSON"):
-        read_questions(str(tmp_path), "val")
-
-
 def test_what_is_no_table_is_named(tmp_path: Path) -> None:
     datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": ["a"]})}).save_to_disk(str(tmp_path / "saved"))
     (tmp_path / "train.txt").write_text("__label__pos good day\n")

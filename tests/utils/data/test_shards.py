@@ -196,17 +196,6 @@ def test_bins_are_mixed_and_orders_differ_between_epochs() -> None:
         assert sum(before != after for before, after in pairwise(order)) > 12
 
 
-def test_files_are_read_in_another_order_in_every_epoch() -> None:
-    """A batch's index says when an example was read."""
-    numbers = {(0, *ids, 2): number for number, (ids, _) in enumerate(rows_of(3))}
-    firsts = set()
-    for epoch in range(5):
-        batches = [batch for _, step in epoch_of(epoch, files=3, train_batch_size=1) for batch in step]
-        (first,) = (numbers[examples([batch])[0][0]] for batch in batches if batch.index == [0])
-        firsts.add(first)
-    assert len(firsts) > 1 and firsts <= {shard.first for shard in manifest_of(3).shards("train")}
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_process_gives_what_the_process_itself_reads(workers: int) -> None:
     expected = [step for _, step in islice(stream_of(train_batch_size=4), 40)]
@@ -378,12 +367,3 @@ def test_no_flipped_bit_of_a_shard_is_read_as_other_data(made: Path) -> None:
         with pytest.raises(RunError) as error:
             list(ShardReader(made, [shard]))
         assert str(error.value) == f"{path}: the shard is damaged: its SHA-256 is not the one in manifest.json"
-
-
-def test_a_split_without_held_out_examples(made: Path) -> None:
-    with pytest.raises(InputError) as error:
-        ShardExamples(Manifest.read(made), "test", corruption())
-    assert str(error.value) == (
-        f"--data_dir {made}: the test split has no examples; --val_ratio and --val_input of "
-        "python -m utils.corpora.make_shards hold documents out"
-    )

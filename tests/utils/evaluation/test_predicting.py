@@ -58,7 +58,7 @@ def share(
 
 @pytest.mark.parametrize("batching", ["continuous", "static"])
 @pytest.mark.parametrize("world", [1, 3])
-@pytest.mark.parametrize("todo", [list(range(11)), [9, 0, 4, 7, 10], [3], []])
+@pytest.mark.parametrize("todo", [[9, 0, 4, 7, 10], [3], []])
 def test_every_example_left_is_predicted_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, batching: str, world: int, todo: list[int]
 ) -> None:

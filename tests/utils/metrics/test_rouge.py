@@ -17,7 +17,7 @@ from utils.metrics import bleu
 from utils.metrics import rouge as module
 from utils.metrics.__main__ import main as every_name
 from utils.metrics.options import RougeOptions, wordnet_exceptions
-from utils.metrics.rouge import ROUGE_TYPES, main, rouge, rouge_per_example
+from utils.metrics.rouge import ROUGE_TYPES, leads, main, rouge, rouge_per_example
 from utils.metrics.rouge_pairs import RougeRule
 from utils.metrics.significance import compare_scores, means_and_intervals, means_of
 from utils.text.sentences import split_sentences
@@ -321,13 +321,13 @@ def test_the_command_names_tokenizer_and_references(tmp_path: Path, capsys: pyte
     main([*words, "--json"])
     report = json.loads(capsys.readouterr().out)
     assert (report["rouge1"], report["rouge_tokenizer"], report["references"]) == (100, "characters", 3)
-    with pytest.raises(
-        InputError, match="--rouge_tokenizer characters is of --rouge_mode rouge-score; --rouge_mode is rouge-1.5.5"
-    ):
-        main([*words, "--rouge_mode", "rouge-1.5.5"])
     references.write_text("a\n[]\n")
-    with pytest.raises(InputError, match=r"the target '\[\]' is a list"):
-        main(words[:2])
+    for options, message in (
+        ([*words, "--rouge_mode", "rouge-1.5.5"], "--rouge_tokenizer characters is of --rouge_mode rouge-score"),
+        (words[:2], r"the target '\[\]' is a list"),
+    ):
+        with pytest.raises(InputError, match=message):
+            main(options)
 
 
 def test_tables_score_as_the_same_texts_in_lines(
@@ -378,7 +378,6 @@ def test_tables_score_as_the_same_texts_in_lines(
     [
         ("", "<q>", "", "<q>"),
         ("<t> ", " </t> <t> ", " </t>", "</t> <t>"),
-        ("", " <S_SEP> ", "", "<S_SEP>"),
         ("", r"\n", "", r"\n"),
         ("", "\n", "", ""),
     ],
@@ -395,10 +394,8 @@ def test_marks_of_the_ends_of_sentences(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """They end sentences and are no words, as line breaks are for rouge-score; a warning names them and the option."""
-    predicted, right = (
-        ["the mayor resigned on monday", "a new vote e.g. for Mr. Orr is planned"],
-        ["a new vote is planned. for may", "the mayor resigned", "he said so"],
-    )
+    predicted = ["the mayor resigned on monday", "a new vote e.g. for Mr. Orr is planned"]
+    right = ["a new vote is planned. for may", "the mayor resigned", "he said so"]
     for name, column, parts in (("p.jsonl", "prediction", predicted), ("r.jsonl", "target", right)):
         (tmp_path / name).write_text(json.dumps({column: between.join(parts).join((begin, end))}) + "\n")
     words = [str(tmp_path / "p.jsonl"), str(tmp_path / "r.jsonl"), "--json", "--rouge_mode", mode]
@@ -425,3 +422,12 @@ def test_line_breaks_of_several_references_end_sentences() -> None:
     scorer = rouge_scorer.RougeScorer(["rougeLsum"], use_stemmer=True)
     theirs = scorer.score_multi(references, "an aide left and the mayor resigned")
     assert best == pytest.approx(100 * theirs["rougeLsum"].fmeasure)
+
+
+def test_leads_take_whole_sentences() -> None:
+    articles = ["Prices rose by 3.5 per cent. Dr. Lee spoke. Shops shut early. It rained.", "Just one."]
+    assert leads(articles) == {
+        "first 1 sentence": ["Prices rose by 3.5 per cent.", "Just one."],
+        "first 2 sentences": ["Prices rose by 3.5 per cent. Dr. Lee spoke.", "Just one."],
+        "first 3 sentences": ["Prices rose by 3.5 per cent. Dr. Lee spoke. Shops shut early.", "Just one."],
+    }

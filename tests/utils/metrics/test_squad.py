@@ -102,15 +102,15 @@ def test_the_command_scores_answers_as_the_official_script(
     assert json.loads(capsys.readouterr().out)["f1"] == report["f1"]
     assert "p.json: answers to 1 other questions are ignored" in caplog.messages
     del missing[first]
-    for content, message in (
-        (missing, f"p.json: no answer to 1 questions, such as '{first}'; allowed: one answer to each of the 1190"),
-        ([{"id": "1"}, {"id": "2"}], "p.json: no prediction column; name one with --prediction_field"),
-        ([{"id": "1", "prediction": ""}] * 2, "p.json: 1 rows repeat an id; allowed: each id once"),
-        ([{"prediction": ""}], "p.json has 1 lines, set.json has 1190; they must be equally many"),
+    for name, rows, message in (
+        ("p.json", [missing], f"p.json: no answer to 1 questions, such as '{first}'; allowed: one answer to each of"),
+        ("p.jsonl", [{"id": "1"}, {"id": "2"}], "p.jsonl: no prediction column; name one with --prediction_field"),
+        ("p.jsonl", [{"id": "1", "prediction": ""}] * 2, "p.jsonl: 1 rows repeat an id; allowed: each id once"),
+        ("p.jsonl", [{"prediction": ""}], "p.jsonl has 1 lines, set.json has 1190; they must be equally many"),
     ):
-        Path("p.json").write_text(json.dumps(content))
+        Path(name).write_text("\n".join(map(json.dumps, rows)))
         with pytest.raises(InputError) as error:
-            main(["p.json", "set.json"])
+            main([name, "set.json"])
         assert str(error.value).startswith(message)
 
 

@@ -21,8 +21,7 @@ from bart.generation.cache import DecoderCache
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.scoring import ROOT, SECONDS, articles, evaluate, files, lines, speed, torchrun, words
-from utils.metrics.baselines import leads
-from utils.metrics.rouge import rouge, rouge_per_example
+from utils.metrics.rouge import leads, rouge, rouge_per_example
 from utils.metrics.rouge_pairs import RougeRule
 
 

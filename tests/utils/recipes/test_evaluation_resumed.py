@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,85 +15,8 @@ import pytest
 import run_eval
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
-from tests.scoring import ROOT, SECONDS, evaluate, files, speed, torchrun, words
+from tests.scoring import evaluate, files, words
 from utils.app.cli import run_main
-
-
-@pytest.fixture
-def many(trained: Path) -> Path:
-    """The same model, and 88 test articles."""
-    folder = trained / "many"
-    folder.mkdir(exist_ok=True)
-    for side in ("source", "target"):
-        (folder / f"test.{side}").write_text((trained / "data" / f"train.{side}").read_text() * 4)
-    return folder
-
-
-def workers(process: subprocess.Popen[str]) -> dict[int, int]:
-    """Processes that torchrun started, by rank."""
-    found = {}
-    for child in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split():
-        environment = Path(f"/proc/{child}/environ").read_text().split("\0")
-        ranks = [int(entry.removeprefix("RANK=")) for entry in environment if entry.startswith("RANK=")]
-        found |= {rank: int(child) for rank in ranks}
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes in Linux's /proc")
-def test_a_process_that_is_killed_fails_the_run_and_the_rest_is_decoded_later(
-    trained: Path, many: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The first process waits for the other one's results when that is killed."""
-    export = trained / "run" / "export"
-    options = ["--batching", "static", "--bs", "1"]
-    evaluate(trained, export, "whole", *options, data="many")
-    progress = trained / "killed" / ".test_progress"
-
-    def finished(rank: int) -> int:
-        path = progress / f"rank{rank}.jsonl"
-        return path.read_text().count("\n") - 1 if path.exists() else 0  # the first line is no example
-
-    process = subprocess.Popen(
-        torchrun(*words(trained, export, "killed", *options, data="many")),
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    deadline = time.monotonic() + SECONDS
-    while finished(1) == 0:
-        assert process.poll() is None, process.communicate()[0]
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
-    second = workers(process)[1]
-    os.kill(second, signal.SIGSTOP)
-    while finished(0) < 44:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    time.sleep(0.5)
-    assert process.poll() is None
-    os.kill(second, signal.SIGKILL)
-    killed_at = time.monotonic()
-    output = process.communicate(timeout=SECONDS)[0]
-    assert time.monotonic() - killed_at < 30
-    assert process.returncode != 0, output
-    assert not (trained / "killed" / "test_scores.json").exists()
-
-    done = sum(map(finished, (0, 1)))
-    assert 44 < done < 88
-    with (progress / "rank1.jsonl").open("a") as file:
-        file.write('{"index": 3, "texts": ["torn')
-    decoded = watch(monkeypatch)
-    evaluate(trained, export, "killed", *options, data="many")
-    assert len(decoded) == 88 - done
-    assert f"{done} of 88 examples were predicted before" in caplog.text
-    assert files(trained, "killed") == files(trained, "whole")
-    assert speed(trained, "killed")["resumed_articles"] == done
-    assert not progress.exists()
-    evaluate(trained, export, "killed", *options, data="many")
-    assert len(decoded) == 88 - done + 88  # a run that is over is done again
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, stop_after: int | None = None) -> list[Any]:

@@ -139,15 +139,6 @@ def test_runs_on_the_same_text(pretrain: Train, place: Path, caplog: pytest.LogC
     assert same(weights(output), weights(same_schedule)) and not same(weights(output), weights(whole))
 
 
-def test_the_export_of_a_run_that_went_on_decodes_as_the_weights_it_began_with(pretrain: Train, place: Path) -> None:
-    file = place / DENOISING / "generation_config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"num_beams": 3, "max_length": 9}))
-    for steps in (1, 2):
-        output = pretrain("run", DENOISING, "--resume_from_checkpoint", "last", "--max_steps", steps)
-        exported = json.loads((output / "export" / "generation_config.json").read_text())
-        assert (exported["num_beams"], exported["max_length"]) == (3, 9)
-
-
 def shards_of(place: Path, task: str, *options: object) -> Manifest:
     return parse_pretraining_arguments([*words_of(place, task), *map(str, options)]).make_task().manifest
 

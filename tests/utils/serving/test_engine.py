@@ -51,14 +51,6 @@ def test_articles_join_the_batch_that_runs(engine: Engine, decoder: Decoder) -> 
     assert results(first + second) == [[7, 3, 1], [7, 1, 2], [7, 2, 3]]
 
 
-def test_requests_take_places_in_turn(engine: Engine, decoder: Decoder) -> None:
-    begun(engine, decoder, [[1], [1], [1], [9]])
-    engine.submit([[2, 1], [2, 2], [2, 3], [2, 4]], {})
-    engine.submit([[2, 9]], {})
-    decoder.step()
-    assert decoder.seen[-1][1] == [[9], [2, 1], [2, 9], [2, 2]]
-
-
 def test_articles_with_other_options_have_the_next_batch(engine: Engine, decoder: Decoder) -> None:
     begun(engine, decoder, [[1], [2]])
     engine.submit([[3]], {})
@@ -90,18 +82,6 @@ def test_many_sets_of_options_make_nobody_wait_long(engine: Engine, decoder: Dec
     assert results(without) == [[7, 1, 5]]
     before = [options for options, sources in decoder.seen[: decoder.seen.index(({}, [[1, 5]]))]]
     assert before == [{}, penalties[0], penalties[0], penalties[1], {"length_penalty": 2.000004}]
-
-
-def test_the_queue_has_a_limit(engine: Engine, decoder: Decoder) -> None:
-    begun(engine, decoder, [[1]])
-    last = engine.submit([[1]] * 6, {})
-    with pytest.raises(Busy, match="6 articles wait and this request has 1; allowed: 6; try again"):
-        engine.submit([[1]], {})
-    engine.submit([[1]], {}, counted=0)
-    assert engine.waiting == 7
-    for future in last:
-        future.cancel()
-    assert engine.waiting == 1
 
 
 def test_cancelled_articles_leave_the_queue(engine: Engine, decoder: Decoder) -> None:
@@ -137,17 +117,6 @@ def test_when_memory_runs_out_the_batch_shrinks_for_good(
     assert [len(sources) for _, sources in decoder.seen[shrunk:]] == [2, 2]
 
 
-def test_an_article_for_which_there_is_no_memory_fails_alone(engine: Engine, decoder: Decoder) -> None:
-    decoder.memory = 0
-    [alone] = engine.submit([[1]], {})
-    with pytest.raises(DecodingFailed):
-        alone.result(60)
-    decoder.memory = 4
-    decoder.run()
-    assert results(engine.submit([[1]] * 4, {})) == [[7, 1]] * 4
-    assert len(decoder.seen[-1][1]) == 4  # a batch of one cannot shrink
-
-
 def test_a_fault_ends_what_is_in_work_and_nothing_else(
     engine: Engine, decoder: Decoder, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -164,19 +133,6 @@ def test_a_fault_ends_what_is_in_work_and_nothing_else(
     assert results(eight) == [[7, 1, 8]]
     assert results(engine.submit([[1, 1]], {})) == [[7, 1, 1]]
     assert engine.thread.is_alive()
-
-
-def test_options_with_which_nothing_can_begin_fail_once(engine: Engine, decoder: Decoder) -> None:
-    decoder.bad_options = EIGHT
-    begun(engine, decoder, [[1]])
-    bad = engine.submit([[1]] * 4, EIGHT) + engine.submit([[1]], EIGHT)
-    nine = engine.submit([[1, 9]], NINE)
-    decoder.run()
-    for future in bad:
-        with pytest.raises(DecodingFailed):
-            future.result(60)
-    assert results(nine) == [[7, 1, 9]]
-    assert engine.waiting == 0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

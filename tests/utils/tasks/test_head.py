@@ -382,7 +382,7 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
             *("question_answering", {"both__jsonl": ASKED}, ("--max_source_length", 100, "--doc_stride", 32)),
             "--max_source_length is 100; beside a question of --max_query_length 64 it has room for 32 tokens",
         ),
-        ("question_answering", {"both__json": '{"data": [{}]}'}, (), "train.json: not SQuAD's JSON .KeyError"),
+        ("question_answering", {"both__json": '{"data": [{}]}'}, (), "train.json:1: question is None; allowed: a text"),
         ("question_answering", {"both__jsonl": ASKED * 2}, (), "its id '1' is that of"),
     ],
 )

@@ -6,9 +6,7 @@ import json
 import logging
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 import finetune
 from bart.configuration.configuration_bart import BartConfig
@@ -29,25 +27,18 @@ ROWS = [
 SOURCE, TARGET = "The cat 0 ran over the hill. A dog sat.", '["cat 0 ran", "a dog sat"]'
 
 
-def write_tables(folder: Path, suffix: str = ".jsonl") -> Path:
+def write_tables(folder: Path) -> Path:
     folder.mkdir()
     for name in ("train", "dev", "test"):
-        if suffix == ".parquet":
-            parquet.write_table(pa.Table.from_pylist(ROWS), folder / f"{name}.parquet")
-        else:
-            (folder / f"{name}{suffix}").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+        (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return folder
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_scoring_reads_the_targets_that_training_read(suffix: str, tmp_path: Path) -> None:
+def test_scoring_reads_the_targets_that_training_read(tmp_path: Path) -> None:
     row = {"article": "a", "highlights": "no", "gist": "yes"}
     for split in ("train", "val", "test"):
-        if suffix == ".parquet":
-            parquet.write_table(pa.Table.from_pylist([row]), tmp_path / f"{split}.parquet")
-        else:
-            (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
-    place = Place(f"{tmp_path}/{{split}}.parquet" if suffix == ".parquet" else str(tmp_path))
+        (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
+    place = Place(str(tmp_path))
     task = with_table_prepared(Summarization(place, SummarizationOptions(target_field="gist")))
     columns = task.learn(task.read("train"))
     scored = Summarization(place).as_trained(BartConfig(columns=columns))
@@ -89,9 +80,8 @@ def test_training_takes_the_first_and_scores_take_all(
     assert json.loads((other / "test_scores.json").read_text())["loss"] == scores["loss"]
 
 
-@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_a_folder_of_tables_keeps_its_splits(tmp_path: Path, suffix: str) -> None:
-    tables = write_tables(tmp_path / "tables", suffix)
+def test_a_folder_of_tables_keeps_its_splits(tmp_path: Path) -> None:
+    tables = write_tables(tmp_path / "tables")
     prepare(PrepareOptions((str(tables),), tmp_path / "data"))
     for split in ("train", "val", "test"):
         lines = [(tmp_path / "data" / f"{split}.{side}").read_text().splitlines() for side in ("source", "target")]

@@ -152,7 +152,6 @@ def test_one_file_is_split_by_its_sentences(tmp_path: Path) -> None:
     ("tags", "said"),
     [
         ("O B-X I-X", "the training tags are in BIO: whole entities"),
-        ("O I-X I-Y", "the training tags are in IOB1: whole entities"),
         ("O X Y", "the training tags are plain: accuracy and macro F1"),
         ("O B-X I-X -X-", "in BIO: whole entities are counted, as seqeval does; outside of all entities: -X-"),
     ],

@@ -126,10 +126,6 @@ def test_two_processes_train_as_one(train: Train, tiny: list[str], source_tokeni
             "--source_encoder_layers is 2, --source_tokenizer is None: give both or neither",
         ),
         (
-            ("--model_name_or_path", "scratch", "--translation_stage", 1),
-            "--translation_stage is 1; it needs --source_encoder_layers",
-        ),
-        (
             ("--translation_stage", 1),
             "--translation_stage is 1; it needs --source_encoder_layers, or weights that have",
         ),

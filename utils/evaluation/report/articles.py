@@ -8,7 +8,7 @@ from typing import Any
 from bart.errors import InputError
 from utils.app.progress import progress
 from utils.data.rows import json_lines
-from utils.evaluation.report.runs import Run, scores_of
+from utils.evaluation.report.runs import ReportedRun, scores_of
 from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in
 from utils.metrics.files import label_of
 from utils.metrics.text_statistics import NOVEL_ORDERS, WORD, fragments, text_statistics, words
@@ -30,7 +30,7 @@ LEAST_COPIED = 2  # words at once that are marked
 Mark = tuple[int, int, int]  # of a text: begin, end and kind
 
 
-def add_articles(run: Run, split: str) -> None:
+def add_articles(run: ReportedRun, split: str) -> None:
     """Read a run's articles of one split, and analyse those that have source and summary.
 
     These get `source_words`, `statistics` and, if they have a reference, `reference_statistics` as `text_statistics`
@@ -87,16 +87,16 @@ def text_of(article: dict[str, Any], name: str) -> str:
     return article[name] if isinstance(article.get(name), str) else ""
 
 
-def text_names(run: Run) -> list[str]:
+def text_names(run: ReportedRun) -> list[str]:
     """Names of the first article's texts; all articles of a run have the same ones."""
     return [name for article in run.articles[:1] for name, text in article.items() if isinstance(text, str)]
 
 
-def has_statistics(run: Run) -> bool:
+def has_statistics(run: ReportedRun) -> bool:
     return bool(run.articles) and "statistics" in run.articles[0]
 
 
-def shown_texts(run: Run) -> list[dict[str, Any]]:
+def shown_texts(run: ReportedRun) -> list[dict[str, Any]]:
     """The texts of the articles: the source, the reference if there is one, and what the run generated.
 
     Returns:
@@ -115,7 +115,7 @@ def shown_texts(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def columns_of(run: Run) -> list[dict[str, Any]]:
+def columns_of(run: ReportedRun) -> list[dict[str, Any]]:
     """The numbers of the articles: `heading`, `digits` and `values`, in the articles' order, of each column."""
     statistics = [article.get("statistics", {}) for article in run.articles]
     names = [name for article in run.articles[:1] for name in scores_of(article)]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from utils.app.charts import Chart, Series, histograms
 from utils.evaluation.report.articles import has_statistics
-from utils.evaluation.report.runs import Run
+from utils.evaluation.report.runs import ReportedRun
 from utils.metrics.files import label_of
 
 
-def training_charts(run: Run) -> list[Chart]:
+def training_charts(run: ReportedRun) -> list[Chart]:
     """Curves of training over the optimizer steps, related ones in one chart."""
     # Without search, validation scores the arg-max under teacher forcing, far above what the model generates.
     is_forced = run.arguments.get("eval_beams") == 0
@@ -34,7 +34,7 @@ def training_charts(run: Run) -> list[Chart]:
     return charts
 
 
-def latency_charts(run: Run, split: str, noun: str) -> list[Chart]:
+def latency_charts(run: ReportedRun, split: str, noun: str) -> list[Chart]:
     """The histogram of latencies, as a list of one; empty where nothing was timed."""
     speed = run.speeds.get(split, {})
     latency = speed.get("latency_histogram", {})
@@ -44,7 +44,7 @@ def latency_charts(run: Run, split: str, noun: str) -> list[Chart]:
     return [Chart("latency", f"Latency of an {noun}", "ms", f"{noun}s", [line], from_zero=True)]
 
 
-def length_charts(run: Run) -> list[Chart]:
+def length_charts(run: ReportedRun) -> list[Chart]:
     """Distributions of the lengths in words of sources, and of references and summaries together."""
     if not has_statistics(run):
         return []

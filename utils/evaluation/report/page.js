@@ -40,8 +40,7 @@ function turnTo(number) {
   const pages = Math.max(1, Math.ceil(order.length / ROWS));
   page = Math.max(0, Math.min(pages - 1, number));
   list.tBodies[0].replaceChildren(...order.slice(page * ROWS, (page + 1) * ROWS).map(row));
-  byId("page-number").value = page + 1;
-  byId("page-count").textContent = `of ${numeral.format(pages)}`;
+  byId("page-count").textContent = `Page ${numeral.format(page + 1)} of ${numeral.format(pages)}`;
   byId("page-before").disabled = page === 0;
   byId("page-after").disabled = page === pages - 1;
 }

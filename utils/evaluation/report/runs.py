@@ -23,7 +23,7 @@ NUMBERS = ("examples", "steps", "epochs", "wall_seconds", "tokens_per_second")  
 
 
 @dataclass(eq=False)
-class Run:
+class ReportedRun:
     """The content of a run's directory; a part that is not there is empty.
 
     Attributes:
@@ -97,7 +97,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     return content
 
 
-def read_run(folder: PathName) -> Run:
+def read_run(folder: PathName) -> ReportedRun:
     """All of a run but its articles.
 
     Raises:
@@ -112,7 +112,7 @@ def read_run(folder: PathName) -> Run:
         return {split: record for split, record in records.items() if record}
 
     sessions = metrics_of_sessions(folder)
-    run = Run(
+    run = ReportedRun(
         folder=folder,
         name=folder.resolve().name,
         metrics=joined(sessions),
@@ -130,7 +130,7 @@ def read_run(folder: PathName) -> Run:
     return run
 
 
-def scored_splits(run: Run) -> list[str]:
+def scored_splits(run: ReportedRun) -> list[str]:
     """Splits of which the run holds scores, speed or articles."""
     of_files = {split for split in REPORT_ORDER if run.articles_path(split).exists()}
     return [split for split in REPORT_ORDER if split in {*run.scores, *run.speeds, *of_files}]

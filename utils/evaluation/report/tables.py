@@ -11,7 +11,7 @@ from statistics import fmean
 import yaml
 
 from utils.app.run_metrics import SECONDS
-from utils.evaluation.report.runs import Run, scores_of
+from utils.evaluation.report.runs import ReportedRun, scores_of
 from utils.metrics.files import LABELS, label_of
 from utils.tasks.options import TOKEN
 
@@ -58,7 +58,7 @@ def shown(value: float | None, digits: int = 2) -> str:
     return NOTHING if value is None else f"{value:,.{digits}f}".replace("-", MINUS)
 
 
-def facts_of(run: Run, split: str) -> dict[str, str]:
+def facts_of(run: ReportedRun, split: str) -> dict[str, str]:
     """The most important facts of a run, as far as they are known."""
     trained, scores, speed = run.summary, run.scores.get(split, {}), run.speeds.get(split, {})
     rate = trained.get("tokens_per_second")
@@ -82,7 +82,7 @@ def facts_of(run: Run, split: str) -> dict[str, str]:
     return {name: str(fact) for name, fact in facts.items() if fact not in (None, "", NOTHING)}
 
 
-def score_table(run: Run, split: str) -> ScoreTable:
+def score_table(run: ReportedRun, split: str) -> ScoreTable:
     """Scores of a split with their intervals, beside those of baselines; without rows if there are none."""
     record = run.scores.get(split, {})
     scores, baselines = scores_of(record), record.get("baselines", {})
@@ -109,7 +109,7 @@ def score_table(run: Run, split: str) -> ScoreTable:
     return ScoreTable(caption, header, rows, notes=[f"{label_of(name)}: {value}" for name, value in settings.items()])
 
 
-def group_tables(run: Run, split: str) -> list[ScoreTable]:
+def group_tables(run: ReportedRun, split: str) -> list[ScoreTable]:
     """Scores of each class, kind of entity or kind of question."""
     tables = []
     for kind, groups in run.scores.get(split, {}).get("groups", {}).items():
@@ -123,13 +123,13 @@ def group_tables(run: Run, split: str) -> list[ScoreTable]:
     return tables
 
 
-def confusion_matrix(run: Run, split: str) -> dict[str, dict[str, int]]:
+def confusion_matrix(run: ReportedRun, split: str) -> dict[str, dict[str, int]]:
     """Right class -> predicted class -> number of examples; empty of a run with more than MOST_DRAWN classes."""
     counts = run.scores.get(split, {}).get("confusion", {})
     return counts if len(counts) <= MOST_DRAWN else {}
 
 
-def confusion_table(run: Run, split: str) -> ScoreTable:
+def confusion_table(run: ReportedRun, split: str) -> ScoreTable:
     """The classes that are taken for others most often."""
     counts = run.scores.get(split, {}).get("confusion", {})
     wrong = []
@@ -143,7 +143,7 @@ def confusion_table(run: Run, split: str) -> ScoreTable:
     return ScoreTable("The most frequent confusions.", ["Right", "Predicted", "Count", "% of the right"], rows, words=2)
 
 
-def errors_table(run: Run, split: str) -> ScoreTable:
+def errors_table(run: ReportedRun, split: str) -> ScoreTable:
     """The wrong classes of which the model was most certain; or, of a model of numbers, its largest errors."""
     errors = run.scores.get(split, {}).get("errors", [])
     measure = next((name for error in errors for name in ("confidence", "difference") if name in error), "confidence")
@@ -155,7 +155,7 @@ def errors_table(run: Run, split: str) -> ScoreTable:
     return ScoreTable(caption, header, rows, words=3)
 
 
-def speed_table(run: Run, split: str, noun: str) -> ScoreTable:
+def speed_table(run: ReportedRun, split: str, noun: str) -> ScoreTable:
     """Throughput and the percentiles of latency; without rows where the run was not timed."""
     speed = run.speeds.get(split, {})
     rows = [
@@ -171,7 +171,7 @@ def speed_table(run: Run, split: str, noun: str) -> ScoreTable:
     return ScoreTable(caption, ["Speed", "Value"], rows, notes=notes)
 
 
-def statistics_table(run: Run) -> ScoreTable:
+def statistics_table(run: ReportedRun) -> ScoreTable:
     """Copying, repetition and lengths of references and summaries, as means over the articles."""
     references = [article.get("reference_statistics", {}) for article in run.articles]
     summaries = [article["statistics"] for article in run.articles]
@@ -187,7 +187,7 @@ def statistics_table(run: Run) -> ScoreTable:
     return ScoreTable(caption, ["Statistic", "References", "Summaries"], rows)
 
 
-def settings_of(run: Run, split: str) -> dict[str, str]:
+def settings_of(run: ReportedRun, split: str) -> dict[str, str]:
     """Arguments, environment and settings of scoring as YAML, by their headings."""
     scores = run.scores.get(split, {})
     shown_above = {*scores_of(scores), "intervals", "baselines", "groups", "confusion", "errors"}

@@ -122,8 +122,8 @@ def test_pages_of_the_table(open_page: Any, run: tuple[Path, list[dict[str, Any]
     page = open_page(run[0])
     page.get_by_role("button", name="Next page").click()
     assert numbers_shown(page) == list(range(51, 101))
-    page.locator("#page-number").fill("99")
-    page.locator("#page-number").press("Enter")
+    page.get_by_role("button", name="Next page").click()
+    expect(page.locator("#page-count")).to_have_text("Page 3 of 3")
     assert numbers_shown(page) == list(range(101, 121))
     assert page.get_by_role("button", name="Next page").is_disabled()
     # Going on from a page's last article turns the page under it.
@@ -135,23 +135,6 @@ def test_pages_of_the_table(open_page: Any, run: tuple[Path, list[dict[str, Any]
     assert numbers_shown(page) == list(range(51, 101))
 
 
-def test_hostile_text_is_shown_as_it_is_and_marked_where_copied(
-    open_page: Any, run: tuple[Path, list[dict[str, Any]]]
-) -> None:
-    page = open_page(run[0])
-    page.locator("#article-list tbody a").first.press("Enter")
-    page.locator("#article-texts mark").first.wait_for()
-    texts = page.eval_on_selector_all("#article-texts .text", "all => all.map(e => e.textContent)")
-    assert texts == [HOSTILE[name] for name in TEXTS]
-    for place, last in (
-        ("#text-summary mark.copied", ["quoted text went on to", "i̇zmir"]),
-        ("#text-source mark.copied", ["quoted text went on to i̇zmir"]),
-    ):
-        marks = page.locator(place).all_inner_texts()
-        assert [" ".join(words(mark)) for mark in marks] == ["script and", *last]
-    assert page.locator("#article-texts mark.added").all_inner_texts() == ["İzmir"]  # after a character of 32 bits
-
-
 FACTS = {
     "source": "The mayor met Ann Lee on Monday. The bridge cost $70 million.",
     "reference": "Mayor met Ann Lee about $70 million bridge.",
@@ -159,9 +142,9 @@ FACTS = {
 }
 
 
-def test_wrong_facts_are_marked_and_sorted(open_page: Any, tmp_path: Path) -> None:
-    right = {**FACTS, "summary": FACTS["reference"]}
-    write_articles(tmp_path, [right, FACTS, right])
+def test_marks_of_facts_and_of_what_is_copied(open_page: Any, tmp_path: Path) -> None:
+    """In texts that are shown as they are, whatever they hold."""
+    write_articles(tmp_path, [{**FACTS, "summary": FACTS["reference"]}, FACTS, HOSTILE])
     page = open_page(build_report(tmp_path))
     sort_by(page, "Wrong facts")
     assert numbers_shown(page) == [2, 1, 3]
@@ -170,17 +153,22 @@ def test_wrong_facts_are_marked_and_sorted(open_page: Any, tmp_path: Path) -> No
         pieces = page.locator(f"#article-texts mark.{kind}")
         expect(pieces.first).to_be_visible()
         assert "".join(pieces.all_inner_texts()) == "".join(marked)  # a mark may begin inside another
+    page.goto(f"{page.url.partition('#')[0]}#article-3")
+    expect(page.locator("#article-texts .text")).to_have_text([HOSTILE[name] for name in TEXTS])
+    marks = page.locator("#text-source mark.copied").all_inner_texts()
+    assert [" ".join(words(mark)) for mark in marks] == ["script and", "quoted text went on to i̇zmir"]
+    assert page.locator("#article-texts mark.added").all_inner_texts() == ["İzmir"]  # after a character of 32 bits
 
 
 def test_nothing_is_wider_than_the_window(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
     page = open_page(run[0])
     page.eval_on_selector_all("details", "all => all.forEach(part => { part.open = true; })")
-    for width in (1280, 800, 420):
+    for width in (1280, 420):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.locator("#article-list tbody a").first.press("Enter")
     page.locator("#article-texts mark").first.wait_for()
-    for width in (400, 800, 1400):
+    for width in (400, 1400):
         page.set_viewport_size({"width": width, "height": 900})
         sizes = page.eval_on_selector("#article", "dialog => [dialog.scrollWidth, dialog.clientWidth]")
         assert sizes[0] <= sizes[1] <= width
