@@ -182,7 +182,7 @@ def test_configs_and_labels(
         ({"num_labels": 0}, "'num_labels' is 0; allowed: an integer of at least 1"),
         ({"num_label": 3}, "'num_label', which is unknown; did you mean 'num_labels'"),
         ({"trust": True}, "'trust', which is unknown; allowed"),
-        ({"dtype": torch.bfloat16}, r"'dtype' torch.bfloat16; .* call .half\(\) or .bfloat16\(\)"),
+        ({"dtype": torch.bfloat16}, r"'dtype'; .* call .half\(\) or .bfloat16\(\)"),
     ):
         with pytest.raises(InputError, match=message):
             head.from_pretrained(tmp_path, **options)
@@ -210,9 +210,9 @@ def test_wrong_inputs() -> None:
         (bert, {"input_ids": ids, "position_ids": ids * 99}, "position_ids hold 99 to 99; allowed: ids from 0 to "),
         (bert, {"input_ids": ids, "token_type_ids": ids * 2}, "token_type_ids hold 2 to 2; allowed: ids from 0 to 1"),
         (bert, {"input_ids": ids, "token_type_ids": ids > 0}, "token_type_ids are torch.bool"),
-        (bart, {"input_ids": ids, "decoder_input_ids": ids[:1]}, "decoder_input_ids has 1 rows; allowed: 2"),
+        (bart, {"input_ids": ids, "decoder_input_ids": ids[:1]}, "targets have 1 rows; allowed: 2"),
         (bart, {"attention_mask": ids}, "needs input_ids"),
-        (bart, {"encoder_outputs": torch.zeros(2, 5, 32)}, "needs input_ids, or encoder_outputs and decoder_input_ids"),
+        (bart, {"encoder_outputs": torch.zeros(2, 5, 32)}, "needs input_ids, and got none"),
         (bart, {"input_ids": ids, "decoder_input_ids": ids.float()}, "decoder_input_ids are torch.float32"),
     ):
         with pytest.raises(InputError, match=message):
