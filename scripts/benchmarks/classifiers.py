@@ -66,7 +66,7 @@ SHARED = ("task", "data_dir", "label_field", "val_ratio", "max_source_length", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifierArguments(measuring.DeviceOptions):
+class ClassifierArguments(measuring.BenchmarkOptions):
     """The options of the command."""
 
     task: str = option("classification", choices=("classification", "tagging"), help="what is trained")

@@ -111,7 +111,7 @@ SHAPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainerArguments(measuring.DeviceOptions):
+class TrainerArguments(measuring.BenchmarkOptions):
     """The options of the command."""
 
     shape: str = option(
