@@ -26,7 +26,7 @@ from utils.data.places import TABLES, suffix_of
 from utils.data.table_options import TableOptions
 from utils.data.tables import column_in
 from utils.metrics.by_class import ByClass, scores_by_class
-from utils.metrics.files import FileOptions, print_scores
+from utils.metrics.files import FileOptions, print_scores, refuse_module
 from utils.text.lines import iter_lines, list_in
 from utils.text.tags import OUTSIDE, Scheme, scheme_of
 
@@ -197,3 +197,7 @@ def _predicted(path: str, files: FileOptions, references: Sequence[Sentence], sc
                 f"{sentence.name}: the word {ours!r}; allowed: the words of {reference.name}, here {theirs!r}"
             )
     return [sentence.tags for sentence in sentences]
+
+
+if __name__ == "__main__":
+    refuse_module()
