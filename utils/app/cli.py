@@ -31,6 +31,7 @@ _NEGATIVE_POWER = re.compile(r"-[\d.]+[eE][+-]?\d+")  # such as -1e-3, which arg
 # Options of NVIDIA's finetune.py and run_eval.py, and what to do in a program that has not got them.
 _ELSEWHERE = {
     "affinity": "torchrun --numa-binding=node binds processes to cores",
+    "batching": "leave it off: new articles take the places of those that are done",
     "allreduce_post_accumulation_half_precision": "leave it off: gradients are averaged in fp32",
     **dict.fromkeys(("num_beam_groups", "diversity_penalty"), "leave it off; --do_sample draws other sequences"),
     **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "finetune.py --distill sft does it"),
