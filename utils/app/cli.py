@@ -39,6 +39,7 @@ _ELSEWHERE = {
     "local_rank": "leave it off: torchrun tells each process its rank",
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
+    "per_article": "leave it off: run_eval.py writes each article's scores into test_articles.jsonl",
     "picture": "leave it off: python -m utils.corpora.inspect prints counts and lengths alone",
     "pre_ln": 'the model\'s config says it, "pre_ln": true in the file of --config_path',
     "profile": "nsys profile python finetune.py ... traces a run",
