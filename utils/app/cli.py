@@ -36,6 +36,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("num_beam_groups", "diversity_penalty"), "leave it off; --do_sample draws other sequences"),
     **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "finetune.py --distill sft does it"),
     "load_model_weights_only": "--model_name_or_path CHECKPOINT starts from weights alone",
+    "datelines": "leave it off: articles keep their datelines, as published",
     "local_rank": "leave it off: torchrun tells each process its rank",
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",

@@ -9,6 +9,7 @@ if __name__ == "__main__":
 
 import asyncio
 import logging
+import math
 import os
 import resource
 import signal
@@ -36,7 +37,7 @@ logger = logging.getLogger("utils.serving")
 # kernels they take 200 MB.
 KERNELS_KEPT = "128"
 MOST_DESCRIPTORS = 4096  # files and connections; further connections wait
-TICK, CLOSING_SECONDS = 0.05, 5
+TICK = 0.05  # seconds
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -65,6 +66,9 @@ class Config(hypercorn.Config):
         super().__init__()
         self.listening = Listening(fileno=bound.detach())
         self.keep_alive_timeout = read_timeout  # from a connection's beginning to its header, too
+        self.graceful_timeout = read_timeout + 1
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux then closes connections whose clients do not read
+            self.listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, math.ceil(1000 * read_timeout))
         self.backlog = 1  # where descriptors run out, asyncio logs an error for each that it tries to accept
         self.max_app_queue_size = 0  # no limit, since hypercorn waits for room in it to end a request that was refused
         self.include_server_header = False
@@ -91,10 +95,7 @@ async def serve(service: Service, bound: socket.socket, is_to_end: Callable[[], 
         await asyncio.sleep(TICK)
     service.is_over.set()
     idle.set()
-    # From Python 3.12 on, the server also waits for clients that do not read their answers.
-    await asyncio.wait({serving}, timeout=CLOSING_SECONDS)
-    if serving.done() and not serving.cancelled():
-        serving.result()
+    await serving
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -41,7 +41,9 @@ class ServeArguments:
     max_summary_length: int | None = option(
         None, least=2, help="max_length that a request may ask for; by default the model's positions"
     )
-    read_timeout: float = option(10.0, above=0, help="seconds for a client to send a header, and a body")
+    read_timeout: float = option(
+        10.0, above=0, help="seconds for a client to send a header, or a body, or to read an answer"
+    )
     request_timeout: float = option(60.0, above=0, help="seconds from then on to the answer")
 
     host: str = option("127.0.0.1", section="server", help="address to listen at; 0.0.0.0 for all of the machine's")

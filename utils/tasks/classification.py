@@ -216,11 +216,7 @@ class Classification(HeadTask):
         )
 
     def learn(self, train: LabelledTexts) -> Labels:
-        """Find out from the training labels which there are, and of what kind.
-
-        Raises:
-            InputError: all are the same one.
-        """
+        """The training labels that there are, and of what kind they are; InputError if all are the same one."""
         problem = self.chosen_problem
         if problem is None:
             problem, labels = SINGLE_LABEL, train.labels

@@ -219,11 +219,7 @@ class HeadTask(Task[PretrainedModel]):
         self.check_labels({split: raw}, Labels(loaded.labels, getattr(loaded.model.config, "problem_type", None)))
 
     def check_labels(self, examples: Mapping[str, Any], learned: Labels) -> None:
-        """Compare the labels of splits with those that a model knows.
-
-        Raises:
-            InputError: there are others, unless --unknown_labels counts them as errors; the log then names them.
-        """
+        """Raise InputError for labels that a model does not know, or name them where they count as errors."""
         unknown: dict[tuple[str, str], list[str]] = {}
         if learned.problem == REGRESSION:
             return

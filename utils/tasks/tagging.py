@@ -122,11 +122,7 @@ class Tagging(HeadTask):
         return sentences
 
     def learn(self, train: list[Sentence]) -> Labels:
-        """Find the tags of the training data.
-
-        Raises:
-            InputError: all are the same one.
-        """
+        """The tags of the training data; InputError if all are the same one."""
         tags = {tag for sentence in train for tag in sentence.tags}
         if len(tags) < 2:
             raise InputError(f"{self.place.data_dir}: the training tags are {', '.join(tags)}; allowed: at least two")

@@ -135,29 +135,18 @@ class TrainedTask(ABC, Generic[Model]):
 
     @abstractmethod
     def read(self, split: str, for_scoring: bool = False) -> Any:
-        """Find a split's examples (train, val or test) and check them as far as that goes without a vocabulary.
+        """Find a split's examples (train, val or test); InputError if they are not there or malformed.
 
         Args:
             for_scoring: true if `score` and `row` will need the examples themselves.
-
-        Raises:
-            InputError: they are not there, or malformed.
         """
 
     def learn(self, train: Any) -> Any:
-        """Find out from the training examples what a model must know of them, such as the labels of its head.
-
-        Args:
-            train: what `read` gave.
-        """
+        """What a model must know of the training examples, which `read` gave, such as the labels of its head."""
         return ()
 
     def check(self, examples: Mapping[str, Any], learned: Any) -> None:
-        """Compare what `read` gave for each split of a run with what `learn` gave, before training starts.
-
-        Raises:
-            InputError: a split has what training cannot know.
-        """
+        """Raise InputError if what `read` gave for a split has what training cannot know, by what `learn` gave."""
 
     @abstractmethod
     def encode(
@@ -176,31 +165,20 @@ class TrainedTask(ABC, Generic[Model]):
     # ---- Model
 
     def config(self, model: ModelOptions) -> ModelConfig:
-        """The config that training starts with.
-
-        Raises:
-            InputError: there is none, or an option does not fit it.
-        """
+        """The config that training starts with; InputError if there is none, or an option does not fit it."""
         return model.config(self.config_classes())
 
     def fitted(self, config: ModelConfig) -> Self:
-        """This task, with the options whose default depends on the config filled in.
-
-        Raises:
-            InputError: an option asks for more than the config has.
-        """
+        """This task with options whose default depends on the config; InputError if one asks for more than it has."""
         return self
 
     @abstractmethod
     def initial_model(self, model: ModelOptions, learned: Any, checkpoint: Path | None = None) -> LoadedModel[Model]:
-        """The model that a run starts from, or goes on from.
+        """The model that a run starts from, or goes on from; InputError if none fits the options.
 
         Args:
             learned: what `learn` gave; None where nothing is trained.
             checkpoint: of training, whose weights are taken; the optimizer comes later.
-
-        Raises:
-            InputError: there is no such model, or it does not fit the options.
         """
 
     # ---- Training and validation
@@ -265,11 +243,7 @@ class ScoredTask(TrainedTask[Model]):
         self.check_options()
 
     def check_options(self) -> None:
-        """Compare the options with each other and the place, when the task is made, and note what they stand for.
-
-        Raises:
-            InputError: they do not fit together.
-        """
+        """Note what the options stand for, when the task is made; InputError if they do not fit together."""
 
     @abstractmethod
     def trained_model(
@@ -290,8 +264,7 @@ class ScoredTask(TrainedTask[Model]):
     def match(self, raw: Any, split: str, loaded: LoadedModel[Model]) -> None:
         """Compare what `read` gave to be scored with what the model knows, whose labels may get the names in it.
 
-        Raises:
-            InputError: the model cannot know all of it.
+        InputError if the model cannot know all of it.
         """
 
     @abstractmethod
@@ -352,11 +325,7 @@ class Task(ScoredTask[Model]):
 
     @abstractmethod
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
-        """Choose the columns of a table that are read to predict, from all that it has.
-
-        Raises:
-            InputError: there is no such column.
-        """
+        """Choose the columns of a table that are read to predict from all; InputError if there is no such column."""
 
     def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
         """The fields of what users and clients type that are read, where all of it has the fields `columns`."""
@@ -364,13 +333,10 @@ class Task(ScoredTask[Model]):
 
     @abstractmethod
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> Any:
-        """Take examples that are only to be predicted, in place of what `read` gives.
+        """Examples that are only to be predicted, in place of what `read` gives; InputError if one cannot be read.
 
         Args:
             columns: what `columns_in` or `typed_columns` gave.
-
-        Raises:
-            InputError: one is nothing that the task can read.
         """
 
     @abstractmethod
@@ -378,11 +344,8 @@ class Task(ScoredTask[Model]):
         """Tokens that the model reads of a text at once."""
 
     def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
-        """The columns that a prediction adds to a table: `prediction`, and `score` and more where there are such.
+        """The columns that a prediction, whose `row` is given, adds to a table: `prediction`, `score` and others.
 
         A score is a probability. Of a prediction that is a list, it is a list of those of its parts.
-
-        Args:
-            row: what `row` gave.
         """
         return {"prediction": row[self.prediction_name]}

@@ -84,18 +84,6 @@ def test_many_sets_of_options_make_nobody_wait_long(engine: Engine, decoder: Dec
     assert before == [{}, penalties[0], penalties[0], penalties[1], {"length_penalty": 2.000004}]
 
 
-def test_the_queue_has_a_limit(engine: Engine, decoder: Decoder) -> None:
-    begun(engine, decoder, [[1]])
-    last = engine.submit([[1]] * 6, {})
-    with pytest.raises(Busy, match="6 articles wait and this request has 1; allowed: 6; try again"):
-        engine.submit([[1]], {})
-    engine.submit([[1]], {}, counted=0)
-    assert engine.waiting == 7
-    for future in last:
-        future.cancel()
-    assert engine.waiting == 1
-
-
 def test_cancelled_articles_leave_the_queue(engine: Engine, decoder: Decoder) -> None:
     begun(engine, decoder, [[4, 0], [1], [1]])
     futures = engine.submit([[1, 1], [1, 2], [1, 3], [1, 4]], {})

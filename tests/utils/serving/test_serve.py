@@ -339,6 +339,24 @@ def test_requests_in_work_have_a_limit(export: Path) -> None:
         until(lambda: httpx2.post(f"{address}/summarize").status_code == 422)
 
 
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="Linux alone has this option")
+def test_clients_that_do_not_read_are_closed(export: Path) -> None:
+    def files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with server_thread(export, read_timeout=1) as (_, address), socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        in_work(address, queue=0, batch=0)  # it has begun
+        time.sleep(0.2)
+        before = files()
+        client.connect(("127.0.0.1", httpx2.URL(address).port))
+        client.setblocking(False)
+        with suppress(BlockingIOError):
+            client.send(b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 5000)
+        until(lambda: files() > before)
+        until(lambda: files() <= before)
+
+
 def test_head_is_get_without_a_body(export: Path) -> None:
     with server_thread(export) as (_, address):
         for path in ("/", "/healthz", "/openapi.json", "/metrics", "/summarize", "/no"):
