@@ -124,7 +124,7 @@ def drops_layers(model: nn.Module) -> bool:
 
 
 def steps_between_validations(run: RunOptions, data: TrainingData) -> int:
-    """--val_check_interval, in optimizer steps; up to 1 it is a share of an epoch, or of the run over a stream."""
+    """--val_check_interval, in optimizer steps; up to 1 it is a share of an epoch, or, in pretraining, of the run."""
     if run.val_check_interval <= 1:
         return max(1, int(run.val_check_interval * (data.total_steps if data.streams else data.steps_per_epoch)))
     return max(1, round(run.val_check_interval / data.examples_per_step))
