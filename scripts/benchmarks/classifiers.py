@@ -39,7 +39,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from scripts.benchmarks import measuring
-from scripts.benchmarks.training import OURS, TRANSFORMERS, logged_losses, timed_steps, train_by_trainer
+from scripts.benchmarks.training import OURS, TRANSFORMERS, timed_steps, train_by_trainer, train_ours
 from utils.app.cli import option, parse_dataclass
 from utils.app.machine import environment
 from utils.data.batches import Batch, Batches, evaluation_batches
@@ -66,7 +66,7 @@ SHARED = ("task", "data_dir", "label_field", "val_ratio", "max_source_length", "
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassifierArguments(measuring.DeviceOptions):
+class ClassifierArguments(measuring.BenchmarkOptions):
     """The options of the command."""
 
     task: str = option("classification", choices=("classification", "tagging"), help="what is trained")
@@ -104,7 +104,7 @@ def recipe(args: ClassifierArguments, weights: str | Path) -> list[str]:
 
 
 def begin(args: ClassifierArguments, weights: str | Path) -> tuple[HeadTask, Any, LoadedModel[Any]]:
-    """Task, training examples and model, as finetune.py makes them of the options."""
+    """Task, training examples and model as finetune.py makes them."""
     parsed = parse_finetune_arguments(recipe(args, weights))
     task = parsed.make_task()
     raw = task.read("train")
@@ -122,21 +122,16 @@ def prepare(args: ClassifierArguments, folder: Path) -> int:
 def train(mode: str, args: ClassifierArguments, folder: Path) -> dict[str, Any]:
     """Train in one of MODES: the score, steps per second, peak memory, and the mean loss of every LOG_EVERY steps."""
     with timed_steps(args.device) as figures:
-        losses = (train_ours if mode == OURS else train_transformers)(args, folder, folder / mode)
+        if mode == OURS:
+            losses = train_ours(recipe(args, folder / "start"), folder / mode)
+        else:
+            losses = train_transformers(args, folder, folder / mode)
     rate, peak = figures(args.steps - LOG_EVERY)
     return {"rate": rate, "peak_memory_gb": peak, "losses": losses, "score": score(args, folder, mode)}
 
 
-def train_ours(args: ClassifierArguments, folder: Path, output: Path) -> list[float]:
-    """Train by finetune.py, which writes output/export; return the losses that it logs."""
-    from finetune import main as finetune
-
-    finetune([*recipe(args, folder / "start"), "--output_dir", str(output)])
-    return logged_losses(output)
-
-
 def train_transformers(args: ClassifierArguments, folder: Path, output: Path) -> list[float]:
-    """Train by transformers' Trainer; write output/export, and return the mean losses of every LOG_EVERY steps."""
+    """Train by transformers' Trainer; write output/export as ours does, and return the losses."""
     task, raw, loaded = begin(args, folder / "start")
     examples, model = task.encode(raw, "train", loaded), peer_of(args, folder / "start")
     loader = DataLoader(

@@ -36,7 +36,7 @@ from utils.app.machine import ROOT, environment
 COLUMNS = {
     "name": "check", "result": "result", "rate": "figure", "unit": "", "peer_rate": "peer", "peer": "",
     "ratio": "ratio", "peak_memory_gb": "peak GB", "mfu": "MFU",
-    "kernels": "kernels", "kernel_ms": "kernel ms", "attention": "attention",
+    "kernels": "kernels", "kernel_ms": "kernel ms",
     "seconds": "seconds", "why": "why",
 }  # fmt: skip
 # Options of fine-tuning runs of a tiny model.
@@ -189,7 +189,7 @@ def fastest(folder: Path, unit: str) -> Result:
     ours = [result for result in results if result["mode"].startswith("ours")][-1]
     peer = [result for result in results if not result["mode"].startswith("ours")][-1]
     row = {"rate": ours["rate"], "unit": f"{unit}, {ours['mode']}", "peak_memory_gb": ours["peak_memory_gb"]}
-    row |= {name: ours[name] for name in ("mfu", "kernels", "kernel_ms", "attention") if name in ours}
+    row |= {name: ours[name] for name in ("mfu", "kernels", "kernel_ms") if name in ours}
     return {**row, "peer_rate": peer["rate"], "peer": peer["mode"]}
 
 

@@ -86,7 +86,7 @@ class ScoringRun:
         identity = {**self._model, "precision": self.precision, **settings, "format": FORMAT}
         identity |= {"examples": len(examples), "content": examples.identity, "versions": versions(VERSIONED)}
         if self.precision != "fp32":  # an example's rounding depends on the batch
-            identity |= {"batch_size": self.batch_size, "batching": self.options.batching}
+            identity["batch_size"] = self.batch_size
         if samples(settings):
             identity["seed"] = self.seed
         return identity
@@ -219,7 +219,7 @@ def predict_split(
     merged = dict(earlier)
     for predicted, _ in shares:
         merged |= predicted
-    speed = speed_report([speed for _, speed in shares], run.options.batching, loaded.model.device, len(earlier))
+    speed = speed_report([speed for _, speed in shares], loaded.model.device, len(earlier))
     return [merged[number] for number in range(len(examples))], speed
 
 
@@ -261,7 +261,7 @@ def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
         rows += [
             ("speed", ", ".join(rate(speed[name], unit) for name, unit in rates.items() if speed[name])),
             ("latency", ", ".join(f"{name} {speed['latency_ms'][name]:,.0f} ms" for name in ("p50", "p95", "p99"))),
-            ("batch", f"{speed['batch_size']}, {speed['batching']}"),
+            ("batch", f"{speed['batch_size']}"),
             ("peak memory", format_metric("peak_memory_gb", speed["peak_memory_gb"])),
         ]
     head = f"{scores['split']}: {scores['examples']:,} examples, {scores['precision']} on {speed['device']}"

@@ -19,7 +19,7 @@ class ProcessSpeed:
 
     Attributes:
         seconds: of the parts of the work: "total", and of it "encode" and "detokenise".
-        latencies: seconds of each example, or of each static batch.
+        latencies: seconds of each example.
         articles, tokens: articles done, and tokens generated for their best sequences.
         tokenise: seconds for all sources, before the clock ran.
         warmup_articles: articles predicted before the clock ran.
@@ -36,9 +36,7 @@ class ProcessSpeed:
     peak_memory_gb: float
 
 
-def speed_report(
-    processes: Sequence[ProcessSpeed], batching: str, device: torch.device, resumed: int
-) -> dict[str, Any]:
+def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resumed: int) -> dict[str, Any]:
     """The content of `<split>_speed.json`.
 
     Rates are those of all processes together, over the time of the slowest one. `seconds` splits the time of that one,
@@ -64,7 +62,6 @@ def speed_report(
         "generation_seconds": total,
         "latency_ms": latency,
         "latency_histogram": {"edges_ms": edges.tolist(), "counts": counts.tolist()},
-        "batching": batching,
         "batch_size": min(process.batch_size for process in processes),
         "seconds": {
             "tokenise": slowest.tokenise,

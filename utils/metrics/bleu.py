@@ -10,7 +10,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from utils.app.cli import parse_dataclass, part
-from utils.metrics.files import TextFileOptions, print_scores
+from utils.metrics.files import TextFileOptions, print_scores, refuse_module
 from utils.metrics.options import BleuOptions
 from utils.text.lines import references_of
 
@@ -72,3 +72,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     signatures = {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
     facts = {"examples": len(references), **signatures}
     print_scores(args.files, f"BLEU and chrF on {len(references):,} examples", counts, scores_of, facts)
+
+
+if __name__ == "__main__":
+    refuse_module()

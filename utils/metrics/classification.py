@@ -17,7 +17,7 @@ from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
 from utils.data.columns import LABELS
 from utils.metrics.by_class import scores_by_class
-from utils.metrics.files import FileOptions, Value, print_scores
+from utils.metrics.files import FileOptions, Value, print_scores, refuse_module
 from utils.metrics.significance import pearson_of
 from utils.text.lines import list_in
 
@@ -236,3 +236,7 @@ def _labels_of(where: str, label: Any, has_sets: bool) -> list[str]:
         allowed = "a list of labels" if has_sets else "one label"
         raise InputError(f"{where}: the label is {label!r}; allowed: {allowed}")
     return [*map(name_of, label if has_sets else [label])]
+
+
+if __name__ == "__main__":
+    refuse_module()

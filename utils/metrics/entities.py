@@ -26,7 +26,7 @@ from utils.data.places import TABLES, suffix_of
 from utils.data.table_options import TableOptions
 from utils.data.tables import column_in
 from utils.metrics.by_class import ByClass, scores_by_class
-from utils.metrics.files import FileOptions, print_scores
+from utils.metrics.files import FileOptions, print_scores, refuse_module
 from utils.text.lines import iter_lines, list_in
 from utils.text.tags import OUTSIDE, Scheme, scheme_of
 
@@ -119,7 +119,7 @@ class EntityArguments:
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = (
         "Score tags: entities as seqeval counts them, or each word's tag. Files are CoNLL files, or tables with lists "
-        "of tags; predictions may also be the tags of a sentence a line."
+        "of tags."
     )
     args = parse_dataclass(EntityArguments, argv, text, prog)
     files = args.files
@@ -129,7 +129,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
         raise InputError(f"{files.references}: its tags would be its predictions; name these with --prediction_field")
     right = [sentence.tags for sentence in references]
     scheme = scheme_of(chain.from_iterable(right))
-    predicted = [_predicted(path, files, references, scheme) for path in files.systems]
+    predicted = [_predicted(path, files, references) for path in files.systems]
 
     def groups_in(*systems: Sequence[Sequence[str]]) -> list[str]:
         return groups_of(sorted({*chain.from_iterable(chain.from_iterable(systems))}), scheme)
@@ -171,21 +171,15 @@ def _header_of(path: str) -> list[str]:
     return next(iter_lines(path, blank=True)).split("\t")
 
 
-def _predicted(path: str, files: FileOptions, references: Sequence[Sentence], scheme: Scheme | None) -> list[list[str]]:
+def _predicted(path: str, files: FileOptions, references: Sequence[Sentence]) -> list[list[str]]:
     """The predicted tags of each sentence; InputError where they are not of the sentences of the references."""
-    known = {tag for sentence in references for tag in sentence.tags}
-    lengths = [len(sentence.tags) for sentence in references]
-    is_text = files.prediction_field is None and suffix_of(Path(path)) not in TABLES
-    rows = [line.split() for line in iter_lines(path, blank=True)] if is_text else []
-    # Most lines of a CoNLL file begin with a word, which is no tag, and they are more than the sentences.
-    are_tags = [row[0] in known or (scheme is not None and scheme.fits(row[0])) for row in rows if row]
-    if rows and (2 * sum(are_tags) > len(are_tags) or [*map(len, rows)] == lengths):
-        sentences = [Sentence(f"{path}, line {number}", [], tags) for number, tags in enumerate(rows, 1)]
-    else:
-        usual = files.usual(path, ("prediction", *TAGS), references[0].column)
-        sentences = _read(path, files.prediction_field, "prediction_field", usual, files.tables)
+    usual = files.usual(path, ("prediction", *TAGS), references[0].column)
+    sentences = _read(path, files.prediction_field, "prediction_field", usual, files.tables)
     if len(sentences) != len(references):
-        raise InputError(f"{path} has {len(sentences)} sentences; allowed: {len(references)}, as the references have")
+        raise InputError(
+            f"{path} has {len(sentences)} sentences; allowed: {len(references)}, as the references have, in a CoNLL "
+            "file or a table such as test_articles.jsonl"
+        )
     for sentence, reference in zip(sentences, references, strict=True):
         if len(sentence.tags) != len(reference.tags):
             counts = f"{len(sentence.tags)} tags; {reference.name} has {len(reference.tags)} words"
@@ -197,3 +191,7 @@ def _predicted(path: str, files: FileOptions, references: Sequence[Sentence], sc
                 f"{sentence.name}: the word {ours!r}; allowed: the words of {reference.name}, here {theirs!r}"
             )
     return [sentence.tags for sentence in sentences]
+
+
+if __name__ == "__main__":
+    refuse_module()

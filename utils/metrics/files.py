@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from reprlib import repr as shortened
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -141,6 +142,12 @@ def values_of(
             f"{path}, line 1: {lines[0][:60]} is a row of JSON; allowed: texts, or a file whose name ends in .jsonl"
         )
     return [Value(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
+
+
+def refuse_module() -> NoReturn:
+    """End `python -m utils.metrics.NAME`, which only defines functions, and name the command."""
+    print(f"error: use python -m utils.metrics {Path(sys.argv[0]).stem} PREDICTIONS REFERENCES", file=sys.stderr)
+    sys.exit(2)
 
 
 def print_scores(

@@ -23,7 +23,7 @@ from utils.data.places import TABLES, suffix_of
 from utils.data.splits import WHOLE, Choice
 from utils.data.squad import Question, read_answers
 from utils.data.tables import read_records
-from utils.metrics.files import FileOptions, print_scores
+from utils.metrics.files import FileOptions, print_scores, refuse_module
 from utils.metrics.rouge_pairs import rouge_tokenizer
 from utils.text.lines import check_counts
 
@@ -154,3 +154,7 @@ def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]
     if others := len(answers) - len(questions):  # as of the whole set where DATASET is a part of it
         logger.warning("%s: answers to %d other questions are ignored", path, others)
     return answers
+
+
+if __name__ == "__main__":
+    refuse_module()

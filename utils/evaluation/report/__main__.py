@@ -34,7 +34,5 @@ class ReportArguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(
-        ReportArguments, argv, "Write a run's report as one HTML page, its charts as PNGs beside it."
-    )
+    args = parse_dataclass(ReportArguments, argv, "Write a run's report as one HTML page.")
     print(build_report(args.run_dirs[0], args.output, args.split))

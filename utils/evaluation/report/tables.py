@@ -76,7 +76,7 @@ def facts_of(run: ReportedRun, split: str) -> dict[str, str]:
         "Beams": scores.get("generation", {}).get("num_beams"),
         "Precision": scores.get("precision"),
         "Scored on": speed.get("device"),
-        "Batching": speed.get("batching") and f"{speed['batching']}, {speed.get('batch_size')} at once",
+        "Batch size": speed.get("batch_size"),
         "Note": scores.get("info"),
     }
     return {name: str(fact) for name, fact in facts.items() if fact not in (None, "", NOTHING)}
