@@ -50,8 +50,8 @@ class PredictArguments:
         section="texts",
         positional=True,
         help=f"a table {', '.join(TABLES)}, of which the columns are read that training read; for tagging, .conll and "
-        "its like; or UTF-8, a line for each input: a text, or a JSON object with text and pair, words, or question and "
-        "context; by default standard input",
+        "its like; or UTF-8, a line for each input: a text, or a JSON object with text and pair, words, or question "
+        "and context; by default standard input",
     )
     task: str | None = option(
         None,
