@@ -1,4 +1,4 @@
-"""Charts: as data, and as pictures that matplotlib draws."""
+"""Charts: as data, and as SVG that matplotlib draws."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-
-from bart.files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,7 +52,7 @@ class Chart:
     """One chart of lines or of histograms.
 
     Attributes:
-        name: the name of its files.
+        name: its name on the page.
         from_zero: true for a y axis that starts at 0.
     """
 
@@ -75,24 +72,18 @@ def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
     return [Series(name, edges.tolist(), np.histogram(group, edges)[0].tolist()) for name, group in groups.items()]
 
 
-def draw(path: Path, chart: Chart) -> str:
-    """Draw a chart as a PNG and as SVG.
+def draw(chart: Chart) -> str:
+    """Draw a chart as an SVG element, to be put into HTML.
 
-    The same chart gives the same bytes. The ids in the SVG are salted with its name, so that pictures of different
-    charts share no id in one page.
-
-    Returns:
-        The SVG element, to be put into HTML.
+    The same chart gives the same bytes. The ids are salted with its name, so that charts of one page share none.
     """
     # Imported here, since loading matplotlib takes a second and most commands draw nothing.
     import matplotlib
 
-    # A glyph that the font lacks is a box in the PNG; browsers find it for the SVG.
+    # Browsers find glyphs that the font lacks.
     with matplotlib.rc_context(_LOOK | {"svg.hashsalt": chart.name}), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         figure = _figure(chart)
-        with replacing(path) as temporary:
-            figure.savefig(temporary, format="png", metadata={"Software": None})
         file = io.StringIO()
         metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=metadata)

@@ -31,13 +31,16 @@ _NEGATIVE_POWER = re.compile(r"-[\d.]+[eE][+-]?\d+")  # such as -1e-3, which arg
 # Options of NVIDIA's finetune.py and run_eval.py, and what to do in a program that has not got them.
 _ELSEWHERE = {
     "affinity": "torchrun --numa-binding=node binds processes to cores",
+    "batching": "leave it off: new articles take the places of those that are done",
     "allreduce_post_accumulation_half_precision": "leave it off: gradients are averaged in fp32",
     **dict.fromkeys(("num_beam_groups", "diversity_penalty"), "leave it off; --do_sample draws other sequences"),
     **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "finetune.py --distill sft does it"),
     "load_model_weights_only": "--model_name_or_path CHECKPOINT starts from weights alone",
+    "datelines": "leave it off: articles keep their datelines, as published",
     "local_rank": "leave it off: torchrun tells each process its rank",
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
+    "per_article": "leave it off: run_eval.py writes each article's scores into test_articles.jsonl",
     "picture": "leave it off: python -m utils.corpora.inspect prints counts and lengths alone",
     "pre_ln": 'the model\'s config says it, "pre_ln": true in the file of --config_path',
     "profile": "nsys profile python finetune.py ... traces a run",

@@ -97,11 +97,19 @@ def read_conll(
     known = {row.columns[tags_in] for row in likely}
     scheme = scheme_of(known)
     is_told = words_column is not None or "words_column" in trained or tags_option != "tags_column"
-    if not is_told and (are_numbers or (scheme is None and width > 1 and scheme_of(row.columns[0] for row in likely))):
-        what = "numbers of words" if are_numbers else "tags"
-        raise InputError(
-            f"{path}: column 1 of {width} holds {what}; name the columns with --words_column and --tags_column"
-        )
+    if not is_told and width > 1:
+        of_tags = (n for n in range(width - 1) if scheme is None and scheme_of(row.columns[n] for row in likely))
+        of_sentences = (n for n in (words_in, tags_in) if _is_of_sentences(likely, n))
+        for what, column in (
+            ("numbers of words", 0 if are_numbers else None),
+            ("tags", next(of_tags, None)),
+            ("one value in each sentence", next(of_sentences, None)),
+        ):
+            if column is not None:
+                raise InputError(
+                    f"{path}: column {column + 1} of {width} holds {what}; name the columns with --words_column and "
+                    "--tags_column"
+                )
     if labelled and likely and all("*" in tag for tag in known):
         raise InputError(f"{path}: the tags are spans in brackets, such as {max(known)}; allowed: tags such as B-PER")
 
@@ -182,3 +190,11 @@ def _are_numbers(rows: Sequence[_Row]) -> bool:
             return False
         is_long |= len(cells) > 1
     return is_long
+
+
+def _is_of_sentences(rows: Sequence[_Row], column: int) -> bool:
+    """True where a column says something of each sentence, such as its document, and nothing of a word."""
+    values: dict[int, set[str]] = {}
+    for row in rows:
+        values.setdefault(row.sentence, set()).add(row.columns[column])
+    return len(rows) > len(values) > 1 and all(len(of) == 1 and of != {"O"} for of in values.values())

@@ -33,7 +33,7 @@ BEGINNING = {"step": 0, "epoch": 0, "window": 0, "position": None}  # a cursor
 
 @dataclass(eq=False)
 class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]):
-    """One process's optimizer steps, epoch after epoch without end, made of a stream while it is read.
+    """One process's optimizer steps, epoch after epoch without end, made of shards while they are read.
 
     `TrainOrder` shuffles, groups and cuts the examples of a window, which is at most WINDOW optimizer steps. Every
     process reads all examples and encodes its share. So an epoch's order depends on (seed, epoch) alone, the examples

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from glob import escape
@@ -184,6 +184,26 @@ def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
     return writable_folder(
         "--cache_dir", Path(cache_dir) / f"{path.name}-{xxhash.xxh3_64_hexdigest(os.fsencode(path))}"
     )
+
+
+def made_once(
+    place: Path, cache_dir: str | None, name: str, identity: object, whole: str, make: Callable[[Path], None]
+) -> str:
+    """The folder of a cache for this name and identity, which `make` fills unless the file `whole` is there.
+
+    All but the KEPT of the name that were used last are removed, unless processes use them.
+    """
+    cache = cache_folder(place, cache_dir)
+    folder = cache / f"{name}-{xxhash.xxh3_128_hexdigest(repr(identity).encode())}"
+    with alone(cache):  # of several processes, one makes it
+        if not (folder / whole).is_file():
+            make(folder)
+        with suppress(OSError):  # it may be another user's
+            folder.touch()
+        made = sorted(cache.glob(f"{escape(name)}-{'[0-9a-f]' * 32}"), key=lambda path: path.stat().st_mtime_ns)
+        mark_as_used(folder)
+        remove_unused({*made[:-KEPT]} - {folder})
+    return str(folder)
 
 
 def mark_as_used(folder: Path) -> None:

@@ -102,7 +102,7 @@ class EvalArguments:
     seed: int = option(
         42,
         least=0,
-        help="of --do_sample; the draws also depend on --bs, --batching, the processes, and where a run was resumed",
+        help="of --do_sample; the draws also depend on --bs, the processes, and where a run was resumed",
     )
     overwrite_output_dir: bool = option(
         False, section="output", help="replace the scores, or the progress, that another run has left in save_dir"

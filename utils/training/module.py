@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -26,7 +26,7 @@ from utils.tasks.task import TrainedTask
 from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
-from utils.training.precision import MasterWeights, fsdp_precision, precision_name
+from utils.training.precision import MasterWeights, half_dtype, precision_name
 
 logger = logging.getLogger(__name__)
 
@@ -138,10 +138,15 @@ class TrainingModule(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def configure_model(self) -> None:
-        """Shard the network over all processes, layer by layer, for --strategy fsdp (Zhao et al., 2023)."""
+        """Shard the network over all processes, layer by layer, for --strategy fsdp (Zhao et al., 2023).
+
+        Weights are exchanged in half precision, where it is used, and gradients in fp32.
+        """
         if self.plan.hardware.strategy != "fsdp" or self.trainer.world_size == 1 or isinstance(self.model, FSDPModule):
             return
-        options = {"mesh": self.device_mesh["data_parallel"], "mp_policy": fsdp_precision(self.plan.hardware)}
+        half = half_dtype(self.plan.hardware)
+        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=None if half is None else torch.float32)
+        options = {"mesh": self.device_mesh["data_parallel"], "mp_policy": policy}
         for layer in self.model.layers:
             fully_shard(layer, **options)
         fully_shard(self.model, **options)

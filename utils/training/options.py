@@ -66,7 +66,7 @@ class RunOptions:
         1.0,
         section="validation",
         above=0,
-        help="up to 1, validate after every such share of an epoch or, of a stream and in pretraining, of the run; "
+        help="up to 1, validate after every such share of an epoch or, in pretraining, of the run; "
         "above 1, after every so many training samples",
     )
     val_metric: str | None = option(
@@ -164,7 +164,7 @@ class OptimisationOptions:
 
 @dataclass(frozen=True)
 class EpochOptions:
-    """The length of a run in epochs, which a run over a stream has not."""
+    """The length of a run in epochs, which pretraining does not ask for."""
 
     max_epochs: int | None = changeable(
         None,

@@ -12,7 +12,6 @@ from typing import Any, Literal
 import torch
 from pytorch_lightning.plugins.precision import MixedPrecision
 from torch import Tensor, nn
-from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.optim import Optimizer
 
 from bart.torch_internals import foreach, leave_scaling
@@ -48,12 +47,6 @@ def trainer_precision(hardware: HardwareOptions) -> dict[str, Any]:
     scaler = LossScaler(device) if dtype is torch.float16 else None
     plugin = HalfWeights if keeps_master_weights(hardware) else MixedPrecision
     return {"plugins": [plugin(f"{name}-mixed", device, scaler)]}
-
-
-def fsdp_precision(hardware: HardwareOptions) -> MixedPrecisionPolicy:
-    """The precisions in which FSDP exchanges weights (half, where it is used) and gradients (fp32)."""
-    dtype = half_dtype(hardware)
-    return MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=None if dtype is None else torch.float32)
 
 
 class LossScaler(torch.amp.GradScaler):

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import Callback
 
 from bart.hub import EXPORT
+from utils.app.machine import peak_rate
 from utils.app.memory import peak_memory_gb
 from utils.app.run_directory import options_to_resume
 from utils.app.run_metrics import SECONDS, seconds_of_sessions
@@ -22,6 +24,7 @@ from utils.training.lightning_internals import settle
 from utils.training.measurements import Measurements, step_time_percentiles
 from utils.training.module import TrainingModule
 from utils.training.options import Plan
+from utils.training.precision import precision_name
 from utils.training.stopping import Divergence, Patience, Termination
 
 logger = logging.getLogger(__name__)
@@ -35,14 +38,15 @@ class Session(Callback):
     again, from its beginning, when the run goes on.
 
     Args:
-        peak_rate: operations per second of this process's GPU, where it is known.
         streams: true if training examples are streamed.
     """
 
-    def __init__(self, plan: Plan, task: TrainedTask, peak_rate: float | None, streams: bool) -> None:
+    def __init__(self, plan: Plan, task: TrainedTask, streams: bool) -> None:
         run, self.plan, self.directory = plan.run, plan, Path(plan.run.output_dir)
         metric, mode = task.validation_name(plan.metric), plan.direction
-        self.measurements = Measurements(run.log_every_n_steps, peak_rate, seconds_of_sessions(self.directory))
+        # Operations per second of this process's GPU at its best, where they are known.
+        rate = peak_rate(torch.cuda.get_device_name(), precision_name(plan.hardware)) if plan.hardware.gpus else None
+        self.measurements = Measurements(run.log_every_n_steps, rate, seconds_of_sessions(self.directory))
         self.divergence, self.termination = Divergence(), Termination()
         self.best = BestCheckpoints(self.directory, metric, mode, run.save_top_k, plan.conditions)
         self.patience: Patience | None = None
@@ -134,15 +138,17 @@ class Session(Callback):
     def summary(self, trainer: pl.Trainer, best: Path) -> dict[str, Any]:
         """The content of train_summary.json: steps, epochs, times and rates of the whole run, with all its sessions.
 
-        The percentiles of step times are those of the last session. Unknown values are left out: epochs of a stream of
-        texts, or speeds where a session had no step left.
+        The percentiles of step times are those of the last session, which has no speeds where it had no step left.
         """
         measured, data, metric = self.measurements, trainer.datamodule, self.best.metric
-        last = trainer.callback_metrics.get(metric)
-        summary = {"steps": trainer.global_step, "steps_since_start": len(measured.step_times)}
-        if data.steps_per_epoch:
-            summary |= {"epochs": trainer.global_step / data.steps_per_epoch, "train_examples": len(data.train)}
-        summary |= {SECONDS: measured.wall_seconds, "training_seconds": measured.run_seconds}
+        summary = {
+            "steps": trainer.global_step,
+            "steps_since_start": len(measured.step_times),
+            "epochs": trainer.global_step / data.steps_per_epoch,
+            "train_examples": len(data.train),
+            SECONDS: measured.wall_seconds,
+            "training_seconds": measured.run_seconds,
+        }
         if measured.step_times:
             summary |= {
                 "samples_per_second": measured.run_samples / measured.run_seconds,
@@ -150,8 +156,8 @@ class Session(Callback):
                 **step_time_percentiles(measured.step_times),
                 "train_loss": measured.train_loss,
             }
-        if last is not None:
-            summary[f"last_{metric}"] = float(last)
+        if metric in trainer.callback_metrics:
+            summary[f"last_{metric}"] = float(trainer.callback_metrics[metric])
         if self.best.score is not None:
             summary[metric] = self.best.score
         return summary | {

@@ -20,7 +20,6 @@ from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.distributed import lost_peers_named
 from utils.app.formatting import format_metric, metric_label, plain_table
-from utils.app.machine import peak_rate
 from utils.app.memory import keep_freed_memory
 from utils.app.run_directory import LAST, REPORT_ORDER, remove, scored
 from utils.app.signals import Interruption, started
@@ -32,8 +31,8 @@ from utils.training import lightning_internals
 from utils.training.checkpoints import LAST_FILE, AtomicCheckpointIO, check_identity, keep_as_last
 from utils.training.datamodule import TrainingData
 from utils.training.module import TrainingModule
-from utils.training.options import HardwareOptions, Plan, RunOptions
-from utils.training.precision import half_dtype, precision_name, trainer_precision
+from utils.training.options import Plan, RunOptions
+from utils.training.precision import half_dtype, trainer_precision
 from utils.training.session import Session
 
 logger = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
         if is_first():
             keep_as_last(plan.checkpoint, output_dir)
     module = TrainingModule(task, loaded, plan, data.total_steps, data.options.eval_batch_size)
-    session = Session(plan, task, gpu_rate(plan.hardware), data.streams)
+    session = Session(plan, task, data.streams)
     trainer = build_trainer(plan, model, data, session)
     if trainer.strategy.launcher is not None:
         started.append(trainer.strategy.launcher.kill)
@@ -125,7 +124,7 @@ def drops_layers(model: nn.Module) -> bool:
 
 
 def steps_between_validations(run: RunOptions, data: TrainingData) -> int:
-    """--val_check_interval, in optimizer steps; up to 1 it is a share of an epoch, or of the run over a stream."""
+    """--val_check_interval, in optimizer steps; up to 1 it is a share of an epoch, or, in pretraining, of the run."""
     if run.val_check_interval <= 1:
         return max(1, int(run.val_check_interval * (data.total_steps if data.streams else data.steps_per_epoch)))
     return max(1, round(run.val_check_interval / data.examples_per_step))
@@ -178,8 +177,3 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Ses
     )
     lightning_internals.prepare(trainer)
     return trainer
-
-
-def gpu_rate(hardware: HardwareOptions) -> float | None:
-    """Operations per second of this process's GPU at its best, where they are known."""
-    return peak_rate(torch.cuda.get_device_name(), precision_name(hardware)) if hardware.gpus else None

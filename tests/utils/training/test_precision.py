@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.optim import AdamW, Optimizer
 
 from tests.tiny_run import Train, checkpoint_of, same, tiny_bart
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import OPTIMIZERS, HardwareOptions, OptimisationOptions
-from utils.training.precision import LossScaler, MasterWeights, fsdp_precision
+from utils.training.precision import LossScaler, MasterWeights
 
 OWN = [name for name in OPTIMIZERS if "fused" not in name]
 HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -152,13 +151,6 @@ def test_a_step_that_overflows_is_skipped_and_the_host_does_not_ask(
         results.append((run.model.state_dict(), optimizer.state_dict()))
     assert same(*results)
     assert not same(results[0][0], Run(name, level, "fp16", device).model.state_dict())
-
-
-def test_fsdp_computes_in_bf16_and_adds_gradients_in_fp32() -> None:
-    bf16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    assert fsdp_precision(HardwareOptions(bf16=True)) == bf16
-    assert fsdp_precision(HardwareOptions(bf16=True, amp_level="O0")) == MixedPrecisionPolicy()
-    assert fsdp_precision(HardwareOptions(gpus=1, tf32=True)) == MixedPrecisionPolicy()
 
 
 def test_a_whole_run_with_master_weights_resumes(train: Train) -> None:
