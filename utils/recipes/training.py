@@ -103,14 +103,12 @@ def read(plan: ResolvedRun) -> RawSplits:
     """Look at all examples of a run: better refused now than after a download, or after hours of training."""
     args, task = plan.args, plan.task
     training = read_to_train(task, plan.data_dir) if args.do_train else {}
-    learned = task.learn(training["train"]) if args.do_train else None
-    if args.do_train:
-        args.check_metric(task.metrics_for(learned))
     scored = read_to_score(task, args.scoring.type_path) if args.do_predict else None
     if args.do_predict:
         check_output("json_summary", args.scoring.json_summary, plan.data_dir, args.model.weights.model_name_or_path)
+    learned = task.learn({**training, **dict([scored] if scored else [])}) if args.do_train else None
     if args.do_train:
-        task.check({**training, **dict([scored] if scored else [])}, learned)
+        args.check_metric(task.metrics_for(learned))
     return RawSplits(training, learned, scored)
 
 
@@ -169,7 +167,7 @@ def train(plan: ResolvedRun, splits: RawSplits, earlier_log: int) -> None:
         args.lengths,
         args.epochs.max_epochs,
     )
-    metric = args.run.val_metric or task.default_metric(splits.learned)
+    metric = args.run.val_metric or task.metrics_for(splits.learned)[0]
     session = Plan(
         args.run,
         args.hardware,
