@@ -44,7 +44,7 @@ def names_in(records: Iterable[Record]) -> list[str]:
 
 
 def value_in(values: Mapping[str, Any], column: str, default: Any = None) -> Any:
-    """The value of a column; translation.en of no such column is the value en of an object in the column translation."""
+    """The value of a column; where translation.en is no column, the value en of an object in the column translation."""
     outer, dot, inner = column.partition(".")
     if column in values or not dot or not isinstance(values.get(outer), Mapping):
         return values.get(column, default)

@@ -59,7 +59,7 @@ class Corruption(Noise):
     def __call__(
         self, ids: Sequence[np.ndarray], sentences: Sequence[np.ndarray], epoch: int, numbers: Sequence[int]
     ) -> list[np.ndarray]:
-        """Corrupt B examples without `<s>` and `</s>`, whose sentences have so many tokens each; add `<s>` and `</s>`."""
+        """Corrupt B examples without `<s>` and `</s>`, given the tokens of each sentence; the results have both."""
         keys = keys_of(self.seed, epoch, numbers)
         first, last = np.array([self.bos]), np.array([self.eos])
         flat = np.concatenate([part for row in ids for part in (first, row, last)], dtype=np.int32, casting="unsafe")
@@ -77,7 +77,9 @@ class Corruption(Noise):
         return np.split(flat, np.cumsum(sizes)[:-1])
 
     def _order(self, keys: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """The sentences of all examples, `<s>` and `</s>` among them, in their new order; counts (B,) lacks these two."""
+        """The sentences of all examples, `<s>` and `</s>` among them, in their new order; counts (B,) are without
+        these.
+        """
         rows, places = rows_of(counts), places_of(counts)
         shuffled = shuffle_of(rows, random_bits(keys, _SENTENCES, rows, places))
         # The first of this random order, as many as are to move, change places among each other.

@@ -64,7 +64,7 @@ def of_split(split: str, rows: Iterable[Item], text_of: Callable[[Item], str]) -
 
 @dataclass(frozen=True)
 class Choice:
-    """The examples of a split that a run uses: those whose hashes lie in [begin, end), and the `limit` least of these."""
+    """The examples of a split that a run uses: those whose hashes lie in [begin, end), of these the `limit` least."""
 
     begin: float = 0.0
     end: float = 1.0
