@@ -81,15 +81,15 @@ def packages_of(modes: Sequence[str]) -> list[str]:
     return [package for peer in peers for package in PACKAGES.get(peer, ())]
 
 
-def timed(work: Callable[[], Any], warm_up: Callable[[], Any], count: int, device: str) -> Run:
-    """Do work on `count` inputs again and again for LEAST_SECONDS; return rate, seconds of a pass, outputs and memory.
+def timed(work: Callable[[], Any], count: int, device: str) -> Run:
+    """Do work on `count` inputs once and then for LEAST_SECONDS; return rate, seconds of a pass, outputs and memory.
 
     The process of a peer holds no torch, unless the peer needs it. On GPUs memory counts from the warm-up on, because a
     copy for inference is made there from fp32 weights.
     """
     if device == "cuda":
         sys.modules["torch"].cuda.reset_peak_memory_stats()
-    warm_up()
+    work()
     start, seconds, passes = time.perf_counter(), 0.0, 0
     while seconds < LEAST_SECONDS:
         outputs = work()

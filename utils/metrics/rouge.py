@@ -82,14 +82,12 @@ def rouge(predictions: Sequence[str], references: Sequence[str], rule: RougeRule
 def leads(articles: Sequence[str]) -> dict[str, list[str]]:
     """Each article's first sentences, 1 to 3 of them: the baselines that news summarisers are measured against."""
     sentences = [split_sentences(article) for article in articles]
-    names = {1: "first 1 sentence", 2: "first 2 sentences", 3: "first 3 sentences"}
-    return {name: [" ".join(each[:count]) for each in sentences] for count, name in names.items()}
+    names = ("first 1 sentence", "first 2 sentences", "first 3 sentences")
+    return {name: [" ".join(each[:count]) for each in sentences] for count, name in enumerate(names, 1)}
 
 
 @dataclass(frozen=True)
 class RougeArguments:
-    """The options of the command."""
-
     files: TextFileOptions = part(TextFileOptions)
     rouge: RougeOptions = part(RougeOptions)
 

@@ -60,14 +60,13 @@ def run(args: TrainingArguments) -> None:
     splits, learned, scored = {}, None, None
     if args.do_train:
         splits = read_to_train(task, args.settings()["data_dir"])
-        learned = task.learn(splits["train"])
-        args.check_metric(task.metrics_for(learned))
     if args.do_predict:
         scored = read_to_score(task, args.scoring.type_path)
         weights = args.model.weights.model_name_or_path
         check_output("json_summary", args.scoring.json_summary, args.places.data_dir, weights)
     if args.do_train:
-        task.check({**splits, **dict([scored] if scored else [])}, learned)
+        learned = task.learn({**splits, **dict([scored] if scored else [])})
+        args.check_metric(task.metrics_for(learned))
     with run_folder(args) as earlier_log:
         set_up(args)
         if args.do_train:
@@ -161,7 +160,7 @@ def train(
         args.lengths,
         args.epochs.max_epochs,
     )
-    metric = args.run.val_metric or task.default_metric(learned)
+    metric = args.run.val_metric or task.metrics_for(learned)[0]
     session = Plan(
         args.run,
         args.hardware,

@@ -83,7 +83,7 @@ class TrainingArguments(ABC):
     def check_metric(self, metrics: Iterable[str]) -> None:
         """Raise InputError where --val_metric is none of a task's metrics."""
         if self.run.val_metric not in (None, "loss", *metrics):
-            allowed = ", ".join(["loss", *metrics])
+            allowed = ", ".join(dict.fromkeys(["loss", *metrics]))
             raise InputError(f"--val_metric is {self.run.val_metric!r}; allowed for --task {self.task}: {allowed}")
 
     def _new_output_dir(self, start: str) -> str:

@@ -17,8 +17,7 @@ from utils.app.progress import Clock
 from utils.app.unfinished import Unfinished
 from utils.evaluation import predicting
 from utils.evaluation.options import ScoringOptions
-from utils.evaluation.predicting import predict_share
-from utils.evaluation.speed import ProcessSpeed, speed_report
+from utils.evaluation.predicting import ProcessSpeed, predict_share, speed_report
 from utils.tasks.task import Prediction
 
 LENGTHS = np.array([5, 9, 2, 7, 3, 8, 4, 6, 1, 11, 10])

@@ -228,7 +228,7 @@ def test_lengths_follow_the_model(tmp_path: Path) -> None:
 
 def test_the_metric_of_the_best_checkpoint_follows_the_task_and_eval_beams() -> None:
     def metric(*options: str) -> str:
-        return parse("--config_path", str(ROOT / "configs/config.json"), *options).make_task().default_metric(None)
+        return parse("--config_path", str(ROOT / "configs/config.json"), *options).make_task().metrics_for(None)[0]
 
     assert metric() == "rouge2"
     assert metric("--eval_beams", "0") == "loss"

@@ -26,15 +26,7 @@ VARIABLES = {**{colour: f"var(--s{i})" for i, colour in enumerate(COLOURS)}, INK
 
 
 def build_report(folder: PathName, output: PathName | None = None, split: str | None = None) -> Path:
-    """Write the page of a run.
-
-    Args:
-        output: the page's file; by default `report.html` in the run's directory.
-        split: the split whose articles are shown; by default the first of test, val and train that was scored.
-
-    Raises:
-        InputError: the directory is not a run's, a file of it is damaged, or the output cannot be written.
-    """
+    """Write the page of a run, with the articles of a split, by default the first scored of test, val, train."""
     run = read_run(folder)
     splits = scored_splits(run)
     if split is not None and split not in splits:

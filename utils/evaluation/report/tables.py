@@ -193,8 +193,4 @@ def settings_of(run: ReportedRun, split: str) -> dict[str, str]:
     shown_above = {*scores_of(scores), "intervals", "baselines", "groups", "confusion", "errors"}
     scoring = {name: value for name, value in scores.items() if name not in shown_above}
     parts = {"Training arguments": run.arguments, "Environment": run.environment, "Scoring": scoring}
-    return {
-        title: yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-        for title, content in parts.items()
-        if content
-    }
+    return {title: yaml.safe_dump(part, sort_keys=False, allow_unicode=True) for title, part in parts.items() if part}
