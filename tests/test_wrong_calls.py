@@ -60,7 +60,7 @@ COMMANDS = {
     "utils.predict bare": "bare is a BertModel, which is not fine-tuned; fine-tune it by finetune.py; for vectors of",
     "utils.predict bare --task classification": "bare is a BertModel, which is not fine-tuned; fine-tune it by finetun",
     "utils.serving.__main__ bare --port 0": "bare is a BertModel, which is not fine-tuned; fine-tune it by finetune.py",
-    "utils.predict model --output a.npy": "--output is a.npy; allowed: .jsonl, .json, .csv, .tsv, .p",
+    "utils.predict model --output a.npy": "--output is a.npy; allowed: .csv, .tsv, .jsonl, .parquet",
     f"{SCORE} --task tagging": "--task is tagging; model is a BartForConditionalGeneration; allowed: summarization, t",
     "utils.predict model --task classification": "--task is classification; model is a BartForConditionalGeneration",
     "utils.serving.__main__ model --port 0 --task tagging": "--task is tagging; model is a BartForConditionalGenerat",

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import statistics
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -42,19 +41,10 @@ class BenchmarkOptions:
 
     rounds: int = option(3, least=1, help="timed runs of each mode, in turns; the table has their medians")
     output: str | None = option(None, help="JSON file for all figures")
-
-    def __post_init__(self) -> None:
-        check_output("output", self.output)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DeviceOptions(BenchmarkOptions):
-    """The options of the benchmarks that a GPU can run, too."""
-
     device: str = option("cpu", choices=("cpu", "cuda"), help="the device of all modes")
 
     def __post_init__(self) -> None:
-        super().__post_init__()
+        check_output("output", self.output)
         if self.device == "cuda":
             import torch  # which the process of a peer must not hold
 
@@ -63,7 +53,7 @@ class DeviceOptions(BenchmarkOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class InferenceOptions(DeviceOptions):
+class InferenceOptions(BenchmarkOptions):
     """The options of the benchmarks of inference. A mode is a peer and a precision, such as "ours_fp32"."""
 
     modes: tuple[str, ...]
@@ -75,9 +65,7 @@ class InferenceOptions(DeviceOptions):
             if find_spec(package) is None:
                 raise InputError(f"--modes holds {package}, which needs `pip install -r requirements-dev.txt`")
         if self.device == "cuda" and not set(self.modes) <= set(MODES_ON_CUDA):
-            raise InputError(
-                f"--modes is {' '.join(self.modes)}; allowed with --device cuda: {', '.join(MODES_ON_CUDA)}"
-            )
+            raise InputError(f"--modes: allowed with --device cuda: {', '.join(MODES_ON_CUDA)}")
 
 
 def modes_option(peer: str) -> Any:
@@ -88,20 +76,19 @@ def modes_option(peer: str) -> Any:
 
 
 def packages_of(modes: Sequence[str]) -> list[str]:
-    """The packages of PACKAGES that modes of inference need."""
     peers = dict.fromkeys(mode.split("_")[0] for mode in modes)
     return [package for peer in peers for package in PACKAGES.get(peer, ())]
 
 
-def timed(work: Callable[[], Any], warm_up: Callable[[], Any], count: int, device: str) -> Run:
-    """Do work on `count` inputs again and again for LEAST_SECONDS; also return the outputs and the seconds of a pass.
+def timed(work: Callable[[], Any], count: int, device: str) -> Run:
+    """Do work on `count` inputs once and then for LEAST_SECONDS; return rate, seconds of a pass, outputs and memory.
 
     The process of a peer holds no torch, unless the peer needs it. On GPUs memory counts from the warm-up on, because a
     copy for inference is made there from fp32 weights.
     """
     if device == "cuda":
         sys.modules["torch"].cuda.reset_peak_memory_stats()
-    warm_up()
+    work()
     start, seconds, passes = time.perf_counter(), 0.0, 0
     while seconds < LEAST_SECONDS:
         outputs = work()
@@ -112,56 +99,29 @@ def timed(work: Callable[[], Any], warm_up: Callable[[], Any], count: int, devic
 
 
 def in_new_process(work: Callable[..., Any], *arguments: object) -> Any:
-    """Call a function in a fresh interpreter, which ends with it, or with this process."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_end_with_parent) as pool:
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(work, *arguments).result()
-
-
-def _end_with_parent() -> None:
-    def wait() -> None:
-        parent_process().join()
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def in_turns(modes: Sequence[str], rounds: int, work: Callable[..., Run], *arguments: object) -> dict[str, list[Run]]:
-    """Call `work(mode, *arguments)` in each round once for every mode; return the results of each mode.
-
-    A machine whose speed drifts is then as fast for one mode as for another. Every call is a process of its own, so
-    that its peak memory is its own.
-    """
-    results: dict[str, list[Run]] = {mode: [] for mode in modes}
-    for number in range(1, rounds + 1):
-        for mode in modes:
-            print(f"running {mode}, {number} of {rounds}", file=sys.stderr, flush=True)
-            results[mode].append(in_new_process(work, mode, *arguments))
-    return results
 
 
 def beside_peers(
     args: Any, prepare: Callable[[Any, Path], Any], work: Callable[[str, Any, Path], Run]
 ) -> tuple[Any, dict[str, list[Run]]]:
-    """Prepare a temporary folder, and run all modes on it in turns; each in a new process.
+    """The result of `prepare(args, folder)`, and the runs `work(mode, args, folder)` of each of `args.modes`.
 
-    Args:
-        args: the options, with `modes` and `rounds`.
-        prepare: called with the options and the folder.
-        work: called with a mode, the options and the folder.
-
-    Returns:
-        The result of `prepare`, and the runs of each mode.
+    Modes take turns in each of `args.rounds`, because the speed of a machine drifts. Every call is a process of its
+    own, so that its peak memory is its own.
     """
-    restrain_peers()
-    with TemporaryDirectory(prefix="benchmark_") as temporary:
-        folder = Path(temporary)
-        return in_new_process(prepare, args, folder), in_turns(args.modes, args.rounds, work, args, folder)
-
-
-def restrain_peers() -> None:
-    """Let the libraries of the peers print no bars of progress and no advice, and take one GPU, in new processes."""
+    # Peers print no bars of progress and no advice, and take one GPU.
     os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    with TemporaryDirectory(prefix="benchmark_") as folder:
+        prepared = in_new_process(prepare, args, Path(folder))
+        runs: dict[str, list[Run]] = {mode: [] for mode in args.modes}
+        for number in range(1, args.rounds + 1):
+            for mode in args.modes:
+                print(f"running {mode}, {number} of {args.rounds}", file=sys.stderr, flush=True)
+                runs[mode].append(in_new_process(work, mode, args, Path(folder)))
+        return prepared, runs
 
 
 def compared(runs: Mapping[str, Sequence[Run]], peer: str) -> list[dict[str, Any]]:
@@ -195,21 +155,17 @@ def report(
 def compare_inference(
     args: InferenceOptions,
     unit: str,
-    prepare: Callable[[Any, Path], Mapping[str, Any]],
+    prepare: Callable[[Any, Path], None],
     work: Callable[[str, Any, Path], Run],
     difference: Callable[[Any, Any], float],
     title: str,
 ) -> None:
-    """Run all modes in turns, and report.
+    """Run all modes in turns and report their speeds, in a unit, and a difference to the outputs of the first mode.
 
-    Args:
-        unit: of the rate.
-        prepare, work: see `beside_peers`; the former gives facts for the report, the latter calls `timed`.
-        difference: between a mode's outputs and those of the first mode; its name is the key of the last column.
-        title: of that column.
+    `prepare` and `work` are those of `beside_peers`; the difference's name is the key of its column.
     """
     os.environ["OMP_NUM_THREADS"] = str(args.threads)  # libraries read it when they are loaded
-    facts, runs = beside_peers(args, prepare, work)
+    _, runs = beside_peers(args, prepare, work)
     firsts = {mode: done[0] for mode, done in runs.items()}
     rows = compared(runs, args.modes[0])
     for row in rows:
@@ -218,7 +174,7 @@ def compare_inference(
         row[difference.__name__] = difference(run["outputs"], firsts[args.modes[0]]["outputs"])
     columns = {"mode": "mode", "rate": unit, "seconds": "seconds", "speed_up": "speed-up", "peak_memory_gb": "peak GB"}
     columns[difference.__name__] = title
-    report(args, columns, rows, environment(int(args.device == "cuda"), *packages_of(args.modes)), **facts)
+    report(args, columns, rows, environment(int(args.device == "cuda"), *packages_of(args.modes)))
 
 
 def made_up_config(width: int, layers: int, heads: int, **fields: Any) -> BartConfig:

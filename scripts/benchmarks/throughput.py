@@ -23,8 +23,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # bart and utils, which Python does not find by itself
 
 from utils.app.commands import run_program
 
@@ -68,7 +67,6 @@ class BenchmarkRow:
 
     @property
     def name(self) -> str:
-        """The name of the row's folder."""
         return f"{self.gpus}gpu_{self.precision}" if self.gpus else f"cpu_{self.precision}"
 
 
@@ -103,18 +101,12 @@ class Benchmark:
         raise NotImplementedError
 
     def metrics(self, folder: Path) -> dict[str, float]:
-        """Read what a run has measured from its folder.
-
-        Raises:
-            OSError, ValueError, KeyError: there are none.
-        """
+        """What a run has measured; OSError, ValueError or KeyError: nothing."""
         return training_metrics(folder / self.metrics_file)
 
 
 @dataclass(frozen=True)
 class TrainingBenchmark(Benchmark):
-    """The benchmark of training."""
-
     batch_size: int = option(24, positional=True, least=1, help="examples per process at once")
     max_source_length: int = option(1024, positional=True, least=3, help="tokens a source is cut to")
     max_target_length: int = option(60, positional=True, least=3, help="tokens a target is cut to")
@@ -139,8 +131,6 @@ class TrainingBenchmark(Benchmark):
 
 @dataclass(frozen=True)
 class PretrainingBenchmark(Benchmark):
-    """The benchmark of pretraining, which runs the first phase of the recipe at one length."""
-
     batch_size: int = option(200, positional=True, least=1, help="examples per process at once")
     length: int = option(128, positional=True, least=16, help="tokens of an example")
     data_dir: str = option(
@@ -216,11 +206,7 @@ def with_warm_up(steps: int) -> int:
 
 
 def training_metrics(path: Path) -> dict[str, float]:
-    """The speeds that a training run has logged to its metrics.csv, without the first interval, which warms up.
-
-    Raises:
-        OSError, ValueError, KeyError: there are none.
-    """
+    """The speeds that a training run has logged to its metrics.csv, without the first interval, which warms up."""
     with path.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["samples_per_second"]]
     measured = rows[1:]
@@ -239,11 +225,7 @@ def training_metrics(path: Path) -> dict[str, float]:
 
 
 def parse(argv: Sequence[str]) -> tuple[Benchmark, list[str]]:
-    """The benchmark that a command line and the environment ask for, and the options for the program measured.
-
-    Raises:
-        InputError: there is no such benchmark.
-    """
+    """The benchmark that a command line and the environment ask for, and the options for the program measured."""
     if not argv or argv[0] not in KINDS:
         given = repr(argv[0]) if argv else "missing"
         raise InputError(f"the first value is {given}; allowed: {', '.join(KINDS)}, each of which has --help")
@@ -267,17 +249,10 @@ def parse(argv: Sequence[str]) -> tuple[Benchmark, list[str]]:
 
 
 def configurations(args: Benchmark) -> list[BenchmarkRow]:
-    """The rows, in order.
-
-    Raises:
-        InputError: gpu_counts or precisions hold what the machine does not have.
-    """
     available = torch.cuda.device_count()
     counts = args.gpu_counts or sorted({0, *(2**n for n in range(available.bit_length())), available})
     if max(counts) > available:
-        raise InputError(
-            f"GPU_COUNTS holds {max(counts)}; allowed: 0, the CPU, to {available}, the GPUs of this machine"
-        )
+        raise InputError(f"GPU_COUNTS holds {max(counts)}; allowed: 0 to {available}, the GPUs of this machine")
     on_gpus = ["fp32", "fp16"]
     if available and torch.cuda.get_device_capability() >= AMPERE:
         on_gpus = ["fp32", "tf32", "bf16", "fp16"]
@@ -290,45 +265,8 @@ def configurations(args: Benchmark) -> list[BenchmarkRow]:
     return rows
 
 
-def end_group(leader: subprocess.Popen[bytes]) -> None:
-    """End all processes that are left of a process's group.
-
-    SIGTERM comes first: on it torchrun ends the processes that it started, whose groups are others.
-    """
-    with suppress(ProcessLookupError):
-        os.killpg(leader.pid, signal.SIGTERM)
-        end = time.monotonic() + GRACE_SECONDS
-        while time.monotonic() < end:
-            time.sleep(0.05)
-            leader.poll()  # a process that has ended is there until it is asked for its status
-            os.killpg(leader.pid, 0)
-        os.killpg(leader.pid, signal.SIGKILL)
-
-
-def run(command: Sequence[str], folder: Path, time_limit: float) -> int | None:
-    """Run a command with its output in `folder/output.txt`, and end the processes that it leaves.
-
-    The output goes to a file, not a pipe, since a process that outlives the command would keep the pipe open.
-
-    Returns:
-        The exit status; None if it took longer than the time limit.
-    """
-    variables = {**os.environ, "RESULTS_DIR": str(folder.resolve()), "SCORE": "0"}
-    with (folder / "output.txt").open("wb") as output:
-        process = subprocess.Popen(
-            command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-    try:
-        return process.wait(time_limit)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        end_group(process)
-
-
 def reason(lines: Sequence[str]) -> str | None:
-    """The line of a failed run's output that says most about why: an error's, or the last; None if there is none."""
+    """The line of a failed run's output that says most about why: an error's, or the last."""
     lines = [line.strip() for line in lines if line.strip()]
     # That another process is gone follows from its error.
     pattern = re.compile(r"(\[\w+\]: *)?([\w.]+: error(?!: another process of this run is gone)|[\w.]*Error): \S")
@@ -339,37 +277,36 @@ def reason(lines: Sequence[str]) -> str | None:
 def measure(
     command: Sequence[str], read: Callable[[Path], dict[str, Any]], folder: Path, time_limit: float
 ) -> tuple[dict[str, Any], str | None]:
-    """Run a command as `run` does, in a new folder.
-
-    Args:
-        read: reads the metrics from the folder; OSError, ValueError or KeyError: there are none.
-
-    Returns:
-        The metrics and, if there are none, why.
-    """
+    """Run a command in a new folder; return the metrics that `read` finds there and, if there are none, why."""
     folder.mkdir(parents=True)
-    status, metrics, failure = run(command, folder, time_limit), {}, None
-    if status is None:
-        failure = f"it took longer than the time limit of {time_limit:g} s"
-    elif status:
-        output = (folder / "output.txt").read_text(encoding="utf-8", errors="replace")
-        failure = reason(output.splitlines()) or f"it ended with status {status}"
-    else:
-        try:
-            metrics = read(folder)
-        except (OSError, ValueError, KeyError) as error:
-            failure = f"it left no figures ({type(error).__name__}: {error})"
-    for path in [*folder.rglob("*.ckpt"), *folder.rglob("export")]:  # gigabytes that nobody asked for
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return metrics, failure
+    variables = {**os.environ, "RESULTS_DIR": str(folder.resolve()), "SCORE": "0"}
+    with (folder / "output.txt").open("wb") as output:
+        process = subprocess.Popen(
+            command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        status = process.wait(time_limit)
+        if status == 0:
+            return read(folder), None
+        lines = (folder / "output.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+        return {}, reason(lines) or f"it ended with status {status}"
+    except subprocess.TimeoutExpired:
+        return {}, f"it took longer than the time limit of {time_limit:g} s"
+    except (OSError, ValueError, KeyError) as error:
+        return {}, f"it left no figures ({type(error).__name__}: {error})"
+    finally:
+        with suppress(ProcessLookupError):  # nothing is left of its group
+            os.killpg(process.pid, signal.SIGTERM)  # torchrun then ends its processes, whose groups are others
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_SECONDS)
+            os.killpg(process.pid, signal.SIGKILL)
+        for path in [*folder.rglob("*.ckpt"), *folder.rglob("export")]:  # gigabytes that nobody asked for
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def new_folder(name: str, folder: Path) -> None:
-    """Make a folder for results, which an argument of this name has given.
-
-    Raises:
-        InputError: it is there already, or cannot be made.
-    """
+    """Make a folder for results, which an argument of this name has given."""
     if folder.exists():
         raise InputError(f"{name} is {folder}, which is there already; allowed: a directory that is not")
     writable_folder(name, folder)
@@ -391,7 +328,7 @@ def compare(rows: Sequence[BenchmarkRow]) -> None:
 def write_table(
     args: Benchmark, extras: Sequence[str], rows: Sequence[BenchmarkRow], machine: dict[str, Any], folder: Path
 ) -> str:
-    """Write the rows so far as Markdown, which reads well as it is, and as JSON; return the Markdown."""
+    """Write the rows so far as Markdown and as JSON; return the Markdown."""
     compare(rows)
     arguments = {name: value for name, value in asdict(args).items() if isinstance(value, (int, str))}
     hardware = ", ".join(dict.fromkeys([machine["processor"], f"{machine['cores']} cores", *machine["devices"]]))
@@ -408,10 +345,7 @@ def write_table(
     ]
     text = "\n\n".join(parts)
     (folder / f"{args.kind}_benchmark.log").write_text(text, encoding="utf-8")
-    written = [
-        {"gpus": row.gpus, "precision": row.precision, "figures": row.metrics, "failure": row.failure} for row in rows
-    ]
-    report = {"kind": args.kind, "machine": machine, "arguments": arguments, "options": list(extras), "rows": written}
+    report = {"machine": machine, "arguments": arguments, "options": extras, "rows": [asdict(row) for row in rows]}
     write_json(folder / f"{args.kind}_benchmark.json", report)
     return text
 

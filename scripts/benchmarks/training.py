@@ -15,15 +15,13 @@ or CNN-DM's, have.
 MFU, model FLOP utilisation (Chowdhery et al., 2022, appendix B), is the rate of the operations of the matrix products
 of an example of mean length, as a share of the rate of one large matrix product on the same device.
 
-With --profile torch's profiler counts the kernels of one more step, and their time; the file of figures names those
-that attend, which tell the backend that was chosen.
+With --profile torch's profiler counts the kernels of one more step, and their time.
 """
 
 from __future__ import annotations
 
 import csv
 import itertools
-import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,8 +31,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # bart and utils, which Python does not find by itself
 
 from utils.app.commands import run_program
 
@@ -85,13 +82,10 @@ COLUMNS = {
     "kernels": "kernels",
     "kernel_ms": "kernel ms",
 }
-ATTENTION = re.compile(r"\w*(?:flash|fmha|sdpa|scaled_dot_product)\w*", re.IGNORECASE)  # in names of kernels
 
 
 @dataclass(frozen=True)
 class TrainingShape:
-    """A network, and the batches that it trains on."""
-
     network: str  # a key of measuring.NETWORKS
     batch_size: int
     max_source_length: int
@@ -111,9 +105,7 @@ SHAPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainerArguments(measuring.DeviceOptions):
-    """The options of the command."""
-
+class TrainerArguments(measuring.BenchmarkOptions):
     shape: str = option(
         "xsum",
         choices=tuple(SHAPES),
@@ -170,11 +162,7 @@ def recipe(args: TrainerArguments, folder: Path) -> list[str]:
 
 
 def prepare(args: TrainerArguments, folder: Path) -> dict[str, float]:
-    """Write weights, vocabulary and data.
-
-    Returns:
-        The mean tokens and operations of a timed sample, and the rate of a large product, in operations per second.
-    """
+    """Write weights, vocabulary and data; return mean tokens and operations of a timed sample, and `product_rate`."""
     shape = SHAPES[args.shape]
     tokenizer = BartTokenizer.from_pretrained(args.tokenizer)
     fields = {"vocab_size": len(tokenizer), "max_position_embeddings": 1024}
@@ -234,9 +222,15 @@ def product_rate(args: TrainerArguments) -> float:
 
 def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
     """Train in one of MODES: samples per second, peak memory, and the mean loss of every LOG_EVERY steps."""
-    train = partial(train_ours, is_compiled=mode == COMPILED) if mode != TRANSFORMERS else train_transformers
-    with timed_steps(args.device) as figures, profiled_step(args) as profiled:
-        losses = train(args, folder)
+    with (
+        TemporaryDirectory(dir=folder) as output,
+        timed_steps(args.device) as figures,
+        profiled_step(args) as profiled,
+    ):
+        if mode == TRANSFORMERS:
+            losses = train_transformers(args, folder, Path(output))
+        else:
+            losses = train_ours([*recipe(args, folder), *["--compile"] * (mode == COMPILED)], Path(output))
     rate, peak = figures(args.all_steps - LOG_EVERY - args.profile, args.profile)
     return {"rate": rate * SHAPES[args.shape].batch_size, "peak_memory_gb": peak, "losses": losses, **profiled}
 
@@ -245,9 +239,8 @@ def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
 def timed_steps(device_name: str) -> Iterator[Callable[..., tuple[float, float]]]:
     """Time the optimizer steps that are taken inside, whoever takes them.
 
-    Yields:
-        A function of a number of steps, and of the number of those behind them, 0 by default: how many of the former
-        end in a second, and the peak of memory in GB at the last one's end.
+    Yields a function of a number of steps, and of the number of those behind them, which returns how many of the former
+    end in a second, and the peak of memory in GB at the last one's end.
     """
     from utils.training.measurements import seconds, stamp
 
@@ -269,9 +262,8 @@ def timed_steps(device_name: str) -> Iterator[Callable[..., tuple[float, float]]
 def profiled_step(args: TrainerArguments) -> Iterator[dict[str, Any]]:
     """Profile the last of the optimizer steps that are taken inside, if --profile asks for it.
 
-    Yields:
-        A dictionary, which then gets the number of kernels, copies apart, their time in milliseconds, and the names of
-        those that attend; on a CPU of operators that no other operator calls.
+    The dictionary then gets the number of kernels, copies apart, and their milliseconds; on a CPU of operators that no
+    other operator calls.
     """
     figures, on_cuda = {}, args.device == "cuda"
     if not args.profile:
@@ -297,26 +289,15 @@ def profiled_step(args: TrainerArguments) -> Iterator[dict[str, Any]]:
         work = [event for event in on_device if not event.name.startswith(("Memcpy", "Memset"))]
     else:
         work = [event for event in profiler.events() if event.cpu_parent is None]
-    names = {match[0] for event in work if (match := ATTENTION.search(event.name))}
-    milliseconds = sum(event.time_range.elapsed_us() for event in work) / 1000
-    figures |= {"kernels": len(work), "kernel_ms": milliseconds, "attention": ", ".join(sorted(names))}
+    figures |= {"kernels": len(work), "kernel_ms": sum(event.time_range.elapsed_us() for event in work) / 1000}
 
 
-def train_ours(args: TrainerArguments, folder: Path, is_compiled: bool) -> list[float]:
-    """Train by finetune.py; return the losses that it logs."""
+def train_ours(words: Sequence[str], output: Path) -> list[float]:
+    """Train by finetune.py with these options; return the mean losses that it logs."""
     from finetune import main as finetune
 
-    words = recipe(args, folder)
-    if is_compiled:
-        words.append("--compile")
-    with TemporaryDirectory(dir=folder) as output:
-        finetune([*words, "--output_dir", output])
-        return logged_losses(Path(output))
-
-
-def logged_losses(run: Path) -> list[float]:
-    """The mean losses that a run of finetune.py has logged."""
-    with (run / "metrics.csv").open(encoding="utf-8") as file:
+    finetune([*words, "--output_dir", str(output)])
+    with (output / "metrics.csv").open(encoding="utf-8") as file:
         return [float(row["train_loss"]) for row in csv.DictReader(file) if row["train_loss"]]
 
 
@@ -327,7 +308,7 @@ def inputs_of_trainer(pad_token_id: int, decoder_start_token_id: int, step: list
     return {**batch.inputs, "decoder_input_ids": shifted}
 
 
-def train_transformers(args: TrainerArguments, folder: Path) -> list[float]:
+def train_transformers(args: TrainerArguments, folder: Path, output: Path) -> list[float]:
     """Train by transformers' Trainer; return the mean losses of every LOG_EVERY steps."""
     from transformers import BartForConditionalGeneration as TransformersBart
 
@@ -347,7 +328,7 @@ def train_transformers(args: TrainerArguments, folder: Path) -> list[float]:
         args,
         model,
         loader,
-        folder / TRANSFORMERS,
+        output,
         per_device_train_batch_size=SHAPES[args.shape].batch_size,
         max_steps=args.all_steps,
         learning_rate=LEARNING_RATE,
@@ -363,12 +344,7 @@ def train_transformers(args: TrainerArguments, folder: Path) -> list[float]:
 
 
 def train_by_trainer(args: Any, model: Any, loader: DataLoader[Any], folder: Path, **settings: Any) -> list[float]:
-    """Train a model of transformers by its Trainer on the batches of a loader; return the mean losses that it logs.
-
-    Args:
-        args: the options, with `device` and `precision`.
-        settings: of TrainingArguments.
-    """
+    """Train a model of transformers on the batches of a loader; return the mean losses of every `logging_steps`."""
     from transformers import PrinterCallback, Trainer, TrainingArguments
 
     losses = []

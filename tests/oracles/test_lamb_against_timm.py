@@ -22,15 +22,14 @@ def test_every_step_is_that_of_timm(name: str) -> None:
         assert ((places - expected).norm(dim=-1) <= tolerance * expected.norm(dim=-1)).all(), i
 
 
-@pytest.mark.parametrize(("adapts", "decay"), [(False, 0.1), (True, 0.0), (False, 0.0)])
-def test_without_the_ratio_of_norms_it_is_adamw(adapts: bool, decay: float) -> None:
-    """In fp64, under a changing learning rate. Without decay there is no ratio."""
+def test_without_decay_it_is_adamw() -> None:
+    """In fp64, under a changing learning rate, because there is no ratio."""
     generator = torch.Generator().manual_seed(2)
     start = torch.randn(40, 30, dtype=torch.float64, generator=generator)
     weights = [torch.nn.Parameter(start.clone()) for _ in range(2)]
     optimizers = [
-        Lamb([weights[0]], lr=1.0, eps=1e-8, weight_decay=decay, adapts=adapts),
-        AdamW([weights[1]], lr=1.0, weight_decay=decay),
+        Lamb([weights[0]], lr=1.0, eps=1e-8, weight_decay=0.0),
+        AdamW([weights[1]], lr=1.0, weight_decay=0.0),
     ]
     for step in range(20):
         gradient = torch.randn(40, 30, dtype=torch.float64, generator=generator) * 0.1**step

@@ -10,8 +10,8 @@ if __name__ == "__main__":
 import logging
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import is_made, making
 from utils.corpora.sample_corpus import write_sample_corpus
-from utils.corpora.stories import parse_story, story_name, strip_dateline, unpack
+from utils.corpora.stories import parse_story, story_name, unpack
 from utils.data.columns import Record
 from utils.data.parallel_text import SIDES
 from utils.data.published import load_from_hub, opening
@@ -62,23 +62,15 @@ class GetDataOptions:
     )
     cnn_stories: str = url_option(f"{ARCHIVES}/cnn_stories.tgz", help="archive of CNN's stories")
     dailymail_stories: str = url_option(f"{ARCHIVES}/dailymail_stories.tgz", help="archive of the Daily Mail's stories")
-    datelines: str = option(
-        "keep", choices=("keep", "strip"), help="whether articles of CNN-DM keep a dateline such as `(CNN) -- `"
-    )
     allow_other_sizes: bool = option(False, help="take a set whose sizes or archives are not the published ones")
 
     def __post_init__(self) -> None:
         """Refuse options that do nothing."""
-        for field in fields(self)[1:]:
-            users = ("cnn_dm", "xsum") if field.name == "allow_other_sizes" else ("cnn_dm",)
-            if getattr(self, field.name) == field.default:
-                continue
-            if not {*users} & {*self.sets}:
-                raise InputError(
-                    f"--{field.name} is of use with {' and '.join(users)} only, not with {' and '.join(self.sets)}"
-                )
-            if field.name in STORIES and self.sources != "stories":
-                raise InputError(f"--{field.name}: is of use with --sources stories only")
+        if self.sources == "stories" and "cnn_dm" not in self.sets:
+            raise InputError(f"--sources is of use with cnn_dm only, not with {' and '.join(self.sets)}")
+        for name in STORIES:
+            if self.sources != "stories" and getattr(self, name) != f"{ARCHIVES}/{name}.tgz":
+                raise InputError(f"--{name}: is of use with --sources stories only")
 
     @cached_property
     def folder(self) -> Path:
@@ -104,36 +96,36 @@ class GetDataOptions:
 
 
 def get_set(name: str, options: GetDataOptions) -> None:
-    """Make a set, unless it is there as the options want it.
-
-    Raises:
-        InputError: its source cannot be reached or holds something else, or the folder holds other files.
-    """
+    """Make a set, unless it is there as the options want it."""
     folder = options.folder / name
     if name == "sample":
         write_sample_corpus(folder)
         return
     facts: dict[str, Any] = {"set": name}
     if name == "cnn_dm":
-        facts |= {option: getattr(options, option) for option in ("sources", *STORIES, "datelines")}
+        facts |= {option: getattr(options, option) for option in ("sources", *STORIES)}
     if is_made(folder, facts):
         return
     with making(folder, facts) as data:
         data.facts["allow_other_sizes"] = options.allow_other_sizes
-        if of_stories := facts.get("sources") == "stories":
-            rows = _stories(options, data.folder)
-        else:
-            with opening(f"{ON_HUB[name]} on the Hub"):
-                splits, data.facts["from"] = load_from_hub(ON_HUB[name])
-            rows = _rows_on_hub(name, splits, options)
-        for split, row in rows:
-            if facts.get("datelines") == "strip":
-                row = replace(row, source=strip_dateline(row.source))
-            data.add(split, row)
-        if of_stories:
+        if facts.get("sources") == "stories":
+            for split, row in _stories(options, data.folder):
+                data.add(split, row)
+            # The lists also name stories without article or highlights, which were never counted as examples.
             for split, count in data.written.items():
-                # The lists also name stories without article or highlights, which were never counted as examples.
                 _check_size(name, split, count, "stories with article and highlights", options)
+            return
+        with opening(f"{ON_HUB[name]} on the Hub"):
+            splits, data.facts["from"] = load_from_hub(ON_HUB[name])
+        for split in SPLITS:
+            if split not in splits:
+                raise InputError(f"{name} on the Hub: no {split} split; there are {', '.join(splits)}")
+            _check_size(name, split, len(splits[split]), "rows on the Hub", options)
+        for split in SPLITS:
+            records = (Record(str(number), values) for number, values in enumerate(splits[split], 1))
+            rows = pairs_in(records, (None, None), f"{name} {split}")
+            for row in progress(f"{name} {split}", len(splits[split]), "rows", rows):
+                data.add(split, row)
 
 
 def _check_size(name: str, split: str, count: int, unit: str, options: GetDataOptions) -> None:
@@ -142,18 +134,6 @@ def _check_size(name: str, split: str, count: int, unit: str, options: GetDataOp
         raise InputError(
             f"{name} {split}: {count} {unit}, {expected} are published; --allow_other_sizes takes it as it is"
         )
-
-
-def _rows_on_hub(name: str, splits: Mapping[str, Any], options: GetDataOptions) -> Iterator[tuple[str, Row]]:
-    for split in SPLITS:
-        if split not in splits:
-            raise InputError(f"{name} on the Hub: no {split} split; there are {', '.join(splits)}")
-        _check_size(name, split, len(splits[split]), "rows on the Hub", options)
-    for split in SPLITS:
-        records = (Record(str(number), values) for number, values in enumerate(splits[split], 1))
-        rows = pairs_in(records, (None, None), f"{name} {split}")
-        for row in progress(f"{name} {split}", len(splits[split]), "rows", rows):
-            yield split, row
 
 
 def _downloaded(name: str, place: str) -> Path:
@@ -168,12 +148,7 @@ def _downloaded(name: str, place: str) -> Path:
 
 
 def _stories(options: GetDataOptions, folder: Path) -> Iterator[tuple[str, Row]]:
-    """The stories of the archives, which are unpacked into the folder first, in the order of the URL lists.
-
-    Raises:
-        InputError: an archive or a list is missing; an archive is not the published one, and --allow_other_sizes is not
-            given.
-    """
+    """The stories of the archives, which are unpacked into the folder first, in the order of the URL lists."""
     lists = {split: _downloaded("the list of URLs", f"{URL_LISTS}/all_{split}.txt") for split in SPLITS}
     with tempfile.TemporaryDirectory(dir=folder) as unpacked:
         for option in STORIES:
@@ -189,14 +164,14 @@ def _stories(options: GetDataOptions, folder: Path) -> Iterator[tuple[str, Row]]
         for split in SPLITS:
             urls = lists[split].read_text().split()
             for url in progress(f"cnn_dm {split}", len(urls), "stories", urls):
-                story = stories.get(story_name(url))
-                row = _story_row(url, story.read_bytes()) if story else Row(url, fault="no story in the archives")
-                yield split, row
+                yield split, _story_row(url, stories.get(story_name(url)))
 
 
-def _story_row(url: str, content: bytes) -> Row:
+def _story_row(url: str, story: Path | None) -> Row:
+    if story is None:
+        return Row(url, fault="no story in the archives")
     try:
-        texts = parse_story(content.decode("utf-8-sig"))
+        texts = parse_story(story.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError:
         return Row(url, fault="not UTF-8")
     return Row.of(url, dict(zip(SIDES, texts, strict=True)), SIDES)

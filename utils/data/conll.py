@@ -28,12 +28,7 @@ TAG_HEADINGS = {
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence as it was read.
-
-    Attributes:
-        tags: None where they are only to be predicted.
-        column: the column of its words in a table or, in metrics, of its tags; None in a CoNLL file.
-    """
+    """A sentence; its column is that of its words in a table or, in metrics, of its tags, and None in a CoNLL file."""
 
     name: str
     words: list[str]
@@ -63,18 +58,13 @@ def read_conll(
 ) -> list[Sentence]:
     """Read a CoNLL file, whose columns stand between tabs, or between blanks where most lines have no tab.
 
-    Words are in the first column and tags in the last one, unless options name others. Comments, a header, and words
-    that are blank are left out. The log says what was taken.
+    Words are in the first column and tags in the last one, unless options name others, by number or header. Comments, a
+    header, and words that are blank are left out. The log says what was taken.
 
     Args:
-        labelled: read the tags.
-        words_column, tags_column: columns by their number, from 1, or by their name in the header.
         tags_option: the option that an error names for tags_column.
         trained: values of --words_column and --tags_column in training, where a model tells them. They count for what
             is not given; the only column of a file holds words.
-
-    Raises:
-        InputError: a line has other columns than most, a column is not there, or the first one holds no words.
     """
     rows = _rows(path)
     likely = [row for row in rows if not row.may_be_comment] or rows
@@ -97,11 +87,19 @@ def read_conll(
     known = {row.columns[tags_in] for row in likely}
     scheme = scheme_of(known)
     is_told = words_column is not None or "words_column" in trained or tags_option != "tags_column"
-    if not is_told and (are_numbers or (scheme is None and width > 1 and scheme_of(row.columns[0] for row in likely))):
-        what = "numbers of words" if are_numbers else "tags"
-        raise InputError(
-            f"{path}: column 1 of {width} holds {what}; name the columns with --words_column and --tags_column"
-        )
+    if not is_told and width > 1:
+        of_tags = (n for n in range(width - 1) if scheme is None and scheme_of(row.columns[n] for row in likely))
+        of_sentences = (n for n in (words_in, tags_in) if _is_of_sentences(likely, n))
+        for what, column in (
+            ("numbers of words", 0 if are_numbers else None),
+            ("tags", next(of_tags, None)),
+            ("one value in each sentence", next(of_sentences, None)),
+        ):
+            if column is not None:
+                raise InputError(
+                    f"{path}: column {column + 1} of {width} holds {what}; name the columns with --words_column and "
+                    "--tags_column"
+                )
     if labelled and likely and all("*" in tag for tag in known):
         raise InputError(f"{path}: the tags are spans in brackets, such as {max(known)}; allowed: tags such as B-PER")
 
@@ -160,7 +158,7 @@ def _rows(path: Path) -> list[_Row]:
 
 
 def _is_header(first: _Row, others: Sequence[_Row]) -> bool:
-    """True where the first row names columns, whose last name is no tag of other rows.
+    """True where the first row names columns: its last name is no tag of other rows.
 
     The other tags are in a scheme that this name, such as "Marke", does not fit; or the row has usual names of both.
     """
@@ -182,3 +180,11 @@ def _are_numbers(rows: Sequence[_Row]) -> bool:
             return False
         is_long |= len(cells) > 1
     return is_long
+
+
+def _is_of_sentences(rows: Sequence[_Row], column: int) -> bool:
+    """True where a column says something of each sentence, such as its document, and nothing of a word."""
+    values: dict[int, set[str]] = {}
+    for row in rows:
+        values.setdefault(row.sentence, set()).add(row.columns[column])
+    return len(rows) > len(values) > 1 and all(len(of) == 1 and of != {"O"} for of in values.values())

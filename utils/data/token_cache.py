@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from glob import escape
@@ -39,7 +39,6 @@ class TextFile:
 
     Attributes:
         digest: stands for its bytes.
-        lines: the number of its lines.
         kept: the numbers of the lines that are used, from 0; None for all.
         lists: of targets, lines that are lists of references, of which the first is tokenised.
     """
@@ -68,13 +67,8 @@ class TextFile:
     def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
         """Tokenise the lines; the ids are mapped from an Arrow file, which is made if it is missing.
 
-        The name of the Arrow file holds digests of the bytes of the text file, of the vocabulary, the length and the
-        lines that are used, and of its own bytes. If several processes need it, one makes it and the others wait. It is
-        in place only when all of it is written.
-
-        Raises:
-            InputError: the cache cannot be written.
-            RunError: the disk is full, or the text file changed meanwhile.
+        Its name holds digests of the bytes of the text file, of the settings, and of its own bytes. If several
+        processes need it, one makes it and the others wait.
         """
         made_with = (_FORMAT, max_length, self.kept, tokenizer.add_prefix_space, tokenizer.to_json())
         settings = xxhash.xxh3_128_hexdigest("\0".join(map(str, made_with)).encode())
@@ -148,17 +142,7 @@ PairFiles = tuple[TextFile, TextFile]  # sources and targets
 
 
 def check_pairs(data_dir: PathName, split: str, choice: Choice = EVERY, cache_dir: str | None = None) -> PairFiles:
-    """Check a split's files of sources and targets.
-
-    Args:
-        choice: the examples that are used, by their sources.
-        cache_dir: the folder of caches; by default `.cache` in the data directory, or a folder of the user's
-            where that cannot be written.
-
-    Raises:
-        InputError: the directory or a file is missing or malformed, the counts differ, or the cache cannot be written.
-        RunError: the disk is full.
-    """
+    """Check a split's files of sources and targets, of which the examples are used that are chosen by their sources."""
     paths = pair_paths(data_dir, split)
     cache = cache_folder(Path(data_dir), cache_dir)
     pairs = progress(f"reading {split}", None, "examples", paired(*paths))
@@ -184,6 +168,26 @@ def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
     return writable_folder(
         "--cache_dir", Path(cache_dir) / f"{path.name}-{xxhash.xxh3_64_hexdigest(os.fsencode(path))}"
     )
+
+
+def made_once(
+    place: Path, cache_dir: str | None, name: str, identity: object, whole: str, make: Callable[[Path], None]
+) -> str:
+    """The folder of a cache for this name and identity, which `make` fills unless the file `whole` is there.
+
+    All but the KEPT of the name that were used last are removed, unless processes use them.
+    """
+    cache = cache_folder(place, cache_dir)
+    folder = cache / f"{name}-{xxhash.xxh3_128_hexdigest(repr(identity).encode())}"
+    with alone(cache):  # of several processes, one makes it
+        if not (folder / whole).is_file():
+            make(folder)
+        with suppress(OSError):  # it may be another user's
+            folder.touch()
+        made = sorted(cache.glob(f"{escape(name)}-{'[0-9a-f]' * 32}"), key=lambda path: path.stat().st_mtime_ns)
+        mark_as_used(folder)
+        remove_unused({*made[:-KEPT]} - {folder})
+    return str(folder)
 
 
 def mark_as_used(folder: Path) -> None:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from utils.app.cli import changeable
 from utils.data.splits import SPLITS
 
-CONTINUOUS, STATIC = BATCHINGS = ("continuous", "static")
-
 
 @dataclass(frozen=True)
 class ScoringOptions:
@@ -19,12 +17,6 @@ class ScoringOptions:
         section="prediction",
         choices=SPLITS,
         help="split to score; by default test or, where the data have none, val",
-    )
-    batching: str = changeable(
-        CONTINUOUS,
-        choices=BATCHINGS,
-        help="continuous: new articles take the places of those that are done, and a latency is the time of an article "
-        "in the batch; static: batches of articles of like length, and a latency is the time of a batch",
     )
     warmup_batches: int = changeable(
         1,

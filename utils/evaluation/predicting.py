@@ -1,13 +1,13 @@
-"""A process's share of a split, predicted under a clock and noted as it is done."""
+"""A process's share of a split, predicted under a clock and noted as it is done; the speed of all processes."""
 
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from typing import TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from utils.app.distributed import rank_and_world
@@ -15,13 +15,27 @@ from utils.app.memory import FittingSize, peak_memory_gb
 from utils.app.progress import Clock, progress
 from utils.app.unfinished import Unfinished
 from utils.data.batches import Examples
-from utils.evaluation.options import STATIC, ScoringOptions
-from utils.evaluation.speed import ProcessSpeed
+from utils.evaluation.options import ScoringOptions
 from utils.models.loading import LoadedModel
 from utils.tasks.task import Prediction, ScoredTask
 
 logger = logging.getLogger(__name__)
-Item = TypeVar("Item")
+PERCENTILES = (50, 90, 95, 99, 100)
+BINS = 20
+
+
+@dataclass
+class ProcessSpeed:
+    """The measurements of a process while the clock ran."""
+
+    batch_size: int  # at the end; it shrinks where memory runs out
+    seconds: Mapping[str, float]  # of "total", and of it "encode" and "detokenise"
+    latencies: Sequence[float]  # seconds of each example
+    articles: int
+    tokens: int  # of the best sequences
+    tokenise: float  # seconds for all sources, before the clock ran
+    warmup_articles: int
+    peak_memory_gb: float
 
 
 def predict_share(
@@ -34,10 +48,7 @@ def predict_share(
     options: ScoringOptions,
     noted: Unfinished,
 ) -> tuple[dict[int, Prediction], ProcessSpeed]:
-    """Predict this process's share of some examples; each example is in the share of one process.
-
-    The examples are sorted by length. Static batches are cut from all of them, and of N processes each takes every N-th
-    batch. With continuous batching each takes every N-th example.
+    """Predict this process's share of some examples: of N processes each takes every N-th one by length.
 
     Args:
         todo: numbers of the examples left, in any order.
@@ -49,51 +60,36 @@ def predict_share(
         The share's predictions by number, and the process's speed.
     """
     rank, world = rank_and_world()
-    device, is_static = loaded.model.device, options.batching == STATIC
+    device = loaded.model.device
     longest_first = sorted(todo, key=lambda number: -examples.lengths[number, 0])
     predicted: dict[int, Prediction] = {}
-    latencies: list[float] = []  # of static batches
     clock = Clock()
 
     def work(left: list[int], size: int) -> Iterator[int]:
-        at_once = size if is_static else len(left)
-        for begin in range(0, len(left), at_once):
-            start, paused = time.perf_counter(), clock.seconds["paused"]
-            for number, prediction in task.predict(loaded, examples, left[begin : begin + at_once], size, clock):
-                predicted[number] = prediction
-                noted.add([number, asdict(prediction)])
-                bar.update()
-                logger.debug("example %d: %d tokens, %.0f ms", number, prediction.tokens, 1000 * prediction.seconds)
-                yield number
-            latencies.append(time.perf_counter() - start - (clock.seconds["paused"] - paused))
+        for number, prediction in task.predict(loaded, examples, left, size, clock):
+            predicted[number] = prediction
+            noted.add([number, asdict(prediction)])
+            bar.update()
+            logger.debug("example %d: %d tokens, %.0f ms", number, prediction.tokens, 1000 * prediction.seconds)
+            yield number
 
-    if is_static:
-        chunks = range(0, len(longest_first), fitting.size)
-        batches = [longest_first[start : start + fitting.size] for start in chunks][rank::world]
-        warmup, timed = _spread(batches, options.warmup_batches)
-    else:
-        share = longest_first[rank::world]
-        batches = [share]
-        # All at once: examples join as others leave.
-        warmup, timed = ([part] for part in _spread(share, options.warmup_batches * fitting.size))
+    share = longest_first[rank::world]
+    warmup, timed = _spread(share, options.warmup_batches * fitting.size)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     what = "predicting" + (f" (process 1 of {world})" if world > 1 else "")
-    with progress(what, sum(map(len, batches)), "examples", wait=0) as bar:
-        for batch in warmup:
-            fitting.run(batch, work)
+    with progress(what, len(share), "examples", wait=0) as bar:
+        fitting.run(warmup, work)
         warmed_up = len(predicted)
         clock.seconds.clear()
-        latencies.clear()
         with clock.part("total"):
-            for batch in timed:
-                fitting.run(batch, work)
+            fitting.run(timed, work)
     clock.seconds["total"] -= clock.seconds["paused"]
-    done = [predicted[number] for batch in timed for number in batch]
+    done = [predicted[number] for number in timed]
     return predicted, ProcessSpeed(
         batch_size=fitting.size,
         seconds=clock.seconds,
-        latencies=latencies if is_static else [prediction.seconds for prediction in done],
+        latencies=[prediction.seconds for prediction in done],
         articles=len(done),
         tokens=sum(prediction.tokens for prediction in done),
         tokenise=examples.seconds,
@@ -102,8 +98,47 @@ def predict_share(
     )
 
 
-def _spread(items: Sequence[Item], count: int) -> tuple[list[Item], list[Item]]:
+def _spread(items: Sequence[int], count: int) -> tuple[list[int], list[int]]:
     """So many items, at most half, evenly from all of them; and the rest, in order."""
     count = min(count, len(items) // 2)
     chosen = {place * len(items) // count for place in range(count)}
     return [items[place] for place in sorted(chosen)], [item for place, item in enumerate(items) if place not in chosen]
+
+
+def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resumed: int) -> dict[str, Any]:
+    """The content of `<split>_speed.json`, where an earlier attempt had predicted `resumed` articles.
+
+    Rates are those of all processes together, over the time of the slowest one. `seconds` splits the time of that one,
+    and adds the tokenising before it. A value for which nothing was timed is None.
+    """
+    slowest = max(processes, key=lambda process: process.seconds["total"])
+    total, encode, detokenise = (slowest.seconds[part] for part in ("total", "encode", "detokenise"))
+    articles = sum(process.articles for process in processes)
+    tokens = sum(process.tokens for process in processes)
+    milliseconds = 1000 * np.concatenate([process.latencies for process in processes])
+    latency: dict[str, float | None] = dict.fromkeys(["mean", *(f"p{point}" for point in PERCENTILES)])
+    counts, edges = np.zeros(0, dtype=int), np.zeros(0)
+    if len(milliseconds):
+        values = [milliseconds.mean(), *np.percentile(milliseconds, PERCENTILES)]
+        latency = dict(zip(latency, map(float, values), strict=True))
+        counts, edges = np.histogram(milliseconds, bins=BINS)
+    return {
+        "articles_per_second": articles / total if articles else None,
+        "generated_tokens_per_second": tokens / total if articles else None,
+        "generation_seconds": total,
+        "latency_ms": latency,
+        "latency_histogram": {"edges_ms": edges.tolist(), "counts": counts.tolist()},
+        "batch_size": min(process.batch_size for process in processes),
+        "seconds": {
+            "tokenise": slowest.tokenise,
+            "encode": encode,
+            "decode": total - encode - detokenise,
+            "detokenise": detokenise,
+        },
+        "warmup_articles": sum(process.warmup_articles for process in processes),
+        "timed_articles": articles,
+        "resumed_articles": resumed,
+        "peak_memory_gb": max(process.peak_memory_gb for process in processes),
+        "processes": len(processes),
+        "device": f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device),
+    }

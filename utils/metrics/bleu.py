@@ -10,7 +10,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from utils.app.cli import parse_dataclass, part
-from utils.metrics.files import TextFileOptions, print_scores
+from utils.metrics.files import TextFileOptions, print_scores, refuse_module
 from utils.metrics.options import BleuOptions
 from utils.text.lines import references_of
 
@@ -18,15 +18,7 @@ from utils.text.lines import references_of
 def translation_scores(
     predictions: Sequence[str], references: Sequence[str], tokenize: str = BLEU.TOKENIZER_DEFAULT
 ) -> dict[str, float | str]:
-    """Corpus BLEU (mixed case) and chrF2 with sacrebleu's defaults, against all references (see `references_of`).
-
-    Args:
-        tokenize: one of `BLEU.TOKENIZERS`, for BLEU.
-
-    Returns:
-        `bleu` and `chrf`: 0 to 100. `bleu_signature` and `chrf_signature`: sacrebleu's records of all that the figures
-        depend on.
-    """
+    """Corpus BLEU (mixed case) and chrF2 with sacrebleu's defaults, 0 to 100, against all references; signatures."""
     streams = _streams(references)
     scores: dict[str, float | str] = {}
     for name, metric in (("bleu", BLEU(tokenize=tokenize)), ("chrf", CHRF())):
@@ -42,8 +34,6 @@ def _streams(references: Sequence[str]) -> list[list[str | None]]:
 
 @dataclass(frozen=True)
 class BleuArguments:
-    """The options of the command."""
-
     bleu: BleuOptions = part(BleuOptions)
     files: TextFileOptions = part(TextFileOptions)
 
@@ -72,3 +62,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     signatures = {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
     facts = {"examples": len(references), **signatures}
     print_scores(args.files, f"BLEU and chrF on {len(references):,} examples", counts, scores_of, facts)
+
+
+if __name__ == "__main__":
+    refuse_module()

@@ -17,7 +17,7 @@ from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
 from utils.data.columns import LABELS
 from utils.metrics.by_class import scores_by_class
-from utils.metrics.files import FileOptions, Value, print_scores
+from utils.metrics.files import FileOptions, Value, print_scores, refuse_module
 from utils.metrics.significance import pearson_of
 from utils.text.lines import list_in
 
@@ -31,17 +31,9 @@ def name_of(label: Any) -> str:
 
 
 def read_label(where: str, value: Any, separator: str | None = None) -> Any:
-    """A label, or the list of labels that a value is, or a text in JSON.
+    """A label without white space at its ends, or the list of labels that a value is, or a text in JSON.
 
-    Names have no white space at their ends.
-
-    Args:
-        where: begins an error.
-        separator: stands between the labels of any other text, of which a blank one is a list of none; None where such
-            a text is one label.
-
-    Raises:
-        InputError: a label is missing, blank, or neither a text nor a finite number.
+    Any other text is one label or, with a separator, a list of them. `where` begins an error.
     """
     labels, is_text = value, isinstance(value, str)
     if is_text and (listed := list_in(value, True, f"{where}: ")) is not None:
@@ -74,7 +66,7 @@ def of_classes(counts: ArrayLike, classes: int | None = None) -> dict[str, float
 
     Args:
         counts: (3, C) of each class: examples predicted rightly, predicted, and there.
-        classes: how many of them count for F1 as the two of a task with two; the others are of labels that are none.
+        classes: how many of them are the task's; the others are of labels that are none.
     """
     hits, predicted, right = np.asarray(counts, dtype=np.float64)
     examples, each = right.sum(), 2 * hits / np.maximum(predicted + right, 1)
@@ -88,8 +80,7 @@ def of_classes(counts: ArrayLike, classes: int | None = None) -> dict[str, float
 def of_label_sets(counts: ArrayLike, examples: float, exact: float) -> dict[str, float]:
     """F1 over all labels together, its mean over labels, and the share of examples that are all right, in percent.
 
-    Args:
-        counts: (3, L) of each label: examples where it is predicted rightly, predicted, and there.
+    The counts (3, L) are those of examples where a label is predicted rightly, predicted, and there.
     """
     hits, predicted, right = np.asarray(counts, dtype=np.float64)
     each = 2 * hits / np.maximum(predicted + right, 1)
@@ -130,8 +121,6 @@ def of_numbers(predicted: Sequence[float], right: Sequence[float]) -> dict[str, 
 
 @dataclass(frozen=True)
 class ClassificationArguments:
-    """The options of the command."""
-
     files: FileOptions = part(FileOptions)
     positive: str | None = option(
         None, section="labels", help="the class of two whose F1 is told; by default the second in order", reaches=bool
@@ -236,3 +225,7 @@ def _labels_of(where: str, label: Any, has_sets: bool) -> list[str]:
         allowed = "a list of labels" if has_sets else "one label"
         raise InputError(f"{where}: the label is {label!r}; allowed: {allowed}")
     return [*map(name_of, label if has_sets else [label])]
+
+
+if __name__ == "__main__":
+    refuse_module()

@@ -1,9 +1,6 @@
-"""Scores of tags.
+"""Scores of tags: of entities as seqeval counts them or, of plain tags such as parts of speech, of each word.
 
-They are those of entities as seqeval counts them or, of plain tags such as parts of speech, of each word.
-
-In BIO and IOB1, seqeval counts by its default, which is the rule of CoNLL's script and of published figures: an I- may
-begin an entity. In BIOES, BILOU and BMES it counts strictly.
+In BIO and IOB1 seqeval's default, as CoNLL's script, lets an I- begin an entity; BIOES, BILOU and BMES count strictly.
 """
 
 from __future__ import annotations
@@ -26,7 +23,7 @@ from utils.data.places import TABLES, suffix_of
 from utils.data.table_options import TableOptions
 from utils.data.tables import column_in
 from utils.metrics.by_class import ByClass, scores_by_class
-from utils.metrics.files import FileOptions, print_scores
+from utils.metrics.files import FileOptions, print_scores, refuse_module
 from utils.text.lines import iter_lines, list_in
 from utils.text.tags import OUTSIDE, Scheme, scheme_of
 
@@ -56,10 +53,7 @@ def _entities(tags: Sequence[str], scheme: Scheme) -> set[tuple[str, int, int]]:
 def tag_counts(
     predicted: Sequence[str], right: Sequence[str], groups: Sequence[str], scheme: Scheme | None
 ) -> np.ndarray:
-    """The counts of a sentence; `tag_scores` turns their sums over sentences into scores.
-
-    Args:
-        groups: what `groups_of` gives.
+    """The counts of a sentence, of the groups that `groups_of` gives; `tag_scores` turns their sums into scores.
 
     Returns:
         (2 + 3 (G + 1),): words; words that are right; and, for each group and for all others together, entities (or
@@ -80,9 +74,6 @@ def tag_scores(counts: Sequence[float], scheme: Scheme | None) -> dict[str, floa
     """Precision, recall and F1 of entities, or macro F1 of plain tags, and the share of words with the right tag.
 
     All are in percent. Macro F1 is the mean over the tags that are predicted or there.
-
-    Args:
-        counts: the sum over sentences of what `tag_counts` returns.
     """
     words, right, *each = counts
     counts = np.reshape(each, (3, -1)).astype(float)
@@ -105,8 +96,6 @@ def scores_by_group(counts: Sequence[float], groups: Sequence[str]) -> ByClass:
 
 @dataclass(frozen=True)
 class EntityArguments:
-    """The options of the command."""
-
     files: FileOptions = part(FileOptions)
     tags_field: str | None = option(
         None,
@@ -119,7 +108,7 @@ class EntityArguments:
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = (
         "Score tags: entities as seqeval counts them, or each word's tag. Files are CoNLL files, or tables with lists "
-        "of tags; predictions may also be the tags of a sentence a line."
+        "of tags."
     )
     args = parse_dataclass(EntityArguments, argv, text, prog)
     files = args.files
@@ -129,7 +118,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
         raise InputError(f"{files.references}: its tags would be its predictions; name these with --prediction_field")
     right = [sentence.tags for sentence in references]
     scheme = scheme_of(chain.from_iterable(right))
-    predicted = [_predicted(path, files, references, scheme) for path in files.systems]
+    predicted = [_predicted(path, files, references) for path in files.systems]
 
     def groups_in(*systems: Sequence[Sequence[str]]) -> list[str]:
         return groups_of(sorted({*chain.from_iterable(chain.from_iterable(systems))}), scheme)
@@ -149,9 +138,10 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
 
 def _read(path: str, field: str | None, option_name: str, usual: Sequence[str], tables: TableOptions) -> list[Sentence]:
     """Sentences with their tags, of a CoNLL file or a table; a table's may lack words, and hold tags between blanks."""
-    suffix = suffix_of(Path(path))
-    # A .tsv is a CoNLL file unless its header is that of the tables that utils.predict writes.
-    if suffix not in TABLES or (suffix == ".tsv" and not {"prediction", "score"} <= {*_header_of(path)}):
+    suffix, header = suffix_of(Path(path)), []
+    if suffix == ".tsv":  # which is a CoNLL file unless its header is that of the tables that utils.predict writes
+        header = next(iter_lines(path, blank=True)).split("\t")
+    if suffix not in TABLES or (suffix == ".tsv" and not {"prediction", "score"} <= {*header}):
         return read_conll(Path(path), tags_column=field, tags_option=option_name)
     (records, chosen), sentences = column_in(path, option_name, field, usual, tables), []
     for record in records:
@@ -167,25 +157,15 @@ def _read(path: str, field: str | None, option_name: str, usual: Sequence[str], 
     return sentences
 
 
-def _header_of(path: str) -> list[str]:
-    return next(iter_lines(path, blank=True)).split("\t")
-
-
-def _predicted(path: str, files: FileOptions, references: Sequence[Sentence], scheme: Scheme | None) -> list[list[str]]:
+def _predicted(path: str, files: FileOptions, references: Sequence[Sentence]) -> list[list[str]]:
     """The predicted tags of each sentence; InputError where they are not of the sentences of the references."""
-    known = {tag for sentence in references for tag in sentence.tags}
-    lengths = [len(sentence.tags) for sentence in references]
-    is_text = files.prediction_field is None and suffix_of(Path(path)) not in TABLES
-    rows = [line.split() for line in iter_lines(path, blank=True)] if is_text else []
-    # Most lines of a CoNLL file begin with a word, which is no tag, and they are more than the sentences.
-    are_tags = [row[0] in known or (scheme is not None and scheme.fits(row[0])) for row in rows if row]
-    if rows and (2 * sum(are_tags) > len(are_tags) or [*map(len, rows)] == lengths):
-        sentences = [Sentence(f"{path}, line {number}", [], tags) for number, tags in enumerate(rows, 1)]
-    else:
-        usual = files.usual(path, ("prediction", *TAGS), references[0].column)
-        sentences = _read(path, files.prediction_field, "prediction_field", usual, files.tables)
+    usual = files.usual(path, ("prediction", *TAGS), references[0].column)
+    sentences = _read(path, files.prediction_field, "prediction_field", usual, files.tables)
     if len(sentences) != len(references):
-        raise InputError(f"{path} has {len(sentences)} sentences; allowed: {len(references)}, as the references have")
+        raise InputError(
+            f"{path} has {len(sentences)} sentences; allowed: {len(references)}, as the references have, in a CoNLL "
+            "file or a table such as test_articles.jsonl"
+        )
     for sentence, reference in zip(sentences, references, strict=True):
         if len(sentence.tags) != len(reference.tags):
             counts = f"{len(sentence.tags)} tags; {reference.name} has {len(reference.tags)} words"
@@ -197,3 +177,7 @@ def _predicted(path: str, files: FileOptions, references: Sequence[Sentence], sc
                 f"{sentence.name}: the word {ours!r}; allowed: the words of {reference.name}, here {theirs!r}"
             )
     return [sentence.tags for sentence in sentences]
+
+
+if __name__ == "__main__":
+    refuse_module()

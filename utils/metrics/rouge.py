@@ -10,18 +10,15 @@ from utils.app.commands import run_program
 if __name__ == "__main__":
     run_program("utils.metrics.rouge")
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from joblib import Parallel, cpu_count, delayed
 
-from utils.app.cli import option, parse_dataclass, part
-from utils.app.output_files import check_output, write_whole
+from utils.app.cli import parse_dataclass, part
 from utils.app.progress import progress
 from utils.metrics.files import TextFileOptions, print_scores
 from utils.metrics.options import RougeOptions, wordnet_exceptions
@@ -85,22 +82,14 @@ def rouge(predictions: Sequence[str], references: Sequence[str], rule: RougeRule
 def leads(articles: Sequence[str]) -> dict[str, list[str]]:
     """Each article's first sentences, 1 to 3 of them: the baselines that news summarisers are measured against."""
     sentences = [split_sentences(article) for article in articles]
-    names = {1: "first 1 sentence", 2: "first 2 sentences", 3: "first 3 sentences"}
-    return {name: [" ".join(each[:count]) for each in sentences] for count, name in names.items()}
+    names = ("first 1 sentence", "first 2 sentences", "first 3 sentences")
+    return {name: [" ".join(each[:count]) for each in sentences] for count, name in enumerate(names, 1)}
 
 
 @dataclass(frozen=True)
 class RougeArguments:
-    """The options of the command."""
-
     files: TextFileOptions = part(TextFileOptions)
     rouge: RougeOptions = part(RougeOptions)
-    per_article: str | None = option(
-        None, metavar="FILE", help="write each article's scores there, one JSON object a line"
-    )
-
-    def __post_init__(self) -> None:
-        check_output("per_article", self.per_article, self.files.references, *self.files.systems)
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
@@ -121,11 +110,6 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
         facts["wordnet_exceptions"] = len(rule.exceptions)
     scores = [rouge_per_example(texts, references, rule) for texts in systems]
     counts = [np.stack([*each.values()], axis=1) for each in scores]
-    if args.per_article is not None:
-        rows = [
-            {"index": index, **dict(zip(scores[0], row, strict=True))} for index, row in enumerate(counts[0].tolist())
-        ]
-        write_whole(Path(args.per_article), "".join(json.dumps(row) + "\n" for row in rows))
     named = [facts[name] for name in ("mode", "rouge_tokenizer") if name in facts]
     best = f", maximum and mean over {count:,} references" if "references" in facts else ""
     title = f"ROUGE F in percent ({', '.join(named)}) on {len(references):,} examples{best}"

@@ -19,16 +19,9 @@ class Predictor:
     """Predicts what it is given. It alone calls the task's methods.
 
     Args:
-        task: the class of the task.
         options, evaluation: an `Options` and an `EvalOptions` of the task.
         batch_size: inputs that are predicted at once; halved for good where memory runs out.
         place: the table whose rows are predicted, if they are those of one.
-
-    Attributes:
-        loaded: the model, laid out for prediction.
-
-    Raises:
-        InputError: the task does not fit the model, or there is no such model.
     """
 
     def __init__(
@@ -54,9 +47,6 @@ class Predictor:
         Args:
             columns: those that the task chose, which are read.
             done: called after each prediction; what it raises ends the work.
-
-        Raises:
-            InputError: a record is nothing that the task can read.
         """
         task = self.task
         raw = task.given(records, columns)

@@ -81,11 +81,7 @@ class PrecisionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalArguments:
-    """All options, checked as far as that goes without the model.
-
-    Attributes:
-        task_options, evaluation: an `Options` and an `EvalOptions` of the task.
-    """
+    """All options; `task_options` and `evaluation` are an `Options` and an `EvalOptions` of the task."""
 
     places: ModelAndDataOptions
     scoring: ScoringOptions
@@ -102,7 +98,7 @@ class EvalArguments:
     seed: int = option(
         42,
         least=0,
-        help="of --do_sample; the draws also depend on --bs, --batching, the processes, and where a run was resumed",
+        help="of --do_sample; the draws also depend on --bs, the processes, and where a run was resumed",
     )
     overwrite_output_dir: bool = option(
         False, section="output", help="replace the scores, or the progress, that another run has left in save_dir"
@@ -110,11 +106,7 @@ class EvalArguments:
     debug: bool = option(False, help="log more, such as the time of each article")
 
     def make_task(self) -> ScoredTask:
-        """The task, with its options.
-
-        Raises:
-            InputError: options that it cannot obey, or that name files which are not there.
-        """
+        """The task, with its options."""
         limits, val_ratio = dict.fromkeys(SPLITS, self.places.n_obs), self.places.val_ratio
         place = Place(self.places.data_dir, limits=limits, val_ratio=val_ratio, tables=self.places.tables)
         return find_task(self.task)(place, self.task_options, evaluation=self.evaluation)

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 
-def who(mode: str, number: int) -> dict[str, object]:
-    return {"mode": mode, "number": number, "process": os.getpid()}
+def folder_of(args: object, folder: Path) -> Path:
+    return folder
+
+
+def who(mode: str, args: object, folder: Path) -> dict[str, object]:
+    assert folder.exists()
+    return {"mode": mode, "process": os.getpid()}

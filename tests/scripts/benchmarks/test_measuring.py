@@ -5,30 +5,31 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bart.errors import InputError
 from scripts.benchmarks import bert_inference, decoding, measuring, training
-from scripts.benchmarks.measuring import compared, in_new_process, in_turns
-from tests.scripts.benchmarks.processes import who
-from utils.app.machine import ROOT, process_memory_gb
+from scripts.benchmarks.measuring import beside_peers, compared, in_new_process
+from tests.scripts.benchmarks.processes import folder_of, who
+from utils.app.machine import process_memory_gb
 
 
-def test_every_run_is_a_process_of_its_own_and_modes_take_turns(capfd: pytest.CaptureFixture[str]) -> None:
-    results = in_turns(["first", "second"], 2, who, 7)
-    assert {mode: [run["mode"] for run in runs] for mode, runs in results.items()} == {
-        "first": ["first", "first"],
-        "second": ["second", "second"],
-    }
-    runs = [run for done in results.values() for run in done]
-    assert len({run["process"] for run in runs} | {os.getpid()}) == 5
-    assert {run["number"] for run in runs} == {7}
+def test_every_run_is_a_process_of_its_own_and_modes_take_turns(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    args = SimpleNamespace(modes=("first", "second"), rounds=2)
+    folder, runs = beside_peers(args, folder_of, who)
+    assert [(mode, run["mode"]) for mode, done in runs.items() for run in done] == [
+        *[("first", "first")] * 2,
+        *[("second", "second")] * 2,
+    ]
+    assert len({run["process"] for done in runs.values() for run in done} | {os.getpid()}) == 5
+    assert not folder.exists()
     order = ["first, 1", "second, 1", "first, 2", "second, 2"]
     assert capfd.readouterr().err.splitlines() == [f"running {turn} of 2" for turn in order]
 
@@ -37,23 +38,6 @@ def test_the_memory_of_a_process_is_its_own() -> None:
     held = np.ones(2**25)  # 0.27 GB
     assert process_memory_gb() > held.nbytes / 1e9
     assert 0 < in_new_process(process_memory_gb) < held.nbytes / 1e9
-
-
-def test_a_process_ends_with_the_one_that_called_it() -> None:
-    program = "import time; from scripts.benchmarks.measuring import in_new_process; print('begun', flush=True)"
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{program}; in_new_process(time.sleep, 60)"], stdout=subprocess.PIPE, cwd=ROOT
-    )
-    process.stdout.readline()
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    while len(started := children.read_text().split()) < 2:  # the function's, and Python's tracker of resources
-        time.sleep(0.01)
-    process.kill()
-    process.wait()
-    end = time.monotonic() + 30
-    while any(Path(f"/proc/{child}").exists() for child in started):
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_medians_are_compared_with_a_peer() -> None:
@@ -89,7 +73,7 @@ def test_modes_that_a_machine_lacks(
     program: ModuleType, mode: str, package: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    with pytest.raises(InputError, match="--modes is ours_int8; allowed with --device cuda: transformers_fp32, "):
+    with pytest.raises(InputError, match="--modes: allowed with --device cuda: transformers_fp32, "):
         program.main(["--device", "cuda", "--modes", "ours_int8"])
     monkeypatch.setattr(measuring, "find_spec", lambda name: None)
     with pytest.raises(InputError, match=f"--modes holds {package}, which needs `pip install -r requirements-dev.txt`"):

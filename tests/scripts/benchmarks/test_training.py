@@ -59,23 +59,13 @@ def test_both_train_alike_and_are_measured(tmp_path: Path, capsys: pytest.Captur
         assert result["peak_memory_gb"] > 0 and result["kernel_ms"] > 0
         # Operators of a step: of a loss over 1 + 1 layers, its gradients, clipping, the optimizer.
         assert 100 < result["kernels"] < 5000
-        assert "scaled_dot_product" in result["attention"]
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("tiny in fp32 on ")
     assert [line.replace("|", "").split()[0] for line in lines[-3:]] == ["ours", "transformers", "MFU"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--precision", "fp16", "--shape", "tiny"], "--fp16"),
-        (["--precision", "tf32", "--shape", "tiny"], "--tf32"),
-    ],
-)
-def test_a_precision_that_cpus_lack_is_refused_at_once(
-    options: list[str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_precision_that_cpus_lack_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(measuring, "in_new_process", lambda *_: pytest.fail("something was begun"))
-    with pytest.raises(InputError, match=message):
-        training.main(options)
+    with pytest.raises(InputError, match="--fp16"):
+        training.main(["--precision", "fp16", "--shape", "tiny"])

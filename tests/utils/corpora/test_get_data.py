@@ -171,25 +171,14 @@ def test_stories(server: HubServer, tmp_path: Path, here: list[str]) -> None:
     ]
     assert list(zip(*read_pairs(tmp_path / "data/cnn_dm", "train"), strict=True)) == expected
     asked = [path for path in server.requests if path.endswith(".tgz")]
-    run(tmp_path / "strip", *here, "--datelines", "strip")
+    run(tmp_path / "local", *here)
     assert [path for path in server.requests if path.endswith(".tgz")] == asked
-    kept, stripped = contents(tmp_path / "data/cnn_dm"), contents(tmp_path / "strip/cnn_dm")
-    assert stripped["val.source"].startswith(b"Story 0 of val. goes on.\n")
-    assert kept["val.target"] == stripped["val.target"]
+    first, local = contents(tmp_path / "data/cnn_dm"), contents(tmp_path / "local/cnn_dm")
+    assert all(local[name] == first[name] for name in PAIR_FILES)
     (tmp_path / "cnn_stories.tgz").write_bytes(tgz([]))
     with pytest.raises(InputError, match="--cnn_stories: .*cnn_stories.tgz has SHA-256.*takes it as it is$"):
         run(tmp_path / "other", *here)
     assert not (tmp_path / "other/cnn_dm").exists()
-
-
-def test_datelines_of_cnn_dm_on_the_hub_go_too(server: HubServer, tmp_path: Path) -> None:
-    rows = rows_of("val", "LONDON, England (CNN) -- Text {} of {}")
-    files = server.repositories[CNN_DM]["main"]
-    files["3.0.0/validation-00000-of-00001.parquet"] = table(rows, ("article", "highlights"))
-    server.repositories[XSUM][CONVERTED]["default/validation/0000.parquet"] = table(rows, ("document", "summary"))
-    run(tmp_path, "--datelines", "strip")
-    assert (tmp_path / "xsum/val.source").read_text().startswith("LONDON, England (CNN) -- Text 0 of val\n")
-    assert (tmp_path / "cnn_dm/val.source").read_text().startswith("Text 0 of val\n")
 
 
 def test_a_set_of_another_size_is_an_error_unless_allowed(server: HubServer, tmp_path: Path) -> None:
@@ -236,8 +225,8 @@ def test_a_hub_that_does_not_give_it(server: HubServer, tmp_path: Path) -> None:
 def test_a_set_made_with_other_options_or_in_part_stays(server: HubServer, tmp_path: Path, here: list[str]) -> None:
     run(tmp_path, *here)
     before = contents(tmp_path / "cnn_dm")
-    with pytest.raises(InputError, match="made otherwise .its datelines is 'keep', this run's is 'strip'"):
-        run(tmp_path, *here, "--datelines", "strip")
+    with pytest.raises(InputError, match="made otherwise .its sources is 'stories', this run's is 'hub'"):
+        run(tmp_path, "cnn_dm")
     assert contents(tmp_path / "cnn_dm") == before
     (tmp_path / "cnn_dm/val.target").unlink()
     asked = len(server.requests)
@@ -263,7 +252,6 @@ def test_the_sample_corpus(server: HubServer, tmp_path: Path, capsys: pytest.Cap
             "--cnn_stories: missing cannot be found or reached",
         ),
         (["xsum", "--sources", "stories"], "--sources is of use with cnn_dm only, not with xsum"),
-        (["sample", "--allow_other_sizes"], "--allow_other_sizes is of use with cnn_dm and xsum only, not with sample"),
         (["--cnn_stories", "x"], "--cnn_stories: is of use with --sources stories only"),
     ],
 )

@@ -45,8 +45,8 @@ def write_jsonl(path: Path, rows: list[Any]) -> Path:
     return path
 
 
-def write_table(path: Path) -> list[str]:
-    """PAIRS as a file of the kind that the name says; returns what --input takes."""
+def write_table(path: Path) -> None:
+    """PAIRS as a file of the kind that the name says."""
     if ".jsonl" in path.name:
         write_jsonl(path, [{"id": i, "document": a, "summary": b} for i, (a, b) in enumerate(PAIRS)])
     elif path.suffix == ".parquet":
@@ -55,30 +55,25 @@ def write_table(path: Path) -> list[str]:
 
         columns = {"document": [a for a, _ in PAIRS], "id": list(range(len(PAIRS))), "summary": [b for _, b in PAIRS]}
         parquet.write_table(pyarrow.table(columns), path, row_group_size=11)
-    elif path.suffix == ".txt":
-        names = [path.with_suffix(f".{side}") for side in ("source", "target")]
-        for name, texts in zip(names, zip(*PAIRS, strict=True), strict=True):
-            name.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8", newline="\r\n")
-        return list(map(str, names))
     else:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "wt", encoding="utf-8-sig", newline="") as file:
             writer = csv.writer(file, delimiter="\t" if "tabs" in path.name else ",")
             writer.writerows([("summary", "id", "document"), *((b, i, a) for i, (a, b) in enumerate(PAIRS))])
-    return [str(path)]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "A.csv", "a.csv.gz", "tabs.csv", "a.parquet", "a.txt"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "A.csv", "a.csv.gz", "tabs.csv", "a.parquet"])
 def test_every_kind_of_file_gives_the_same_data(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = write_table(tmp_path / name)
+    write_table(tmp_path / name)
     out = tmp_path / "new" / "out"
-    main(["--input", *names, "--output", str(out), *ALWAYS, *(["--delimiter", r"\t"] if "tabs" in name else [])])
+    options = [*ALWAYS, *(["--delimiter", r"\t"] if "tabs" in name else [])]
+    main(["--input", str(tmp_path / name), "--output", str(out), *options])
     written = prepared(out)
     expected = {split: [pair for pair in PAIRS if split_of(pair[0], [0.6, 0.2, 0.2], 3) == split] for split in SPLITS}
     assert written == expected
     assert dropped(out) == []
     provenance = json.loads((out / "provenance.json").read_text())
-    assert provenance["inputs"] == [" ".join(names)]
+    assert provenance["inputs"] == [str(tmp_path / name)]
     assert (provenance["split_ratio"], provenance["seed"]) == ({"train": 0.6, "val": 0.2, "test": 0.2}, 3)
     assert provenance["examples"] == {split: len(pairs) for split, pairs in expected.items()}
     head = ", ".join(f"{len(pairs)} {split}" for split, pairs in expected.items())
@@ -121,7 +116,7 @@ def test_hostile_csv(tmp_path: Path) -> None:
         ("a.csv", b"source,target\na,b\na,b,c\n", "a.csv, line 3: more values than the header names columns"),
         ("a.csv", b"source,target\n", "no examples for train and val and test"),
         ("a.parquet", b"PAR1 no parquet", "a.parquet cannot be opened (ArrowInvalid: Parquet magic bytes not found"),
-        ("a.source", b"a\n", "text files come in pairs"),
+        ("a.source", b"a\n", "a.source: not a table (.jsonl, .json, .csv, .tsv, .parquet); text files named"),
     ],
 )
 def test_malformed_files_are_errors_that_name_file_and_line(
@@ -134,26 +129,12 @@ def test_malformed_files_are_errors_that_name_file_and_line(
     assert not list((tmp_path / "out").glob("*"))
 
 
-def test_text_files_that_do_not_match(tmp_path: Path) -> None:
-    source, target = tmp_path / "a.source", tmp_path / "a.target"
-    source.write_text("1\n2\n3\n")
-    target.write_text("x\n" * 5)
-    files, rest = [str(source), str(target)], ["--output", str(tmp_path / "out")]
-    with pytest.raises(InputError, match="3 lines, .* has 5"):
-        main(["--input", *files, *rest])
-    with pytest.raises(InputError, match="the source comes first"):
-        main(["--input", *files[::-1], *rest])
-    with pytest.raises(InputError, match="without fields"):
-        main(["--input", *files, "--source_field", "a", *rest])
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (["--split_ratio", "0.9,0.1"], "--split_ratio 0.9,0.1: three numbers"),
         (["--split_ratio", "0.9,0.1,0.1"], "whose sum is 1"),
         (["--input", "missing.jsonl"], "--input missing.jsonl: no such file"),
-        (["--input", "{good}", "{csv}"], "--input takes files of one kind"),
         (["--source_field", "sauce"], "--source_field is 'sauce'.*did you mean 'source'"),
         (["--target_field", "source", "--source_field", "source"], "are both 'source'"),
         (["--output", "{good}"], "good.jsonl is there already"),
@@ -162,8 +143,7 @@ def test_text_files_that_do_not_match(tmp_path: Path) -> None:
 )
 def test_bad_options(options: list[str], message: str, tmp_path: Path) -> None:
     good = write_jsonl(tmp_path / "good.jsonl", [{"source": f"s{i}", "target": "t"} for i in range(90)])
-    (tmp_path / "a.csv").write_text("source,target\na,b\n")
-    options = [option.format(good=good, csv=tmp_path / "a.csv") for option in options]
+    options = [option.format(good=good) for option in options]
     with pytest.raises(InputError, match=message):
         main(["--input", str(good), "--output", str(tmp_path / "out"), *options])
     assert not list((tmp_path / "out").glob("*"))
@@ -276,7 +256,7 @@ def test_a_dataset_that_is_missing_is_one_line(hub: HubServer, tmp_path: Path, m
 def test_a_file_as_data_directory_is_prepared_once_and_anew_when_it_changes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("utils.corpora.prepare.mark_as_used", str)  # as if each process had ended
+    monkeypatch.setattr("utils.data.token_cache.mark_as_used", str)  # as if each process had ended
     rows = [{"document": f"old {i}", "summary": "x", "note": f"note {i}"} for i in range(99)]
     file = write_jsonl(tmp_path / "news.jsonl", rows)
     first = Path(prepared_file(str(file), (None, None)))
@@ -291,7 +271,9 @@ def test_a_file_as_data_directory_is_prepared_once_and_anew_when_it_changes(
     write_jsonl(file, [{**row, "document": f"new {i}"} for i, row in enumerate(rows)])
     changed = Path(prepared_file(str(file), (None, None)))
     assert all(text.startswith("new") for text, _ in prepared(changed)["train"])
-    assert not first.exists() and not of_note.exists()
+    for fields in (("note", None), ("document", "note")):
+        prepared_file(str(file), fields)
+    assert not first.exists() and changed.exists()  # four stay
     elsewhere = Path(prepared_file(str(file), (None, None), str(tmp_path / "cache")))
     assert elsewhere.is_relative_to(tmp_path / "cache") and prepared(elsewhere) == prepared(changed)
     assert prepared_file(str(tmp_path / "mine"), (None, None)) == str(tmp_path / "mine")

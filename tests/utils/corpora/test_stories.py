@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bart.errors import InputError
-from utils.corpora.stories import parse_story, story_name, strip_dateline, unpack
+from utils.corpora.stories import parse_story, story_name, unpack
 from utils.data.parallel_text import one_line
 
 STORY = """\
@@ -71,36 +71,6 @@ def test_other_lines_get_a_full_stop(end: str) -> None:
 def test_hostile_stories(text: str, article: str, highlights: str) -> None:
     assert parse_story(text) == (article, highlights)
     assert (one_line(article), one_line(highlights)) == (article, highlights)
-
-
-TEXT = "Doctors said so."
-
-
-@pytest.mark.parametrize(
-    "dateline",
-    [
-        "(CNN) -- ", "(CNN)", "(CNN) \u2014 ", "(CNN) - ", "(CNN Student News) -- ", "(CNNMoney.com) -- ", "(AP) -- ",
-        "(Oprah.com) -- ", "(Entertainment Weekly) -- ", "LONDON, England (Reuters) -- ", "Washington (CNN)",
-        "Hong Kong (CNN)", "Washington, D.C. (CNN) -- ", "Rio de Janeiro, Brazil (CNN) -- ", "São Paulo (CNN) -- ",
-        "N'Djamena, Chad (CNN) -- ", "PORT-AU-PRINCE, Haiti (CNN) -- ", "Islamabad/New Delhi (CNN) -- ",
-    ],
-)  # fmt: skip
-def test_datelines_go(dateline: str) -> None:
-    assert strip_dateline(dateline + TEXT) == TEXT
-
-
-@pytest.mark.parametrize(
-    "article",
-    [
-        TEXT, "", "(CNN)", "London (CNN) -- ", "CNN -- Doctors said so.", "WASHINGTON -- Doctors said so.",
-        "Doctors said so. (CNN) -- They left.", "The doctors told us (CNN) -- and left.",
-        "By Jane Doe (CNN) -- Doctors said so.", "(cnn) -- Doctors said so.", "(CNN's Jane Doe) -- Doctors said so.",
-        "The Associated Press (AP) said so.", "London (UK) -- Doctors said so.", "(AP)-based doctors said so.",
-        "One Two Three Four Five Six Seven Eight Nine (CNN) -- Doctors said so.",
-    ],
-)  # fmt: skip
-def test_what_is_no_dateline_stays(article: str) -> None:
-    assert strip_dateline(article) == article
 
 
 def test_stories_are_named_by_the_sha_1_of_their_url() -> None:

@@ -102,6 +102,9 @@ def test_the_log_says_what_was_taken(tmp_path: Path, caplog: pytest.LogCaptureFi
         (CONLLU, {}, "column 1 of 10 holds numbers of words; name the columns with --words_column and --tags_column"),
         (NUMBERED, {"labelled": False}, "column 1 of 4 holds numbers of words; name the columns"),
         ("O\tin\nB-X\tred sea\n", {}, "column 1 of 2 holds tags; name the columns with --words_column"),
+        ("tom B-X NNP\nran O VBD\n", {}, "column 2 of 3 holds tags; name the columns with --words_column"),
+        ("doc1 a NN\ndoc1 b VB\n\ndoc2 c NN\n", {}, "column 1 of 3 holds one value in each sentence; name the columns"),
+        ("a NN doc1\nb VB doc1\n\nc NN doc2\n", {}, "column 3 of 3 holds one value in each sentence; name the columns"),
         ("a O\n", {"tags_column": "3"}, "--tags_column is '3'; allowed: 1, 2$"),
         ("(NP* (A0*\nx *)\n", {}, r"the tags are spans in brackets, such as \*\)"),
         (

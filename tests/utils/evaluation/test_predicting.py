@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from utils.app import progress
 from utils.app.memory import FittingSize
 from utils.app.progress import Clock
 from utils.app.unfinished import Unfinished
 from utils.evaluation import predicting
 from utils.evaluation.options import ScoringOptions
-from utils.evaluation.predicting import predict_share
-from utils.evaluation.speed import ProcessSpeed, speed_report
+from utils.evaluation.predicting import ProcessSpeed, predict_share, speed_report
 from utils.tasks.task import Prediction
 
 LENGTHS = np.array([5, 9, 2, 7, 3, 8, 4, 6, 1, 11, 10])
@@ -41,14 +41,14 @@ class Notes:
 
 
 def share(
-    monkeypatch: pytest.MonkeyPatch, folder: Path, rank: int, world: int, batching: str, warmup: int, todo: list[int]
+    monkeypatch: pytest.MonkeyPatch, folder: Path, rank: int, world: int, warmup: int, todo: list[int]
 ) -> tuple[Notes, dict[int, Prediction], ProcessSpeed]:
     monkeypatch.setattr(predicting, "rank_and_world", lambda: (rank, world))
     task, noted = Notes(), Unfinished(folder / f"rank{rank}.jsonl", {}, "")
     predicted, speed = predict_share(
         *(task, LOADED, EXAMPLES, todo),  # type: ignore[arg-type]
         fitting=FittingSize(3, "--bs"),
-        options=ScoringOptions(batching=batching, warmup_batches=warmup),
+        options=ScoringOptions(warmup_batches=warmup),
         noted=noted,
     )
     assert noted.done == len(predicted)
@@ -56,16 +56,15 @@ def share(
     return task, predicted, speed
 
 
-@pytest.mark.parametrize("batching", ["continuous", "static"])
 @pytest.mark.parametrize("world", [1, 3])
 @pytest.mark.parametrize("todo", [[9, 0, 4, 7, 10], [3], []])
 def test_every_example_left_is_predicted_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, batching: str, world: int, todo: list[int]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, world: int, todo: list[int]
 ) -> None:
     found: dict[int, Prediction] = {}
     timed = warm = 0
     for rank in range(world):
-        _, predicted, speed = share(monkeypatch, tmp_path, rank, world, batching, 1, todo)
+        _, predicted, speed = share(monkeypatch, tmp_path, rank, world, 1, todo)
         assert not found.keys() & predicted.keys()
         found |= predicted
         timed += speed.articles
@@ -76,23 +75,20 @@ def test_every_example_left_is_predicted_once(
 
 
 def test_batches_and_warm_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Continuous ones get all examples of a process at once; static ones do not depend on the processes."""
-    static = [share(monkeypatch, tmp_path, rank, 3, "static", 1, list(range(11)))[0] for rank in range(3)]
-    batches = [lengths for task in static for lengths, _ in task.batches]
-    assert sorted(batches, reverse=True) == [[11, 10, 9], [8, 7, 6], [5, 4, 3], [2, 1]]
-    first = share(monkeypatch, tmp_path, 0, 2, "continuous", 0, list(range(11)))[0]
-    second = share(monkeypatch, tmp_path, 1, 2, "continuous", 0, list(range(11)))[0]
+    """A process decodes all of its examples at once, since new ones take the places of those that are done."""
+    first = share(monkeypatch, tmp_path, 0, 2, 0, list(range(11)))[0]
+    second = share(monkeypatch, tmp_path, 1, 2, 0, list(range(11)))[0]
     assert first.batches == [([11, 9, 7, 5, 3, 1], 3)]
     assert second.batches == [([10, 8, 6, 4, 2], 3)]
-    task, _, speed = share(monkeypatch, tmp_path, 0, 1, "continuous", 1, list(range(11)))
+    task, _, speed = share(monkeypatch, tmp_path, 0, 1, 1, list(range(11)))
     assert task.batches == [([11, 8, 4], 3), ([10, 9, 7, 6, 5, 3, 2, 1], 3)]
     assert speed.latencies == [0.25] * 8
 
 
 def test_time_that_is_no_part_of_a_prediction_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Time stands still but for a pause of a second in each batch, in which everything else takes half of one."""
+    """Time stands still but for a pause of a second, beside which everything else takes half of one."""
     now = [0.0]
-    monkeypatch.setattr(predicting.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: now[0])
 
     def predict(self: Notes, loaded: Any, examples: Any, numbers: Sequence[int], size: int, clock: Clock) -> Any:
         now[0] += 0.5
@@ -102,14 +98,14 @@ def test_time_that_is_no_part_of_a_prediction_does_not_count(monkeypatch: pytest
             yield number, Prediction({}, 1.0, 1)
 
     monkeypatch.setattr(Notes, "predict", predict)
-    _, _, speed = share(monkeypatch, tmp_path, 0, 1, "static", 0, list(range(11)))
-    assert speed.latencies == [0.5] * 4 and speed.seconds["total"] == 2
+    _, _, speed = share(monkeypatch, tmp_path, 0, 1, 0, list(range(11)))
+    assert speed.seconds["total"] == 0.5
 
 
 def test_the_slowest_process_gives_the_time_and_all_give_the_articles() -> None:
     fast = ProcessSpeed(8, {"total": 2.0, "encode": 0.5, "detokenise": 0.25}, [0.1, 0.2], 2, 30, 0.7, 1, 1.5)
     slow = ProcessSpeed(4, {"total": 4.0, "encode": 1.0, "detokenise": 0.5}, [0.3, 0.4, 1.0], 3, 50, 0.6, 2, 1.25)
-    report = speed_report([fast, slow], "static", torch.device("cpu"), resumed=6)
+    report = speed_report([fast, slow], torch.device("cpu"), resumed=6)
     assert report.pop("latency_ms") == pytest.approx(
         {"mean": 400, "p50": 300, "p90": 760, "p95": 880, "p99": 976, "p100": 1000}
     )
@@ -120,7 +116,6 @@ def test_the_slowest_process_gives_the_time_and_all_give_the_articles() -> None:
         "articles_per_second": 5 / 4,
         "generated_tokens_per_second": 80 / 4,
         "generation_seconds": 4.0,
-        "batching": "static",
         "batch_size": 4,
         "seconds": {"tokenise": 0.6, "encode": 1.0, "decode": 2.5, "detokenise": 0.5},
         "warmup_articles": 3,

@@ -157,7 +157,7 @@ def test_published_scores_of_wnut17(system: str, shared: Path) -> None:
     assert round(scored(predicted, right)["f1"], 2) == PUBLISHED[system]
 
 
-def test_the_command_reads_conll_tables_and_lines_of_tags(
+def test_the_command_reads_conll_and_tables(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -168,24 +168,23 @@ def test_the_command_reads_conll_tables_and_lines_of_tags(
         blocks = ("".join(f"{word}\t{tag}\n" for word, tag in zip(*pair, strict=True)) for pair in pairs)
         Path(f"{name}.conll").write_text("\n".join(blocks))
         Path(f"{name}.jsonl").write_text("".join(json.dumps({"words": w, "tags": t}) + "\n" for w, t in pairs))
-        Path(f"{name}.txt").write_text("".join(" ".join(tags) + "\n" for tags in rows))
     expected = expected_of(predicted, right, None)
-    for ours, theirs in (("p.conll", "r.jsonl"), ("p.jsonl", "r.conll"), ("p.txt", "r.jsonl")):
-        main([ours, theirs, "--compare", "r.txt", "--json"])
+    for ours, theirs in (("p.conll", "r.jsonl"), ("p.jsonl", "r.conll")):
+        main([ours, theirs, "--compare", "r.conll", "--json"])
         report = json.loads(capsys.readouterr().out)
         assert {name: report[name] for name in expected} == pytest.approx(expected)
         assert report["compare"]["f1"]["other"] == pytest.approx(expected_of(right, right, None)["f1"])
         assert sorted(report["groups"]["kind"]) == sorted(KINDS)
-    Path("short.txt").write_text("O\n" * len(right))
-    Path("less.txt").write_text("O\n")
+    Path("short.conll").write_text("w0\tO\n\n" * len(right))
+    Path("less.conll").write_text("w0\tO\n")
     Path("other.conll").write_text(Path("r.conll").read_text().replace("w1\t", "x\t"))
     rows = "".join(f'"[""w1""]",{tags[0]}\n' for tags in right)
     Path("one.jsonl").write_text("".join(json.dumps({"words": ["w0"], "tags": tags[:1]}) + "\n" for tags in right))
     Path("other.csv").write_text(f"words,tags\n{rows}")
     for words, message in (
         (["other.csv", "one.jsonl"], "other.csv:2: the word 'w1'; allowed: the words of one.jsonl:1, here 'w0'"),
-        (["less.txt", "r.conll"], f"less.txt has 1 sentences; allowed: {len(right)}, as the references have"),
-        (["short.txt", "r.conll"], "short.txt, line 1: 1 tags; r.conll:1 has 5 words"),
+        (["less.conll", "r.conll"], f"less.conll has 1 sentences; allowed: {len(right)}, as the references have"),
+        (["short.conll", "r.conll"], "short.conll:1: 1 tags; r.conll:1 has 5 words"),
         (["other.conll", "r.conll"], "other.conll:1: the word 'x'; allowed: the words of r.conll:1, here 'w1'"),
         (["p.conll", "r.jsonl", "--tags_field", "x"], "r.jsonl: --tags_field is 'x'; allowed: tags, words"),
         (["r.conll"] * 2, "r.conll: its tags would be its predictions; name these with --prediction_field"),
@@ -199,11 +198,9 @@ def test_the_command_reads_conll_tables_and_lines_of_tags(
 def test_a_tag_that_the_references_lack_may_stand_in_the_first_sentence(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Lines of tags are found by all of them. Tags may stand between blanks in a table, beside the right ones."""
+    """Tags may stand between blanks in a table, beside the right ones."""
     (tmp_path / "r.conll").write_text("w\tDT\nw\tNN\n\nw\tVB\n")
-    (tmp_path / "p.txt").write_text("DT JJ\nVB\n")
     (tmp_path / "p.csv").write_text("tags,prediction\nDT NN,DT JJ\nVB,VB\n")
-    for name in ("p.txt", "p.csv"):
-        main([str(tmp_path / name), str(tmp_path / "r.conll"), "--json"])
-        report = json.loads(capsys.readouterr().out)
-        assert (report["accuracy"], report["macro_f1"]) == pytest.approx((200 / 3, 50))
+    main([str(tmp_path / "p.csv"), str(tmp_path / "r.conll"), "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert (report["accuracy"], report["macro_f1"]) == pytest.approx((200 / 3, 50))

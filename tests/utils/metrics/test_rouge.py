@@ -191,15 +191,12 @@ def test_the_command_prints_means_intervals_and_a_comparison(
 ) -> None:
     monkeypatch.chdir(files[0].parent)
     words = ["first.txt", "gold.txt", "--compare", "second.txt"]
-    main([*words, "--json", "--per_article", "articles.jsonl"])
+    main([*words, "--json"])
     printed = json.loads(capsys.readouterr().out)
     ours, theirs = (rouge_per_example(lines_of(path), lines_of(files[2])) for path in files[:2])
     compared = printed.pop("compare")
     assert printed == {**means_and_intervals(ours), "mode": "rouge-score", "examples": 4}
-    articles = [json.loads(line) for line in Path("articles.jsonl").read_text().splitlines()]
-    assert [article["index"] for article in articles] == [0, 1, 2, 3]
     for name, values in ours.items():
-        assert [article[name] for article in articles] == values.tolist()
         columns = values[:, None], theirs[name][:, None]
         assert compared[name] == compare_scores(*columns, means_of([name], 4))[name]
     every_name(["rouge", *words])
@@ -227,7 +224,6 @@ def test_bad_files_are_one_line(
         (["first.txt", "gold.txt", "--compare", "short.txt"], "short.txt has 2 lines, gold.txt has 4"),
         (["first.txt", "blank.txt"], "blank.txt, line 2: blank line"),
         (["first.txt", "gold.txt", "--wordnet_exceptions", "."], "--wordnet_exceptions is of --rouge_mode rouge-1.5.5"),
-        (["first.txt", "gold.txt", "--per_article", "no/file"], "--per_article is 'no/file'; allowed: a file in"),
     ):
         with pytest.raises(InputError) as error:
             main(words)

@@ -96,23 +96,16 @@ def test_scores_are_shown_as_a_short_table_and_empty_summaries_with_a_warning(
     assert "5 of 5 predictions are empty" in caplog.text
 
 
-# In bf16 what an article becomes may depend on those beside it; static batches are the same whatever the processes.
-@pytest.mark.parametrize(
-    "batching",
-    [("continuous", "fp32"), ("static", "bf16")],
-    ids=["continuous-fp32", "static-bf16"],
-)
 @pytest.mark.slow
-def test_two_processes_write_the_bytes_that_one_writes(trained: Path, batching: tuple[str, str]) -> None:
+def test_two_processes_write_the_bytes_that_one_writes(trained: Path) -> None:
     """9 articles in batches of 4, which neither 2 nor 4 divides."""
     export = trained / "run" / "export"
-    options = ["--batching", batching[0], "--num_return_sequences", "2", *["--bf16"] * (batching[1] == "bf16")]
-    evaluate(trained, export, f"alone_{batching[0]}", *options)
-    command = torchrun(*words(trained, export, f"shared_{batching[0]}", *options))
+    evaluate(trained, export, "alone", "--num_return_sequences", "2")
+    command = torchrun(*words(trained, export, "shared", "--num_return_sequences", "2"))
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=SECONDS)
     assert result.returncode == 0, result.stderr
-    assert files(trained, f"alone_{batching[0]}") == files(trained, f"shared_{batching[0]}")
-    alone, shared = (speed(trained, f"{name}_{batching[0]}") for name in ("alone", "shared"))
+    assert files(trained, "alone") == files(trained, "shared")
+    alone, shared = (speed(trained, name) for name in ("alone", "shared"))
     assert (alone["processes"], shared["processes"]) == (1, 2)
     for report in (alone, shared):
         assert report["warmup_articles"] + report["timed_articles"] == 9
@@ -257,14 +250,13 @@ def test_the_snippet_runs(
     assert torch.is_grad_enabled()
 
 
-@pytest.mark.parametrize("batching", ["continuous", pytest.param("static", marks=pytest.mark.slow)])
 def test_scarce_memory_changes_nothing_but_the_batch(
-    trained: Path, batching: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    trained: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Memory that runs out once some articles are done."""
-    enough = evaluate(trained, trained / "run" / "export", "enough", "--batching", batching, "--warmup_batches", 0)
+    enough = evaluate(trained, trained / "run" / "export", "enough", "--warmup_batches", 0)
     decode, generate_many = BartForConditionalGeneration.decode, BartForConditionalGeneration.generate_many
-    calls, before, done = [], [], []
+    calls, done = [], []
 
     def scarce_decode(self: BartForConditionalGeneration, ids: torch.Tensor, cache: DecoderCache) -> torch.Tensor:
         if done and len(ids) > 2:
@@ -273,25 +265,16 @@ def test_scarce_memory_changes_nothing_but_the_batch(
 
     def watched(self: BartForConditionalGeneration, sources: Any, size: int, **options: Any) -> Iterator[Any]:
         calls.append((len(sources), size))
-        before.append(len(done))
         for article in generate_many(self, sources, size, **options):
             done.append(article)
             yield article
 
     monkeypatch.setattr(BartForConditionalGeneration, "decode", scarce_decode)
     monkeypatch.setattr(BartForConditionalGeneration, "generate_many", watched)
-    scarce = evaluate(trained, trained / "run" / "export", "scarce", "--batching", batching, "--warmup_batches", 0)
-    if batching == "static":
-        # Memory runs out in the first batch if some of its articles are done before the others, else in the second one.
-        failed = 1 if before[1] < 4 else 2
-        left = 4 * failed - before[failed]
-        in_parts = [(min(2, left - start), 2) for start in range(0, left, 2)]
-        sizes = [min(2, 9 - start) for start in range(4 * failed, 9, 2)]
-        assert calls == [(4, 4)] * failed + in_parts + [(size, size) for size in sizes]
-    else:
-        (all_of_them, size), (left, half) = calls
-        assert (all_of_them, size, half) == (9, 4, 2)
-        assert 0 < left < 9
+    scarce = evaluate(trained, trained / "run" / "export", "scarce", "--warmup_batches", 0)
+    (all_of_them, size), (left, half) = calls
+    assert (all_of_them, size, half) == (9, 4, 2)
+    assert 0 < left < 9
     texts = [(trained / name / "test_generations.txt").read_text() for name in ("enough", "scarce")]
     assert texts[0] == texts[1]
     assert scarce["loss"] == enough["loss"]

@@ -65,7 +65,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
     for options, damage, left in (
         ((), b"", 5),
         ((), b'"loss"', 2),  # of the third example
-        (("--bs", 3, "--batching", "static"), b"", 5),
+        (("--bs", 3), b"", 5),
         (("--task", "translation"), b"", 5),
     ):
         shutil.rmtree(trained / "interrupted")

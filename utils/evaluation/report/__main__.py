@@ -18,8 +18,6 @@ from utils.evaluation.report.building import REPORT, build_report
 
 @dataclass(frozen=True)
 class ReportArguments:
-    """The options of the command."""
-
     run_dirs: tuple[str, ...] = option((), positional=True, help="one folder, which finetune.py or run_eval.py wrote")
     output: str | None = option(None, metavar="FILE", help=f"the page; by default RUN_DIR/{REPORT}")
     split: str | None = option(
@@ -34,7 +32,5 @@ class ReportArguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(
-        ReportArguments, argv, "Write a run's report as one HTML page, its charts as PNGs beside it."
-    )
+    args = parse_dataclass(ReportArguments, argv, "Write a run's report as one HTML page.")
     print(build_report(args.run_dirs[0], args.output, args.split))

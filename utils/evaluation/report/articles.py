@@ -35,9 +35,6 @@ def add_articles(run: ReportedRun, split: str) -> None:
 
     These get `source_words`, `statistics` and, if they have a reference, `reference_statistics` as `text_statistics`
     returns them, and `marks` of what is copied and of facts that differ: those of each text by its name.
-
-    Raises:
-        InputError: the file is damaged, or its articles are not as many as were scored.
     """
     path, scores = run.articles_path(split), run.scores.get(split, {})
     run.articles = [article for _, article in json_lines(path)] if path.exists() else []
@@ -97,11 +94,7 @@ def has_statistics(run: ReportedRun) -> bool:
 
 
 def shown_texts(run: ReportedRun) -> list[dict[str, Any]]:
-    """The texts of the articles: the source, the reference if there is one, and what the run generated.
-
-    Returns:
-        `name` and `heading` of each text, its `values` and its `marks`, both in the articles' order.
-    """
+    """The texts of the articles: the source, the reference if there is one, and what the run generated."""
     names = [name for name in text_names(run) if name not in ("source", "reference", "id")]
     names = ["source", *(["reference"] if "reference" in text_names(run) else []), *names]
     return [

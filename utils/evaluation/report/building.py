@@ -26,16 +26,7 @@ VARIABLES = {**{colour: f"var(--s{i})" for i, colour in enumerate(COLOURS)}, INK
 
 
 def build_report(folder: PathName, output: PathName | None = None, split: str | None = None) -> Path:
-    """Write the page of a run, and its charts as PNGs into a folder beside it.
-
-    Args:
-        output: the page's file; by default `report.html` in the run's directory. The charts go to a folder of the same
-            name with `_figures` at the end.
-        split: the split whose articles are shown; by default the first of test, val and train that was scored.
-
-    Raises:
-        InputError: the directory is not a run's, a file of it is damaged, or the output cannot be written.
-    """
+    """Write the page of a run, with the articles of a split, by default the first scored of test, val, train."""
     run = read_run(folder)
     splits = scored_splits(run)
     if split is not None and split not in splits:
@@ -43,18 +34,17 @@ def build_report(folder: PathName, output: PathName | None = None, split: str | 
     split = split or (splits[0] if splits else "test")
     articles.add_articles(run, split)
     output = Path(output or run.folder / REPORT)
-    pictures = output.with_name(f"{output.stem}_figures")
 
     def picture(chart: Chart) -> str:
-        """Draw a chart as PNG; returns it as SVG whose colours follow the page's."""
-        svg = draw(pictures / f"{chart.name}.png", chart)
+        """A chart as SVG whose colours follow the page's."""
+        svg = draw(chart)
         for colour, variable in VARIABLES.items():
             svg = svg.replace(colour, variable)
         return svg
 
     scores = [tables.score_table(run, name) for name in splits]
     try:
-        pictures.mkdir(parents=True, exist_ok=True)
+        output.parent.mkdir(parents=True, exist_ok=True)
         page = page_template(Path(__file__).with_name("page.html")).render(
             run=run,
             split=split,

@@ -76,7 +76,7 @@ def facts_of(run: ReportedRun, split: str) -> dict[str, str]:
         "Beams": scores.get("generation", {}).get("num_beams"),
         "Precision": scores.get("precision"),
         "Scored on": speed.get("device"),
-        "Batching": speed.get("batching") and f"{speed['batching']}, {speed.get('batch_size')} at once",
+        "Batch size": speed.get("batch_size"),
         "Note": scores.get("info"),
     }
     return {name: str(fact) for name, fact in facts.items() if fact not in (None, "", NOTHING)}
@@ -193,8 +193,4 @@ def settings_of(run: ReportedRun, split: str) -> dict[str, str]:
     shown_above = {*scores_of(scores), "intervals", "baselines", "groups", "confusion", "errors"}
     scoring = {name: value for name, value in scores.items() if name not in shown_above}
     parts = {"Training arguments": run.arguments, "Environment": run.environment, "Scoring": scoring}
-    return {
-        title: yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-        for title, content in parts.items()
-        if content
-    }
+    return {title: yaml.safe_dump(part, sort_keys=False, allow_unicode=True) for title, part in parts.items() if part}
