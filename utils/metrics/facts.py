@@ -80,11 +80,7 @@ class _Text:
         return {word for word in _INSIDE.findall(self.text) if word[0].isupper()}
 
     def facts(self, texts: Sequence[_Text], names: Set[str]) -> Iterator[tuple[int, int, set[str]]]:
-        """Begin and end of each number and name, and the values that support a number; a name has none.
-
-        Args:
-            texts: all of the article, which tell names from other words.
-        """
+        """Begin and end of each number and name, which all texts of the article tell, and the values of a number."""
         for begin, end, unit, values in self.numbers:
             if self.text[begin:end].lower() != "one":
                 prefixes = (unit, "") if unit else ("any ",)

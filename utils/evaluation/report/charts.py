@@ -53,19 +53,14 @@ class Series:
 
 @dataclass
 class Chart:
-    """One chart of lines or of histograms.
-
-    Attributes:
-        name: its name on the page.
-        from_zero: true for a y axis that starts at 0.
-    """
+    """One chart of lines or of histograms."""
 
     name: str
     title: str
     x_label: str
     y_label: str
     series: list[Series]
-    from_zero: bool = False
+    from_zero: bool = False  # of the y axis
 
 
 def draw(chart: Chart) -> str:
@@ -84,8 +79,7 @@ def draw(chart: Chart) -> str:
         metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
         figure.savefig(file, format="svg", transparent=True, metadata=metadata)
     svg = file.getvalue()
-    # The declaration before the element goes, and so do the style, which would apply to all of the page, and the names
-    # of groups, which are the same in every picture.
+    # The style would apply to all of the page, and the names of groups are the same in every picture.
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     return re.sub(r'<g id="[\w.]*">', "<g>", svg)
 
@@ -98,15 +92,6 @@ def _figure(chart: Chart) -> Figure:
     rows = math.ceil(len(names) / columns) if len(names) > 1 else 0
     figure = Figure(figsize=(5.4, 3 + 0.22 * rows), dpi=160, layout="constrained")
     axes = figure.subplots()
-    drawn = _draw_series(axes, chart)
-    _set_axes(axes, chart)
-    if rows:
-        figure.legend(drawn, names, loc="outside lower left", ncols=columns)
-    return figure
-
-
-def _draw_series(axes: Axes, chart: Chart) -> list[object]:
-    """Draw the series of a chart; returns them as the legend takes them."""
     drawn: list[object] = []
     for i, series in enumerate(chart.series):
         look = {"linestyle": DASHES[i % len(DASHES)], "linewidth": 1.6}
@@ -117,7 +102,10 @@ def _draw_series(axes: Axes, chart: Chart) -> list[object]:
         else:
             marker = "o" if len(series.x) <= 12 else None
             drawn += axes.plot(series.x, series.y, color=colour, marker=marker, markersize=3.5, **look)
-    return drawn
+    _set_axes(axes, chart)
+    if rows:
+        figure.legend(drawn, names, loc="outside lower left", ncols=columns)
+    return figure
 
 
 def _set_axes(axes: Axes, chart: Chart) -> None:
