@@ -120,9 +120,7 @@ def differing_facts(
     A capitalised word is a name where no text of the article has it in lower case. One that begins a sentence must also
     be capitalised inside a sentence of one, be an acronym, or be one of `names`.
 
-    Args:
-        reference: None where there is none; then no fact is MISSING or ADDED.
-        names: what `names_in` found in other texts.
+    Without a reference no fact is MISSING or ADDED. `names` are those that `names_in` found in other texts.
 
     Returns:
         (begin, end, kind) in order: of characters of the reference where the kind is MISSING, else of the summary.

@@ -110,8 +110,6 @@ def _figure(chart: Chart) -> Figure:
 
 def _set_axes(axes: Axes, chart: Chart) -> None:
     """Name a chart's axes and choose their scales, so that the numbers stand in full and every line can be read."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
     axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
     if chart.from_zero:
         axes.set_ylim(0, 1.05 * max(max(series.y) for series in chart.series) or 1)
@@ -120,11 +118,7 @@ def _set_axes(axes: Axes, chart: Chart) -> None:
     tops = [max(series.y) for series in chart.series if len(series.x) == len(series.y)]
     if tops and 0 < HIGHER * min(tops) < max(tops):
         axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        low = max(low, min(tops) / 100)
-        axes.set_ylim(low, high)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set_ylim(bottom=max(axes.get_ylim()[0], min(tops) / 100))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter("{x:,g}")
 
