@@ -107,7 +107,7 @@ def begin(args: ClassifierArguments, weights: str | Path) -> tuple[HeadTask, Any
     task = parsed.make_task()
     raw = task.read("train")
     torch.manual_seed(args.seed)
-    return task, raw, task.initial_model(parsed.model, task.learn(raw))
+    return task, raw, task.initial_model(parsed.model, task.learn({"train": raw}))
 
 
 def prepare(args: ClassifierArguments, folder: Path) -> int:

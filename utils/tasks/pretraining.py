@@ -64,8 +64,8 @@ class Pretraining(TrainedTask[Model]):
         self.manifest.check(self.tokenizer, length)
         self.noise = self.make_noise(seed)
 
-    def default_metric(self, learned: None) -> str:
-        return "loss"
+    def metrics_for(self, learned: None) -> Sequence[str]:
+        return "loss", *self.metrics
 
     # ---- Data
 
@@ -115,7 +115,7 @@ class Pretraining(TrainedTask[Model]):
     def validate(self, loaded: LoadedModel[Model], batch: Inputs) -> Tensor:
         """Sums (3,): loss, targets, and targets that are the likeliest token where they stand."""
         output = self.output_of(loaded.model, batch)
-        return torch.stack([output.loss.double(), self.count(batch).double(), output.correct.double()])
+        return torch.stack([output.loss.double(), self.count(loaded.model, batch).double(), output.correct.double()])
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[Model]) -> dict[str, float]:
         loss, targets, correct = sums

@@ -191,7 +191,7 @@ class QuestionAnswering(HeadTask):
 
     # ---- Training and validation
 
-    def count(self, batch: Inputs) -> Tensor:
+    def count(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         starts = batch["start_positions"]
         return starts.new_full((), len(starts))  # made on the device: copying the number there would wait
 

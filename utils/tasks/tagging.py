@@ -47,7 +47,7 @@ from utils.metrics.entities import (
 from utils.metrics.significance import scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
-from utils.tasks.head import Example, HeadExamples, HeadTask, Labels, logits_of
+from utils.tasks.head import Example, HeadExamples, Labels, LabelTask, logits_of
 from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
 from utils.text.lines import BlankText, list_in
@@ -76,7 +76,7 @@ class TaggedExample(Example):
     sentence: Sentence | None = None
 
 
-class Tagging(HeadTask):
+class Tagging(LabelTask):
     """Words to tags. Where tags are in a scheme such as BIO, metrics count whole entities as seqeval does."""
 
     Options, TrainingOptions, EvalOptions = OPTIONS["tagging"]
@@ -86,8 +86,8 @@ class Tagging(HeadTask):
     suffixes: ClassVar = frozenset(CONLL) - {".txt"}  # which holds lines of text, unless a directory says otherwise
     metrics: ClassVar[Mapping[str, str]] = dict.fromkeys((*ENTITY_METRICS, *PLAIN_METRICS), "max")
 
-    def metrics_for(self, learned: Labels) -> Mapping[str, str]:
-        return dict.fromkeys(PLAIN_METRICS if scheme_of(learned.names) is None else ENTITY_METRICS, "max")
+    def metrics_for(self, learned: Labels) -> Sequence[str]:
+        return *(PLAIN_METRICS if scheme_of(learned.names) is None else ENTITY_METRICS), "loss"
 
     def config(self, model: ModelOptions) -> ModelConfig:
         config, stack = super().config(model), self.training.token_states
@@ -121,8 +121,8 @@ class Tagging(HeadTask):
         check_split(sentences, data_dir, split, "sentences")
         return sentences
 
-    def learn(self, train: list[Sentence]) -> Labels:
-        """The tags of the training data; InputError if all are the same one."""
+    def learn(self, examples: Mapping[str, list[Sentence]]) -> Labels:
+        train = examples["train"]
         tags = {tag for sentence in train for tag in sentence.tags}
         if len(tags) < 2:
             raise InputError(f"{self.place.data_dir}: the training tags are {', '.join(tags)}; allowed: at least two")
@@ -135,7 +135,9 @@ class Tagging(HeadTask):
             logger.info("the training tags are in %s: whole entities are counted, as seqeval does%s", scheme.name, rest)
         given = {name: value for name in CONLL_COLUMNS if (value := getattr(self.options, name)) is not None}
         columns = given or tuple(filter(None, [train[0].column, self.options.tags_field]))
-        return Labels(sorted(tags, key=lambda tag: (not is_outside(tag), tag)), columns=columns)
+        learned = Labels(sorted(tags, key=lambda tag: (not is_outside(tag), tag)), columns=columns)
+        self.check_labels(examples, learned)
+        return learned
 
     def labels_in(self, raw: list[Sentence]) -> Iterator[tuple[str, str]]:
         for sentence in raw:
@@ -247,7 +249,10 @@ class Tagging(HeadTask):
         words, read = (sum(map(len, of_each)) for of_each in ([sentence.words for sentence in raw], filled))
         warn_of(words - read, words, f"words are blank, are not read and get the tag {OUTSIDE}")
         took = time.perf_counter() - began
-        return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded, for_scoring))
+        encoded = HeadExamples(examples, took)
+        if split == "train" and not for_scoring:
+            self.weigh(encoded, raw, loaded)
+        return encoded
 
     def collate(self, examples: Sequence[TaggedExample], tokenizer: PretrainedTokenizer) -> Inputs:
         inputs = self.inputs_of(examples, tokenizer)
@@ -260,7 +265,7 @@ class Tagging(HeadTask):
 
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         logits = logits_of(self.output_of(model, batch))
-        return _loss(logits, batch["labels"], **self.loss_options(batch, logits)).sum()
+        return _loss(logits, batch["labels"], **self.loss_options(model, logits)).sum()
 
     def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
         """Sums: loss, which is neither weighted nor smoothed, targets, and the counts of `tag_counts`."""

@@ -105,7 +105,7 @@ class TextToText(Task[BartForConditionalGeneration]):
             return read_pairs(data_dir, held_in, choice)
         return check_pairs(data_dir, held_in, choice, self.place.cache_dir)
 
-    def learn(self, train: PairFiles) -> tuple[str, ...]:
+    def learn(self, examples: Mapping[str, PairFiles]) -> tuple[str, ...]:
         """The columns of sources and targets, where they come from a table."""
         provenance = Path(self.place.data_dir) / PROVENANCE
         facts = read_json(provenance) if provenance.is_file() else {}
@@ -242,7 +242,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         model, tokenizer, labels = loaded.model, loaded.tokenizer, batch["labels"]
         output = teacher_forced(model, batch)
         loss = smoothed_loss(output.logits, labels, self.training.label_smoothing)
-        sums = [loss.double(), self.count(batch).double(), loss.new_tensor(len(labels), dtype=torch.float64)]
+        sums = [loss.double(), self.count(model, batch).double(), loss.new_tensor(len(labels), dtype=torch.float64)]
         if self.metrics:
             if self.training.eval_beams == 0:
                 # Teacher forcing: at every position the likeliest token after the reference's own prefix.
