@@ -56,11 +56,9 @@ esac
 
 DATA_DIR=${DATA_DIR:-data}
 export RESULTS_DIR=${RESULTS_DIR:-results/bart_pyt_pretraining}
-task='' further=()
+further=()
 for ((i = 0; i < ${#options[@]}; i++)); do
     case ${options[i]//-/_} in
-    __task) task=${options[++i]:-} further+=(--task "$task") ;;
-    __task=*) task=${options[i]#*=} further+=(--task "$task") ;;
     __data_dir) DATA_DIR=${options[++i]:-} SHARDS_PHASE1='' SHARDS_PHASE2='' ;;
     __data_dir=*) DATA_DIR=${options[i]#*=} SHARDS_PHASE1='' SHARDS_PHASE2='' ;;
     __output_dir* | __max_source_length* | __resume_from_checkpoint* | __load_model_weights_only | __overwrite_output_dir)
@@ -78,7 +76,7 @@ make_sample_shards() { # folder of the shards, length
     [[ ! -e $1/manifest.json ]] || return 0
     local split sample=${1%/*} tokenizer=tokenizer pairs=()
     local documents=$sample/documents
-    [[ $task != mlm_nsp ]] || tokenizer=bert_tokenizer pairs=(--task mlm_nsp)
+    [[ " ${further[*]-} " != *" --task"[\ =]"mlm_nsp "* ]] || tokenizer=bert_tokenizer pairs=(--task mlm_nsp)
     make_sample "$sample" ${pairs[@]+bert}
     mkdir -p "$documents"
     for split in train val; do
@@ -100,7 +98,6 @@ has_checkpoints() { # run's directory
     [[ -e ${checkpoints[0]} ]]
 }
 
-# Train a phase; this script ends with the last one.
 train() { # phase, shards, length, batch, learning rate, warm-up, steps, accumulation
     local folder=$RESULTS_DIR/phase_$1 start=(--resume_from_checkpoint last) words weights
     weights=${INIT_CHECKPOINT:-}
@@ -126,9 +123,7 @@ train() { # phase, shards, length, batch, learning rate, warm-up, steps, accumul
         --save_checkpoint_steps "$SAVE_CHECKPOINTS_STEPS" --log_freq "$SAVE_CHECKPOINTS_STEPS"
         "${start[@]}")
     echo "phase $1: training on $2; results go to $folder"
-    words+=(${further[@]+"${further[@]}"})
-    (($1 < ${remaining[${#remaining[@]} - 1]})) || exec "${words[@]}"
-    run "${words[@]}"
+    run "${words[@]}" ${further[@]+"${further[@]}"}
 }
 
 find_python

@@ -51,7 +51,6 @@ for phase in '' _PHASE2; do
     warmups+=("$(awk "BEGIN { printf \"%.0f\", ${!warmup} * ${!steps} }")")
 done
 [[ " ${options[*]-}" != *" --data"[-_]dir* ]] || fail "--data_dir; give DATA_DIR_PHASE1 and DATA_DIR_PHASE2 by their places"
-[[ $NUM_WORKERS =~ ^[0-9]+$ ]] || fail "NUM_WORKERS is '$NUM_WORKERS'; allowed: a whole number, at least 0"
 
 make_shards() { # folder, length, further options
     case $1 in data/sample/* | "$root"/data/sample/*) return ;; esac # run_pretraining.sh makes them

@@ -115,7 +115,7 @@ def test_the_preset_for_laptops_makes_its_data_and_needs_no_further_words(record
     assert vocabulary[2:4] == ["utils.corpora.train_tokenizer", "--data_dir"]
     expected = {"data_dir": "data/sample", "tokenizer": "data/sample/tokenizer", "model_name_or_path": "scratch"}
     assert (expected | {"gpus": 0, "max_target_length": 64, "max_steps": 600}).items() <= train_settings(train).items()
-    for name in ("test.target", "tokenizer/tokenizer_config.json"):
+    for name in ("questions/test.jsonl", "tokenizer/tokenizer_config.json"):
         (clone / "data/sample" / name).parent.mkdir(parents=True, exist_ok=True)
         (clone / "data/sample" / name).write_text("there")
     assert succeed("cnn_dm") == succeed("xsum") == [train]

@@ -7,7 +7,7 @@
 
 What they write is a function of the corpus and the options alone. A key is made of the seed, the document and the
 example's place in it, so that shards are shuffled across the corpus wherever the documents lie. Memory holds hashes of
-all documents, a run of examples or a shard.
+all documents, a run of examples, the keys of a split's bin or a shard.
 
 Processes that call these load no torch.
 """
@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,38 +34,31 @@ from tokenizers import Tokenizer
 from bart.files import replacing, sha256_of
 from utils.corpora.documents import NEAR_EMPTY, Document, Piece, gathered, read_documents
 from utils.corpora.segment_pairs import SegmentPairs, ShardExample
-from utils.corpora.shard_options import Work
+from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, Work
 from utils.data.shard_format import MLM_NSP, TOKENIZER
 from utils.data.splits import SPLITS
 from utils.text.sentences import sentence_parts
 
 SHARD_SPLITS = SPLITS[:2]  # train and val
-BUCKETS = 1 << 16  # of keys, by their first bits
-_WIDTH = np.uint64((1 << 64) // BUCKETS)
 ROWS = 1024  # of a row group
 _CHARACTERS = 1 << 20  # that are tokenised at once
 _TOKENS = 1 << 22  # of a run: examples that are sorted in memory
-LONG_SENTENCE = 500  # characters or more
 BYTES = 8  # of UTF-8, for each of --min_tokens, of a document that surely has so many; or a word for each
 REPEATED, REPEATS = "repeated", "repeats.npy"
 StageResult = tuple[dict[str, Any], list[Path]]  # numbers, and the files that were written
 
 
 class PlannedShard(NamedTuple):
-    """A file of shards: examples of a split and a bin whose keys are neighbours.
+    """A file of shards: the examples of a split and a bin whose keys are at least `first` and below `end`, if any.
 
     Attributes:
         group: number of the split and bin, by `_Runs.write`.
-        first, last: buckets that hold all of them.
-        skip: examples of these buckets before its own.
     """
 
     name: str
     group: int
     first: int
-    last: int
-    skip: int
-    examples: int
+    end: int | None
 
 
 def hash_documents(work: Work, number: int, piece: Piece) -> StageResult:
@@ -95,15 +88,12 @@ def hash_documents(work: Work, number: int, piece: Piece) -> StageResult:
 
 
 def _share_of(key: bytes, work: Work) -> float:
-    """A random number from 0 to 1 of a document with this hash, which is held out if it lies below --val_ratio."""
+    """A random number from 0 to 1 of a document with this hash, which is held out below --val_ratio."""
     return xxhash.xxh3_64_intdigest(key + b"val", work.options.seed) / (1 << 64)
 
 
 def find_repeats(work: Work) -> StageResult:
-    """Write the sorted numbers of documents that repeat one with a lower number.
-
-    Documents are numbered through all pieces. Of many with the same text, in any pieces, the first one stays.
-    """
+    """Write the sorted numbers of documents that repeat one with a lower number, through all pieces."""
     hashes = np.concatenate([np.load(path) for path in sorted(work.path("documents", "").glob("*.npy"))])
     order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # it is stable
     repeats = (hashes[order[1:]] == hashes[order[:-1]]).all(axis=1)
@@ -117,13 +107,9 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 
 def pack(lengths: Iterable[int], room: int) -> list[list[int]]:
-    """Gather sentences of a document, one after the other, into examples of at most `room` tokens.
+    """Gather sentences of a document, given by their tokens, into examples of at most `room` tokens.
 
-    Args:
-        lengths: tokens of each sentence. A sentence that has more than `room` is cut, into sentences.
-
-    Returns:
-        The tokens of the sentences of each example.
+    A sentence that has more is cut, into sentences.
     """
     examples: list[list[int]] = []
     example: list[int] = []
@@ -149,7 +135,7 @@ def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: 
 
     Returns:
         kept: documents that gave examples. dropped: reason -> documents that did not. short: examples that were left
-        out since they have too few tokens. undivided: documents that are one sentence of LONG_SENTENCE characters.
+        out since they have too few tokens.
     """
     options = work.options
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
@@ -162,7 +148,6 @@ def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: 
     fresh = ((place, document) for place, document in enumerate(readable) if first + place not in repeats)
     for documents in gathered(fresh, lambda numbered: sum(map(len, numbered[1].paragraphs)), _CHARACTERS):
         sentences = [sentences_of(document) for _, document in documents]
-        counts["undivided"] += sum(len(each) == 1 and len(each[0]) >= LONG_SENTENCE for each in sentences)
         encoded = tokenizer.encode_batch_fast(list(chain.from_iterable(sentences)), add_special_tokens=False)
         rows = [row.ids for row in encoded]
         ids = np.fromiter(chain.from_iterable(rows), work.kind.to_pandas_dtype())
@@ -187,8 +172,7 @@ def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: 
         runs.write(at_least=_TOKENS)
     runs.write()
     dropped = {REPEATED: len(repeats), NEAR_EMPTY: len(hashes) - len(repeats) - counts["kept"]}
-    facts = {"kept": counts["kept"], "dropped": dropped, "short": counts["short"], "undivided": counts["undivided"]}
-    return facts, runs.written
+    return {"kept": counts["kept"], "dropped": dropped, "short": counts["short"]}, runs.written
 
 
 @lru_cache(maxsize=1)
@@ -261,25 +245,38 @@ def _runs(work: Work) -> Iterator[pa.Table]:
             yield pa.ipc.open_file(file).read_all()
 
 
-def count_keys(work: Work) -> np.ndarray:
-    """Count the examples of each split and bin that have keys of each bucket, (groups, BUCKETS) int64."""
-    counts = np.zeros((len(SHARD_SPLITS) * len(work.options.bins), BUCKETS), np.int64)
-    for run in _runs(work):
-        np.add.at(counts, (run["group"].to_numpy(), run["key"].to_numpy() // _WIDTH), 1)
-    return counts
+def _of_group(run: pa.Table, group: int) -> tuple[pa.Table, np.ndarray]:
+    """The examples of a split and bin in a run, and their keys, which rise."""
+    begin, end = np.searchsorted(run["group"].to_numpy(), (group, group + 1))
+    examples = run.slice(begin, end - begin)
+    return examples, examples["key"].to_numpy()
+
+
+def plan_shards(work: Work) -> list[PlannedShard]:
+    """Divide the examples into shards, whose sizes differ by at most one within a split and bin."""
+    options, shards = work.options, []
+    for group in range(len(SHARD_SPLITS) * len(options.bins)):
+        split, longest = SHARD_SPLITS[group // len(options.bins)], options.bins[group % len(options.bins)]
+        keys = np.sort(np.concatenate([np.zeros(0, np.uint64), *(_of_group(run, group)[1] for run in _runs(work))]))
+        number = -(-len(keys) // MOST_EXAMPLES)
+        if split == SHARD_SPLITS[0]:
+            number = min(len(keys), options.shards or max(number, LEAST_SHARDS))
+        firsts = [int(keys[place * len(keys) // number]) for place in range(number)]
+        for place, (first, end) in enumerate(zip_longest(firsts, firsts[1:])):
+            shards.append(PlannedShard(f"{split}/{longest}-{place:05d}.parquet", group, first, end))
+    return shards
 
 
 def write_shard(work: Work, shard: PlannedShard) -> StageResult:
     """Write a shard, and return its facts for the manifest."""
     parts = []
     for run in _runs(work):
-        begin, end = np.searchsorted(run["group"].to_numpy(), (shard.group, shard.group + 1))
-        keys = run["key"].to_numpy()[begin:end]
-        low = np.searchsorted(keys, np.uint64(shard.first) * _WIDTH)
-        high = np.searchsorted(keys, np.uint64(shard.last) * _WIDTH + (_WIDTH - np.uint64(1)), side="right")
-        parts.append(run.slice(begin + low, high - low))
+        examples, keys = _of_group(run, shard.group)
+        low = np.searchsorted(keys, np.uint64(shard.first))
+        high = len(keys) if shard.end is None else np.searchsorted(keys, np.uint64(shard.end))
+        parts.append(examples.slice(low, high - low))
     examples = pa.concat_tables(parts).combine_chunks()
-    order = np.argsort(examples["key"].to_numpy(), kind="stable")[shard.skip : shard.skip + shard.examples]
+    order = np.argsort(examples["key"].to_numpy(), kind="stable")
     table = examples.drop_columns(["group", "key"]).take(order)
     path = work.folder / shard.name
     path.parent.mkdir(exist_ok=True)
