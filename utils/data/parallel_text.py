@@ -19,11 +19,7 @@ Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only 
 
 
 def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
-    """Read the lines of two files side by side.
-
-    Raises:
-        InputError: a file is missing or malformed, or has more lines than the other, or a target is a list of no texts.
-    """
+    """Read the lines of two files side by side."""
     sources, targets = iter_lines(source), iter_references(target)
     for number, (text, summary) in enumerate(zip_longest(sources, targets), 1):
         if text is None or summary is None:
@@ -35,11 +31,7 @@ def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
 
 
 def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
-    """The paths of a split's sources and targets.
-
-    Raises:
-        InputError: the directory or a file is missing; if both files are, a MissingSplit.
-    """
+    """The paths of a split's sources and targets."""
     folder = Path(data_dir)
     if not folder.is_dir():
         check_is_text(folder)
@@ -54,11 +46,7 @@ def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
 
 
 def read_pairs(data_dir: PathName, split: str, choice: Choice = EVERY) -> Pairs:
-    """Read a split's sources and targets, of the examples that are chosen.
-
-    Raises:
-        InputError: as `pair_paths` and `paired` do, for lines that are not chosen as well.
-    """
+    """Read a split's sources and targets, of the examples that are chosen."""
     sources, targets = zip(*choice.of(paired(*pair_paths(data_dir, split)), itemgetter(0)), strict=True)
     return list(sources), list(targets)
 

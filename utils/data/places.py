@@ -40,11 +40,7 @@ def split_tables(data_dir: str | Path) -> dict[str, Path]:
 
 
 def table_in(folder: Path, split: str, suffixes: Sequence[str] = TABLES) -> Path | None:
-    """The table of a split in a directory, such as train.jsonl, or None; other suffixes find other files.
-
-    Raises:
-        InputError: there are several.
-    """
+    """The table of a split in a directory, such as train.jsonl, or None; other suffixes find other files."""
     tables = [folder / f"{name}{suffix}" for name in SPLIT_NAMES.get(split, (split,)) for suffix in suffixes]
     present = [table for table in (*tables, *(Path(f"{table}.gz") for table in tables)) if table.is_file()]
     check_one(folder, split, present)

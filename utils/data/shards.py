@@ -40,10 +40,8 @@ class Shard:
     """A Parquet file of examples.
 
     Attributes:
-        file: its path in the directory.
         bin: tokens of the longest example of its bin, `<s>` and `</s>` included.
         examples: the number of its rows that are used, the first ones.
-        sha256: that of its bytes.
         first: the number of its first example in the split.
     """
 
@@ -56,14 +54,13 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest of a directory of shards.
+    """The manifest of a directory of shards; `values` is the whole of it, as JSON has it.
 
     Attributes:
         sequence_length: tokens of the longest example, special ones included.
         task: the task that they are for, a key of SPECIAL.
         vocabulary: SHA-256 of the JSON of the tokenizer whose ids the examples are.
         splits: the shards of each, in the order in which their examples are numbered.
-        values: the whole file, as JSON has it.
     """
 
     directory: Path
@@ -75,11 +72,7 @@ class Manifest:
 
     @classmethod
     def read(cls, directory: str | Path) -> Manifest:
-        """Read the manifest, and check that every shard is there in its whole length.
-
-        Raises:
-            InputError: a shard or the manifest is missing or malformed, or there are no examples to train on.
-        """
+        """Read the manifest, and check that every shard is there in its whole length."""
         folder = Path(directory)
         if not folder.is_dir():
             raise InputError(f"--data_dir {folder}: there is no such directory; {MAKE} makes one")
@@ -117,15 +110,10 @@ class Manifest:
 
     @property
     def columns(self) -> list[str]:
-        """The columns of its shards."""
         return ["ids", "sentences", *(["label"] if self.task == MLM_NSP else ())]
 
     def check(self, tokenizer: PretrainedTokenizer, sequence_length: int | None = None) -> None:
-        """Check that these shards are for a vocabulary and, where it is given, for a length.
-
-        Raises:
-            InputError: they are for another vocabulary or length.
-        """
+        """Check that these shards are for a vocabulary and, where it is given, for a length."""
         if sequence_length not in (None, self.sequence_length):
             raise InputError(
                 f"--data_dir {self.directory}: its shards have examples of up to {self.sequence_length} tokens, and "
@@ -142,11 +130,8 @@ class Manifest:
                 )
 
     def shards(self, split: str, limit: int = -1) -> list[Shard]:
-        """The shards of a split that have examples.
-
-        Args:
-            limit: the number of examples that are used, the first ones of each bin, which has its share of them; all if
-                negative.
+        """The shards of a split that have examples: all, or those of the first `limit` examples, of which each bin has
+        its share.
         """
         shards = [shard for shard in self.splits.get(split, ()) if shard.examples]
         total = sum(shard.examples for shard in shards)
@@ -178,14 +163,9 @@ def _by_bin(shards: Sequence[Shard]) -> dict[int, list[int]]:
 
 
 class ShardReader:
-    """Reads shards row by row, from any position on.
+    """Reads shards row by row, in their order, from the `position()` of another reader of them on.
 
-    Args:
-        shards: in the order in which they are read.
-        position: the `position()` of another reader of these shards; by default the beginning.
-
-    Attributes:
-        count: rows given so far.
+    `count` says how many rows it has given so far.
     """
 
     def __init__(self, directory: Path, shards: Sequence[Shard], position: dict[str, Any] | None = None) -> None:
@@ -198,11 +178,6 @@ class ShardReader:
         return {"count": self.count, "file": self._file, "row": self._row}
 
     def __iter__(self) -> Iterator[ShardRow]:
-        """Read the examples.
-
-        Raises:
-            RunError: a shard cannot be read any further.
-        """
         while self._file < len(self.shards):
             shard = self.shards[self._file]
             for columns in islice(self._rows(shard), shard.examples - self._row):
@@ -272,13 +247,10 @@ class _Shards:
 class StreamedShards(_Shards):
     """Examples to train on, corrupted anew in every epoch.
 
-    Args:
-        limit: see `Manifest.shards`.
-
     Attributes:
         bins: the numbers of the shards of each bin, which can be read in any order. No optimizer step has examples of
             two bins.
-        counts: examples of each bin, as far as `limit` allows.
+        counts: examples of each bin, as far as the limit allows.
     """
 
     def __init__(self, manifest: Manifest, noise: Noise, limit: int = -1) -> None:
@@ -294,14 +266,7 @@ class StreamedShards(_Shards):
 
 
 class ShardExamples(TokenPairs):
-    """Held-out examples in memory, with noise that is the same whatever the seed of the run.
-
-    Args:
-        limit: see `Manifest.shards`.
-
-    Raises:
-        InputError: there are none.
-    """
+    """Held-out examples in memory, with noise that is the same whatever the seed of the run."""
 
     def __init__(self, manifest: Manifest, split: str, noise: Noise, limit: int = -1) -> None:
         fixed = copy(noise)

@@ -42,14 +42,10 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
     needs, the last of them smaller if need be, and which comes when is drawn at random. Files are read in another order
     in every epoch, unless `--n_train` takes the first examples.
 
-    Yields:
-        A cursor, which says where the step's window begins, and the step's micro-batches. Where the data cannot be read
-        any further, a RunError stands in their place: raised here, it would reach the training process from a loader
-        process as many lines.
-
-    Args:
-        cursor: the cursor from which an interrupted run goes on; None for the beginning.
-        start: optimizer steps that the run has taken.
+    It yields a cursor, which says where the step's window begins and from which an interrupted run goes on, and the
+    step's micro-batches. Where the data cannot be read any further, a RunError stands in their place: raised here, it
+    would reach the training process from a loader process as many lines. `start` is the number of optimizer steps that
+    the run has taken.
     """
 
     examples: StreamedShards
@@ -143,11 +139,8 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
 
 
 class StreamLoader:
-    """Loads the steps of a run from a TrainStream, and knows the cursor of every step that it has yielded.
-
-    Args:
-        total: optimizer steps of the run, the first `stream.start` of which are taken already.
-        options: of torch's DataLoader.
+    """Loads the steps of a run from a TrainStream up to `total`, and knows the cursor of every step that it has
+    yielded.
     """
 
     def __init__(self, stream: TrainStream, total: int, **options: Any) -> None:
@@ -162,11 +155,6 @@ class StreamLoader:
         return self.total
 
     def __iter__(self) -> Iterator[list[Batch]]:
-        """Yield the steps.
-
-        Raises:
-            RunError: the data cannot be read any further.
-        """
         for item in islice(self.loader, self.total - self.start):
             if isinstance(item, RunError):
                 raise RunError(

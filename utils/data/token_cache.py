@@ -39,7 +39,6 @@ class TextFile:
 
     Attributes:
         digest: stands for its bytes.
-        lines: the number of its lines.
         kept: the numbers of the lines that are used, from 0; None for all.
         lists: of targets, lines that are lists of references, of which the first is tokenised.
     """
@@ -68,13 +67,8 @@ class TextFile:
     def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
         """Tokenise the lines; the ids are mapped from an Arrow file, which is made if it is missing.
 
-        The name of the Arrow file holds digests of the bytes of the text file, of the vocabulary, the length and the
-        lines that are used, and of its own bytes. If several processes need it, one makes it and the others wait. It is
-        in place only when all of it is written.
-
-        Raises:
-            InputError: the cache cannot be written.
-            RunError: the disk is full, or the text file changed meanwhile.
+        Its name holds digests of the bytes of the text file, of the settings, and of its own bytes. If several
+        processes need it, one makes it and the others wait.
         """
         made_with = (_FORMAT, max_length, self.kept, tokenizer.add_prefix_space, tokenizer.to_json())
         settings = xxhash.xxh3_128_hexdigest("\0".join(map(str, made_with)).encode())
@@ -148,17 +142,7 @@ PairFiles = tuple[TextFile, TextFile]  # sources and targets
 
 
 def check_pairs(data_dir: PathName, split: str, choice: Choice = EVERY, cache_dir: str | None = None) -> PairFiles:
-    """Check a split's files of sources and targets.
-
-    Args:
-        choice: the examples that are used, by their sources.
-        cache_dir: the folder of caches; by default `.cache` in the data directory, or a folder of the user's
-            where that cannot be written.
-
-    Raises:
-        InputError: the directory or a file is missing or malformed, the counts differ, or the cache cannot be written.
-        RunError: the disk is full.
-    """
+    """Check a split's files of sources and targets, of which the examples are used that are chosen by their sources."""
     paths = pair_paths(data_dir, split)
     cache = cache_folder(Path(data_dir), cache_dir)
     pairs = progress(f"reading {split}", None, "examples", paired(*paths))

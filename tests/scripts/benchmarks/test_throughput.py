@@ -206,12 +206,14 @@ def test_a_row_over_the_time_limit_ends_with_all_its_processes(
         """Time is up as soon as the row has begun, however fast this machine is."""
         if time_limit != 1000:
             return really_wait(process, time_limit)
-        while "begun" not in (tmp_path / "output.txt").read_text():
+        while "begun" not in (tmp_path / "row/output.txt").read_text():
             time.sleep(0.05)
         raise subprocess.TimeoutExpired(process.args, time_limit)
 
     monkeypatch.setattr(subprocess.Popen, "wait", wait)
-    assert throughput.run(witness.starter(LIKE_TORCHRUN), tmp_path, 1000) is None
+    folder = tmp_path / "row"
+    _, failure = throughput.measure(witness.starter(LIKE_TORCHRUN), lambda _: {}, folder, 1000)
+    assert failure == "it took longer than the time limit of 1000 s"
     assert not witness.survived()
 
 
