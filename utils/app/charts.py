@@ -8,28 +8,20 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 BINS = 30
 # The looks of series, in order. Each colour has a contrast of 3 to 1 with white; dashes tell series apart without it.
 COLOURS = ("#0b6699", "#b34a00", "#00735a", "#9a3f7d", "#5a55b0", "#7a6200")
 DASHES = ("solid", "dashed", "dashdot", "dotted")
 INK, GRID = "#5d5a54", "#ebe8e2"  # colours of text and axes, and of the lines behind the series
-HIGHER = 30  # the y axis is logarithmic where one series reaches more than so many times as far as another
 _LOOK = {
     "font.size": 9,
     "svg.fonttype": "none",  # text stays text
     "text.parse_math": False,
     "axes.titlelocation": "left",
     "axes.titleweight": "bold",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
     "axes.axisbelow": True,
     "axes.grid": True,
     "axes.grid.axis": "y",
@@ -49,12 +41,7 @@ class Series:
 
 @dataclass
 class Chart:
-    """One chart of lines or of histograms.
-
-    Attributes:
-        name: its name on the page.
-        from_zero: true for a y axis that starts at 0.
-    """
+    """Lines or histograms; `name` is its name on the page, `from_zero` lets the y axis start at 0."""
 
     name: str
     title: str
@@ -73,73 +60,34 @@ def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
 
 
 def draw(chart: Chart) -> str:
-    """Draw a chart as an SVG element, to be put into HTML.
-
-    The same chart gives the same bytes. The ids are salted with its name, so that charts of one page share none.
-    """
+    """Draw a chart as an SVG element for an HTML page; its ids are salted with its name, so that charts share none."""
     # Imported here, since loading matplotlib takes a second and most commands draw nothing.
     import matplotlib
+    from matplotlib.figure import Figure
 
     # Browsers find glyphs that the font lacks.
     with matplotlib.rc_context(_LOOK | {"svg.hashsalt": chart.name}), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        figure = _figure(chart)
+        figure = Figure(figsize=(5.4, 3.2), layout="constrained")
+        axes = figure.subplots()
+        axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
+        drawn = []
+        for i, series in enumerate(chart.series):
+            colour, line = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
+            if len(series.x) > len(series.y):
+                drawn.append(axes.stairs(series.y, series.x, edgecolor=colour, linestyle=line))
+            else:
+                marker = "." if len(series.x) <= 12 else None
+                drawn += axes.plot(series.x, series.y, color=colour, linestyle=line, marker=marker)
+        if chart.from_zero:
+            axes.set_ylim(bottom=0)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:,g}")
+        if len(drawn) > 1:
+            figure.legend(drawn, [series.name for series in chart.series], loc="outside lower left", ncols=3)
         file = io.StringIO()
-        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(file, format="svg", transparent=True, metadata=metadata)
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    # The declaration, the style and the names of groups would be those of the whole page.
     svg = file.getvalue()
-    # The declaration before the element goes, and so do the style, which would apply to all of the page, and the names
-    # of groups, which are the same in every picture.
-    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     return re.sub(r'<g id="[\w.]*">', "<g>", svg)
-
-
-def _figure(chart: Chart) -> Figure:
-    from matplotlib.figure import Figure
-
-    names = [series.name for series in chart.series]
-    columns = max(1, min(len(names), 60 // (6 + max(map(len, names)))))
-    rows = math.ceil(len(names) / columns) if len(names) > 1 else 0
-    figure = Figure(figsize=(5.4, 3 + 0.22 * rows), dpi=160, layout="constrained")
-    axes = figure.subplots()
-    drawn = _draw_series(axes, chart)
-    _set_axes(axes, chart)
-    if rows:
-        figure.legend(drawn, names, loc="outside lower left", ncols=columns)
-    return figure
-
-
-def _draw_series(axes: Axes, chart: Chart) -> list[object]:
-    """Draw the series of a chart; returns them as the legend takes them."""
-    drawn: list[object] = []
-    for i, series in enumerate(chart.series):
-        look = {"linestyle": DASHES[i % len(DASHES)], "linewidth": 1.6}
-        colour = COLOURS[i % len(COLOURS)]
-        if len(series.x) > len(series.y):
-            filled = {"fill": True, "facecolor": (colour, 0.2)} if len(chart.series) == 1 else {}
-            drawn.append(axes.stairs(series.y, series.x, edgecolor=colour, **look, **filled))
-        else:
-            marker = "o" if len(series.x) <= 12 else None
-            drawn += axes.plot(series.x, series.y, color=colour, marker=marker, markersize=3.5, **look)
-    return drawn
-
-
-def _set_axes(axes: Axes, chart: Chart) -> None:
-    """Name a chart's axes and choose their scales, so that the numbers stand in full and every line can be read."""
-    from matplotlib.ticker import LogLocator, NullFormatter
-
-    axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
-    if chart.from_zero:
-        axes.set_ylim(0, 1.05 * max(max(series.y) for series in chart.series) or 1)
-    if all(float(x).is_integer() for series in chart.series for x in series.x):
-        axes.xaxis.get_major_locator().set_params(integer=True)
-    tops = [max(series.y) for series in chart.series if len(series.x) == len(series.y)]
-    if tops and 0 < HIGHER * min(tops) < max(tops):
-        axes.set_yscale("log")
-        low, high = axes.get_ylim()
-        low = max(low, min(tops) / 100)
-        axes.set_ylim(low, high)
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
-        axes.yaxis.set_minor_formatter(NullFormatter())
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter("{x:,g}")

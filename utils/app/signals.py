@@ -67,11 +67,7 @@ class Signals:
                 signal.signal(number, handler)
 
     def watch(self, program: str) -> None:
-        """End the program also where it is stuck in a library, such as waiting for other processes.
-
-        Python calls handlers between two of its own instructions alone, and drops what they raise in a destructor.
-        """
-        sys.unraisablehook = self._raise_again
+        """End the program also where it is stuck in a library, which keeps Python from calling handlers."""
         read, write = os.pipe()
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -89,13 +85,6 @@ class Signals:
                     os._exit(status(number))
 
         threading.Thread(target=end_if_stuck, daemon=True).start()
-
-    def _raise_again(self, dropped: sys.UnraisableHookArgs) -> None:
-        if isinstance(dropped.exc_value, Interruption):
-            self.number = 0
-            threading.Timer(0.05, os.kill, (self.process, dropped.exc_value.number)).start()
-        else:
-            sys.__unraisablehook__(dropped)
 
 
 def _drop_lost_terminal() -> None:

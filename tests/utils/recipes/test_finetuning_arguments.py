@@ -69,7 +69,6 @@ def test_what_the_recipe_has_and_this_has_not_is_explained(
     ("line", "message"),
     [
         ("logger_name: csv", "unknown option 'logger_name'; metrics.csv and TensorBoard are always written"),
-        ("lamb: true", "unknown option 'lamb'; allowed: optimizer: lamb"),
         ("n_gpus: 1", "unknown option 'n_gpus'; did you mean 'gpus'"),
         ("zzz: 1", "unknown option 'zzz'; --help lists what there is"),
     ],
