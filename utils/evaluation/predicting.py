@@ -48,13 +48,9 @@ def predict_share(
     options: ScoringOptions,
     noted: Unfinished,
 ) -> tuple[dict[int, Prediction], ProcessSpeed]:
-    """Predict this process's share of some examples: of N processes each takes every N-th one by length.
+    """Predict this process's share of the examples `todo`: of N processes each takes every N-th one by length.
 
-    Args:
-        todo: numbers of the examples left, in any order.
-        fitting: how many examples are in work at once.
-        options: its `warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
-        noted: gets each number with its prediction.
+    `options.warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
 
     Returns:
         The share's predictions by number, and the process's speed.

@@ -12,11 +12,10 @@ import pytest
 
 from bart.errors import InputError
 from tests.scored_run import HOSTILE, write_articles, write_run
-from utils.app.charts import Series
 from utils.evaluation.card import tables_of
 from utils.evaluation.report.__main__ import main
 from utils.evaluation.report.building import build_report, write_report
-from utils.evaluation.report.charts import latency_charts, training_charts
+from utils.evaluation.report.charts import Series, latency_charts, training_charts
 from utils.evaluation.report.runs import read_run
 from utils.evaluation.report.tables import NOTHING
 from utils.metrics.text_statistics import text_statistics, words

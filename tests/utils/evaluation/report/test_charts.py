@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from utils.app.charts import Chart, Series, draw, histograms
+from utils.evaluation.report.charts import Chart, Series, draw, histograms
 
 SVG = "{http://www.w3.org/2000/svg}"
 
