@@ -58,8 +58,6 @@ SHAPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class BertArguments(measuring.InferenceOptions):
-    """The options of the command."""
-
     shape: str = option(
         "base",
         choices=tuple(SHAPES),
@@ -69,7 +67,7 @@ class BertArguments(measuring.InferenceOptions):
     modes: tuple[str, ...] = measuring.modes_option("onnxruntime")
 
 
-def prepare(args: BertArguments, folder: Path) -> dict[str, Any]:
+def prepare(args: BertArguments, folder: Path) -> None:
     """Write `folder/model` and `folder/onnxruntime_*.onnx`."""
     import torch
 
@@ -88,11 +86,9 @@ def prepare(args: BertArguments, folder: Path) -> dict[str, Any]:
     BertForQuestionAnswering(config).save_pretrained(folder / "model")
     if any(mode.startswith("onnxruntime") for mode in args.modes):
         export(folder, shape)
-    return {}
 
 
 def export(folder: Path, shape: BertShape) -> None:
-    """Make ONNX Runtime's models of `folder/model`."""
     import onnx
     import torch
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -119,12 +115,10 @@ def export(folder: Path, shape: BertShape) -> None:
 
 
 def inputs(shape: BertShape) -> np.ndarray:
-    """Ids (B, S)."""
     return np.random.default_rng(1).integers(shape.vocab_size, size=(shape.sequences, shape.length))
 
 
 def load_ours(folder: Path, precision: str, device: str) -> Read:
-    """Ours, ready for inference."""
     from bert.modeling.modeling_bert import BertForQuestionAnswering
 
     model = BertForQuestionAnswering.from_pretrained(folder / "model").to(device)
@@ -132,7 +126,6 @@ def load_ours(folder: Path, precision: str, device: str) -> Read:
 
 
 def load_transformers(folder: Path, precision: str, device: str) -> Read:
-    """transformers' class, with the same weights."""
     import torch
     from transformers import BertForQuestionAnswering
 
@@ -154,7 +147,6 @@ def reader(model: Any, device: str) -> Read:
 
 
 def load_onnxruntime(folder: Path, precision: str, device: str) -> Read:
-    """ONNX Runtime with the exported graph, on the CPU."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -168,7 +160,6 @@ PEERS = {"ours": load_ours, "transformers": load_transformers, "onnxruntime": lo
 
 
 def measure(mode: str, args: BertArguments, folder: Path) -> measuring.Run:
-    """Read the sequences."""
     peer, precision = mode.split("_")
     read, ids = PEERS[peer](folder, precision, args.device), inputs(SHAPES[args.shape])
     return measuring.timed(lambda: read(ids), len(ids), args.device)

@@ -26,8 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # bart and utils, which Python does not find by itself
 
 from utils.app.commands import run_program
 
@@ -65,8 +64,6 @@ SHARED = ("task", "data_dir", "label_field", "val_ratio", "max_source_length", "
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierArguments(measuring.BenchmarkOptions):
-    """The options of the command."""
-
     task: str = option("classification", choices=("classification", "tagging"), help="what is trained")
     data_dir: str = option(help="directory with a table, or a file with a word a line, of each split")
     label_field: str | None = option(None, help="column of the classes; by default label, labels, class")

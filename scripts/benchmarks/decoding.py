@@ -27,8 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # bart and utils, which Python does not find by itself
 
 from utils.app.commands import run_program
 
@@ -75,8 +74,6 @@ SHAPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingArguments(measuring.InferenceOptions):
-    """The options of the command."""
-
     shape: str = option(
         "base",
         choices=(*SHAPES, TEXT),
@@ -98,8 +95,8 @@ class DecodingArguments(measuring.InferenceOptions):
             raise InputError("--shape text needs --model and --data_dir, which no other shape takes")
 
 
-def prepare(args: DecodingArguments, folder: Path) -> dict[str, Any]:
-    """Write `folder/{model,ctranslate2_*}` and `folder/inputs.json`; return the decoding options for --output."""
+def prepare(args: DecodingArguments, folder: Path) -> None:
+    """Write `folder/{model,ctranslate2_*}` and `folder/inputs.json`."""
     import torch
 
     torch.manual_seed(0)
@@ -122,7 +119,6 @@ def prepare(args: DecodingArguments, folder: Path) -> dict[str, Any]:
             from ctranslate2.converters import TransformersConverter
 
             TransformersConverter(str(folder / "model")).convert(str(folder / mode), quantization=quantization)
-    return {"decoding": inputs["decoding"]}
 
 
 def random_inputs(shape: DecodingShape) -> tuple[Any, Any, list[list[int]], dict[str, Any]]:
@@ -169,7 +165,6 @@ def text_inputs(args: DecodingArguments) -> tuple[Any, Any, list[list[int]], dic
 
 
 def load_ours(folder: Path, precision: str, device: str, inputs: Inputs) -> Decode:
-    """Ours; the decoding options lie beside the weights."""
     from bart.modeling.modeling_bart import BartForConditionalGeneration
 
     model = BartForConditionalGeneration.from_pretrained(folder / "model").to(device).for_inference(precision)
@@ -183,7 +178,6 @@ def load_ours(folder: Path, precision: str, device: str, inputs: Inputs) -> Deco
 
 
 def load_transformers(folder: Path, precision: str, device: str, inputs: Inputs) -> Decode:
-    """transformers; the decoding options lie beside the weights."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
     from transformers import BartForConditionalGeneration
@@ -251,7 +245,6 @@ PEERS = {"ours": load_ours, "transformers": load_transformers, "ctranslate2": lo
 
 
 def measure(mode: str, args: DecodingArguments, folder: Path) -> measuring.Run:
-    """Decode all articles."""
     inputs = json.loads((folder / "inputs.json").read_text(encoding="utf-8"))
     peer, precision = mode.split("_")
     decode, articles = PEERS[peer](folder, precision, args.device, inputs), inputs["articles"]

@@ -14,8 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # bart and utils, which Python does not find by itself
 
 from utils.app.commands import run_program
 
@@ -76,8 +75,6 @@ class Check:
 
 @dataclass(frozen=True)
 class CheckArguments:
-    """The command line."""
-
     out: str = option(positional=True, help="folder for the results, which is not there yet")
     checks: tuple[str, ...] = option((), positional=True, help="names, or first words of names; by default all")
 

@@ -23,8 +23,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # bart and utils, which Python does not find by itself
 
 from utils.app.commands import run_program
 
@@ -132,8 +131,6 @@ class TrainingBenchmark(Benchmark):
 
 @dataclass(frozen=True)
 class PretrainingBenchmark(Benchmark):
-    """The benchmark of pretraining, which runs the first phase of the recipe at one length."""
-
     batch_size: int = option(200, positional=True, least=1, help="examples per process at once")
     length: int = option(128, positional=True, least=16, help="tokens of an example")
     data_dir: str = option(
@@ -252,7 +249,6 @@ def parse(argv: Sequence[str]) -> tuple[Benchmark, list[str]]:
 
 
 def configurations(args: Benchmark) -> list[BenchmarkRow]:
-    """The rows, in order."""
     available = torch.cuda.device_count()
     counts = args.gpu_counts or sorted({0, *(2**n for n in range(available.bit_length())), available})
     if max(counts) > available:

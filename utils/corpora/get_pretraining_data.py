@@ -73,12 +73,7 @@ class GetPretrainingDataOptions:
 
 
 def get_set(name: str, options: GetPretrainingDataOptions) -> None:
-    """Fetch a set, or those of its files that are missing.
-
-    Raises:
-        InputError: it cannot be reached, or is not on the Hub; the folder holds something else.
-        RunError: the connection is lost, or the disk is full.
-    """
+    """Fetch a set, or those of its files that are missing."""
     folder = options.folder / name.replace("/", "-").replace(":", "-")
     facts = {"set": name, "text_field": options.text_field, "max_documents": options.max_documents}
     if (folder / PROVENANCE).exists():

@@ -57,15 +57,7 @@ DONE = "done.jsonl"  # in WORK: what is done of a run that could go on
 
 
 def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | None = None) -> None:
-    """Make a directory of shards, or go on with one.
-
-    Args:
-        tokenizer: the vocabulary, where it is loaded already.
-
-    Raises:
-        InputError: the input cannot be read or holds no text, the folder holds something else, or no scheduler answers.
-        RunError: the disk is full, or workers died.
-    """
+    """Make a directory of shards, or go on with one; the vocabulary may be loaded already."""
     # These load torch, which the processes do without.
     from bart.tokenization.tokenization_bart import BartTokenizer
     from bert.tokenization.tokenization_bert import BertTokenizer

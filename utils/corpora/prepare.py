@@ -30,7 +30,7 @@ from utils.data.rows import rows_of, rows_of_files, rows_of_set
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, MissingSplit, ratios_of, split_of
 from utils.data.table_options import BY_ENDING, TableOptions
 from utils.data.tables import Row, pairs_in
-from utils.data.token_cache import made_once
+from utils.data.token_cache import cache_folder, made_once
 from utils.text.lines import check_is_text
 
 logger = logging.getLogger("utils.corpora.prepare")
@@ -108,7 +108,7 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, option
         except InputError as error:
             raise InputError(str(error).replace(str(folder), f"--data_dir {data_dir}")) from None
 
-    return made_once(place, cache_dir, name, (contents, fields, options), PROVENANCE, make)
+    return str(made_once(cache_folder(place, cache_dir), name, (contents, fields, options), PROVENANCE, make))
 
 
 def _content_of(data_dir: str) -> object:

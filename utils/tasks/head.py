@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -35,9 +35,6 @@ from utils.models.options import ModelOptions
 from utils.tasks.options import MOST_READ, NAMES_FILES, REFUSE, HeadEvalOptions, HeadTrainingOptions
 from utils.tasks.task import Prediction, Task
 from utils.text.lines import read_lines
-
-if TYPE_CHECKING:
-    from typing import Self
 
 logger = logging.getLogger(__name__)
 
@@ -120,7 +117,7 @@ class HeadTask(Task[PretrainedModel]):
             setattr(config, name, all_settings(self.options)[name])
         return config
 
-    def as_trained(self, config: ModelConfig) -> Self:
+    def as_trained(self, config: ModelConfig) -> HeadTask:
         """This task, reading the columns that training read and as many tokens, as far as the model's config says."""
         length = self.options.max_source_length or config.extra.get("max_source_length")
         options = replace(self.options, max_source_length=length)

@@ -34,16 +34,8 @@ from utils.data.places import CONLL, TABLES, suffix_of, table_in
 from utils.data.splits import WHOLE, Choice, check_split, of_split
 from utils.data.tables import read_records
 from utils.data.tokenized import warn_of, warn_of_cut, warn_of_unknown
+from utils.metrics import entities
 from utils.metrics.by_class import confusion_of_classes, surest_errors
-from utils.metrics.entities import (
-    ENTITY_METRICS,
-    PLAIN_METRICS,
-    groups_of,
-    kinds_of,
-    scores_by_group,
-    tag_counts,
-    tag_scores,
-)
 from utils.metrics.significance import scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
@@ -84,10 +76,10 @@ class Tagging(LabelTask):
     fields: ClassVar = {"words": list[str] | None, "text": str | None}
     model_classes = (BartForTokenClassification, BertForTokenClassification)
     suffixes: ClassVar = frozenset(CONLL) - {".txt"}  # which holds lines of text, unless a directory says otherwise
-    metrics: ClassVar[Mapping[str, str]] = dict.fromkeys((*ENTITY_METRICS, *PLAIN_METRICS), "max")
+    metrics: ClassVar[Mapping[str, str]] = dict.fromkeys((*entities.ENTITY_METRICS, *entities.PLAIN_METRICS), "max")
 
     def metrics_for(self, learned: Labels) -> Sequence[str]:
-        return *(PLAIN_METRICS if scheme_of(learned.names) is None else ENTITY_METRICS), "loss"
+        return *(entities.PLAIN_METRICS if scheme_of(learned.names) is None else entities.ENTITY_METRICS), "loss"
 
     def config(self, model: ModelOptions) -> ModelConfig:
         config, stack = super().config(model), self.training.token_states
@@ -268,18 +260,18 @@ class Tagging(LabelTask):
         return _loss(logits, batch["labels"], **self.loss_options(model, logits)).sum()
 
     def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
-        """Sums: loss, which is neither weighted nor smoothed, targets, and the counts of `tag_counts`."""
+        """Sums: loss, which is neither weighted nor smoothed, targets, and the counts of `entities.tag_counts`."""
         predictions, scheme = self.predict_batch(loaded, batch), scheme_of(loaded.labels)
-        groups = groups_of(loaded.labels, scheme)
+        groups = entities.groups_of(loaded.labels, scheme)
         counts = sum(
-            tag_counts(prediction.values["tags"], sentence.tags, groups, scheme)
+            entities.tag_counts(prediction.values["tags"], sentence.tags, groups, scheme)
             for prediction, sentence in zip(predictions, batch["sentence"], strict=True)
         )
         return self.sums_of(predictions, torch.from_numpy(counts), loaded)
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel) -> dict[str, float]:
         loss, targets, *counts = sums
-        return {"loss": loss / max(targets, 1), **tag_scores(counts, scheme_of(loaded.labels))}
+        return {"loss": loss / max(targets, 1), **entities.tag_scores(counts, scheme_of(loaded.labels))}
 
     # ---- Prediction
 
@@ -303,14 +295,14 @@ class Tagging(LabelTask):
     def score(self, raw: list[Sentence], predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
         scheme = scheme_of(loaded.labels)
         given = Counter(tag for tag, _ in self.labels_in(raw))
-        groups = groups_of([*loaded.labels, *sorted({*given} - {*loaded.labels})], scheme)
+        groups = entities.groups_of([*loaded.labels, *sorted({*given} - {*loaded.labels})], scheme)
         pairs = [
             (prediction.values["tags"], sentence.tags) for prediction, sentence in zip(predictions, raw, strict=True)
         ]
         [(common, _)] = given.most_common(1)
-        always = sum(tag_counts([common] * len(tags), tags, groups, scheme) for _, tags in pairs)
-        counts = np.array([tag_counts(*pair, groups, scheme) for pair in pairs], dtype=np.float64)
-        predicted, right = (kinds_of(chain.from_iterable(tags), scheme) for tags in zip(*pairs, strict=True))
+        always = sum(entities.tag_counts([common] * len(tags), tags, groups, scheme) for _, tags in pairs)
+        counts = np.array([entities.tag_counts(*pair, groups, scheme) for pair in pairs], dtype=np.float64)
+        predicted, right = (entities.kinds_of(chain.from_iterable(tags), scheme) for tags in zip(*pairs, strict=True))
         errors, surest = surest_errors(
             (
                 (number, word, tag, guess, 100 * score)
@@ -323,9 +315,11 @@ class Tagging(LabelTask):
             len(raw),
         )
         scores = {
-            **scores_and_intervals(counts, lambda sums: tag_scores(sums, scheme)),
-            "baselines": {f"always {common}": tag_scores(always, scheme)},
-            "groups": {"tag" if scheme is None else "kind of entity": scores_by_group(counts.sum(axis=0), groups)},
+            **scores_and_intervals(counts, lambda sums: entities.tag_scores(sums, scheme)),
+            "baselines": {f"always {common}": entities.tag_scores(always, scheme)},
+            "groups": {
+                "tag" if scheme is None else "kind of entity": entities.scores_by_group(counts.sum(axis=0), groups)
+            },
             "confusion": confusion_of_classes(groups if scheme is None else [OUTSIDE, *groups], right, predicted),
             "errors": errors,
         }
