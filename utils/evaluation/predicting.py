@@ -21,7 +21,6 @@ from utils.tasks.task import Prediction, ScoredTask
 
 logger = logging.getLogger(__name__)
 PERCENTILES = (50, 90, 95, 99, 100)
-BINS = 20
 
 
 @dataclass
@@ -113,17 +112,14 @@ def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resume
     tokens = sum(process.tokens for process in processes)
     milliseconds = 1000 * np.concatenate([process.latencies for process in processes])
     latency: dict[str, float | None] = dict.fromkeys(["mean", *(f"p{point}" for point in PERCENTILES)])
-    counts, edges = np.zeros(0, dtype=int), np.zeros(0)
     if len(milliseconds):
         values = [milliseconds.mean(), *np.percentile(milliseconds, PERCENTILES)]
         latency = dict(zip(latency, map(float, values), strict=True))
-        counts, edges = np.histogram(milliseconds, bins=BINS)
     return {
         "articles_per_second": articles / total if articles else None,
         "generated_tokens_per_second": tokens / total if articles else None,
         "generation_seconds": total,
         "latency_ms": latency,
-        "latency_histogram": {"edges_ms": edges.tolist(), "counts": counts.tolist()},
         "batch_size": min(process.batch_size for process in processes),
         "seconds": {
             "tokenise": slowest.tokenise,

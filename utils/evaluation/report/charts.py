@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 import warnings
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from utils.evaluation.report.articles import has_statistics
 from utils.evaluation.report.runs import ReportedRun
 from utils.metrics.files import label_of
 
-BINS = 30
 # The looks of series, in order. Each colour has a contrast of 3 to 1 with white; dashes tell series apart without it.
 COLOURS = ("#0b6699", "#b34a00", "#00735a", "#9a3f7d", "#5a55b0", "#7a6200")
 DASHES = ("solid", "dashed", "dashdot", "dotted")
@@ -36,8 +30,6 @@ _LOOK = {
 
 @dataclass
 class Series:
-    """A line, or a histogram where `x` has one value more than `y`: the edges of the bins."""
-
     name: str
     x: list[float]
     y: list[float]
@@ -45,7 +37,7 @@ class Series:
 
 @dataclass
 class Chart:
-    """Lines or histograms; `name` is its name on the page, `from_zero` lets the y axis start at 0."""
+    """Lines; `name` is its name on the page, `from_zero` lets the y axis start at 0."""
 
     name: str
     title: str
@@ -70,11 +62,8 @@ def draw(chart: Chart) -> str:
         drawn = []
         for i, series in enumerate(chart.series):
             colour, line = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
-            if len(series.x) > len(series.y):
-                drawn.append(axes.stairs(series.y, series.x, edgecolor=colour, linestyle=line))
-            else:
-                marker = "." if len(series.x) <= 12 else None
-                drawn += axes.plot(series.x, series.y, color=colour, linestyle=line, marker=marker)
+            marker = "." if len(series.x) <= 12 else None
+            drawn += axes.plot(series.x, series.y, color=colour, linestyle=line, marker=marker)
         if chart.from_zero:
             axes.set_ylim(bottom=0)
         for axis in (axes.xaxis, axes.yaxis):
@@ -113,37 +102,3 @@ def training_charts(run: ReportedRun) -> list[Chart]:
         if lines:
             charts.append(Chart(name, title, "step", unit, lines, from_zero))
     return charts
-
-
-def latency_charts(run: ReportedRun, split: str, noun: str) -> list[Chart]:
-    """The histogram of latencies, as a list of one; empty where nothing was timed."""
-    speed = run.speeds.get(split, {})
-    latency = speed.get("latency_histogram", {})
-    if not latency.get("counts"):  # all articles may have been decoded to warm up
-        return []
-    line = Series(f"{noun.capitalize()}s", latency["edges_ms"], latency["counts"])
-    return [Chart("latency", f"Latency of an {noun}", "ms", f"{noun}s", [line], from_zero=True)]
-
-
-def length_charts(run: ReportedRun) -> list[Chart]:
-    """Distributions of the lengths in words of sources, and of references and summaries together."""
-    if not has_statistics(run):
-        return []
-    source = {"Source": [article["source_words"] for article in run.articles]}
-    lengths, title = {}, "Length of summaries"
-    if "reference_statistics" in run.articles[0]:
-        lengths["Reference"] = [article["reference_statistics"]["words"] for article in run.articles]
-        title = "Length of references and summaries"
-    lengths["Summary"] = [article["statistics"]["words"] for article in run.articles]
-    return [
-        Chart("source_length", "Length of sources", "words", "articles", histograms(source), from_zero=True),
-        Chart("summary_length", title, "words", "articles", histograms(lengths), from_zero=True),
-    ]
-
-
-def histograms(groups: Mapping[str, Sequence[int]]) -> list[Series]:
-    """Histograms of whole numbers, whose bins all groups share."""
-    values = np.concatenate([np.asarray(group) for group in groups.values()])
-    width = max(1, math.ceil((values.max() - values.min() + 1) / BINS))
-    edges = np.arange(values.min() // width * width, values.max() + width + 1, width)
-    return [Series(name, edges.tolist(), np.histogram(group, edges)[0].tolist()) for name, group in groups.items()]
