@@ -45,8 +45,7 @@ def surest_errors(
 ) -> tuple[list[dict[str, Any]], np.ndarray]:
     """The errors with the greatest measure, the greatest first, and the greatest of each example (N,), 0 without one.
 
-    Args:
-        wrong: index of the example, its text, what is right, what was predicted, and the measure.
+    `wrong` gives the index of the example, its text, what is right, what was predicted, and the measure.
     """
     names = ("index", "text", "reference", "prediction", measure)
     # Rounded, since batches of other sizes round otherwise.

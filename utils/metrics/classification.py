@@ -152,7 +152,12 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
         if not np.isfinite(numbers).all():
             where, value, *_ = rows[int(np.isfinite(numbers).argmin())]
             raise InputError(f"{where}: the prediction is {value!r}; allowed: a number, as in {files.references}")
-    _print_correlations(files, right, *predicted)
+    spearman = of_numbers(predicted[0], right)["spearman"]  # which is of no sums and so has no interval
+    moved, *numbers = (values - values[0] for values in (right, *predicted))  # so that sums lose few digits
+    counts = [np.stack([np.ones_like(x), x, moved, x * x, moved * moved, x * moved], axis=1) for x in numbers]
+    title = f"Correlation in percent of {len(right):,} numbers; Spearman's is {spearman:.2f}"
+    facts = {"examples": len(right), "spearman": spearman}
+    print_scores(files, title, counts, lambda sums: {"pearson": pearson_of(sums)}, facts)
 
 
 def _print_labels(
@@ -207,16 +212,6 @@ def _predicted_labels(rows: Sequence[Value], separator: str | None, has_sets: bo
         labels = ((where, read_label(f"{where}: the label", value, used)) for where, value, *_ in rows)
         readings.append([_labels_of(where, label, has_sets) for where, label in labels])
     return min(readings, key=lambda labels: len({*chain.from_iterable(labels)} - known))
-
-
-def _print_correlations(files: FileOptions, right: np.ndarray, *predicted: np.ndarray) -> None:
-    """Print Pearson's correlation with its interval, and Spearman's, which is of no sums and so has none."""
-    spearman = of_numbers(predicted[0], right)["spearman"]
-    moved, *systems = (numbers - numbers[0] for numbers in (right, *predicted))  # so that sums lose few digits
-    counts = [np.stack([np.ones_like(x), x, moved, x * x, moved * moved, x * moved], axis=1) for x in systems]
-    title = f"Correlation in percent of {len(right):,} numbers; Spearman's is {spearman:.2f}"
-    facts = {"examples": len(right), "spearman": spearman}
-    print_scores(files, title, counts, lambda sums: {"pearson": pearson_of(sums)}, facts)
 
 
 def _labels_of(where: str, label: Any, has_sets: bool) -> list[str]:
