@@ -118,8 +118,6 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
             )
         shutil.rmtree(folder / WORK, ignore_errors=True)
         return True
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--output {folder}: a file is there; it takes a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / WORK).is_dir():
         raise InputError(f"--output {folder}: other files are there; it takes a new folder, or an unfinished run's")
     return False
@@ -152,10 +150,7 @@ def _alone(folder: Path, record: Mapping[str, Any]) -> Iterator[Unfinished]:
 
 
 def _make(
-    run: Callable[..., list[Numbers]],
-    work: Work,
-    files: Sequence[tuple[Path, bool]],
-    sources: Sequence[Mapping[str, Any]],
+    run: Callable[..., list[Numbers]], work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Run all stages by `run`; return the part of the manifest that depends on the texts."""
     options = work.options
