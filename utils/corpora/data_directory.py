@@ -62,10 +62,7 @@ def making(folder: Path, facts: Mapping[str, Any], splits: Sequence[str] = SPLIT
             reasons = dict(Counter(row["reason"] for row in data.dropped).most_common())
             if empty := [split for split, count in data.written.items() if not count]:
                 dropped = "".join(f", {count:,} dropped: {reason}" for reason, count in reasons.items())
-                raise InputError(
-                    f"{folder}: no examples for {' and '.join(empty)}{dropped}; "
-                    "allowed: more examples, or files that are split already"
-                )
+                raise InputError(f"{folder}: no examples for {' and '.join(empty)}{dropped}; allowed: more examples")
             write_json(place / PROVENANCE, {**data.facts, "examples": data.written, "dropped": reasons})
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in data.dropped)
             write_whole(place / DROPPED, "".join(lines))

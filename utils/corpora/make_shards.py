@@ -57,15 +57,7 @@ DONE = "done.jsonl"  # in WORK: what is done of a run that could go on
 
 
 def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | None = None) -> None:
-    """Make a directory of shards, or go on with one.
-
-    Args:
-        tokenizer: the vocabulary, where it is loaded already.
-
-    Raises:
-        InputError: the input cannot be read or holds no text, the folder holds something else, or no scheduler answers.
-        RunError: the disk is full, or workers died.
-    """
+    """Make a directory of shards, or go on with one; the vocabulary may be loaded already."""
     # These load torch, which the processes do without.
     from bart.tokenization.tokenization_bart import BartTokenizer
     from bert.tokenization.tokenization_bert import BertTokenizer
@@ -126,8 +118,6 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
             )
         shutil.rmtree(folder / WORK, ignore_errors=True)
         return True
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--output {folder}: a file is there; it takes a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / WORK).is_dir():
         raise InputError(f"--output {folder}: other files are there; it takes a new folder, or an unfinished run's")
     return False
@@ -160,10 +150,7 @@ def _alone(folder: Path, record: Mapping[str, Any]) -> Iterator[Unfinished]:
 
 
 def _make(
-    run: Callable[..., list[Numbers]],
-    work: Work,
-    files: Sequence[tuple[Path, bool]],
-    sources: Sequence[Mapping[str, Any]],
+    run: Callable[..., list[Numbers]], work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Run all stages by `run`; return the part of the manifest that depends on the texts."""
     options = work.options

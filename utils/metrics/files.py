@@ -137,10 +137,8 @@ def print_scores(
     """Print the scores of a file of predictions, and the comparison with another one, as a table or JSON.
 
     Args:
-        counts: of each file of predictions the counts (N, K) of each example.
-        scores_of: the scores that the sums of these stand for.
-        facts: what JSON tells besides. Signatures stand below the table; so do the `groups` of the first file: kind of
-            group -> group -> its scores.
+        counts: of each file of predictions the counts (N, K) of each example, from whose sums `scores_of` computes.
+        facts: what JSON tells besides. Below the table stand signatures and `groups`: kind -> group -> its scores.
     """
     predicted, *others = counts
     report = {**scores_and_intervals(predicted, scores_of), **facts}
@@ -150,7 +148,6 @@ def print_scores(
 
 
 def _report(report: Mapping[str, Any], files: FileOptions, title: str) -> str:
-    """The tables of a report, below the names of its files."""
     rows = []
     for name, interval in report["intervals"].items():
         rows.append([label_of(name), f"{report[name]:.2f}", "{:.2f} to {:.2f}".format(*interval)])

@@ -64,11 +64,7 @@ def scores_and_intervals(
 ) -> dict[str, Any]:
     """The scores, and under `intervals` the 95 % percentile bootstrap interval [low, high] of each (Efron, 1979).
 
-    ROUGE-1.5.5 takes as many resamples.
-
-    Args:
-        counts: (N, K) of each example; `scores_of` turns their sums into scores.
-        seed: the same seed gives the same intervals.
+    ROUGE-1.5.5 takes as many resamples of the counts (N, K) of examples, whose sums `scores_of` turns into scores.
     """
     scores = dict(scores_of(counts.sum(axis=0)))
     ends = np.percentile(_table(scores_of, _resampled(counts, resamples, seed)), (2.5, 97.5), axis=0)

@@ -88,17 +88,7 @@ class RowsToPredict:
 
     The first time is when this is made, so that what is wrong in the last row is said before the first is predicted.
 
-    Args:
-        file: its path; None for standard input, which is read whole.
-        is_table: true for a file that the task reads; false for lines, each of which is a text or a JSON object.
-        suffix: of the output that the rows become a part of; "" for lines.
-
-    Attributes:
-        rows: how many there are.
-        blank: names of rows with a blank text, which are not predicted.
-        columns: all that the rows have.
-        chosen: those that the task reads.
-        schema: the types of the columns, where they come from a Parquet file or are to become one.
+    The task reads a table; a line is a text or a JSON object. `suffix` is that of the output.
     """
 
     def __init__(self, file: str | None, is_table: bool, task: Task, suffix: str, skip_blank: bool = False) -> None:
@@ -107,9 +97,9 @@ class RowsToPredict:
         self.name = file or "standard input"
         self.lines = read_documents(has_one_a_line=True, blank=True) if file is None else []
         choose = task.columns_in if is_table else task.typed_columns
-        self.rows, self.columns, self.chosen = 0, [], ()
-        self.blank: dict[str, BlankText] = {}
-        self.schema: pa.Schema | None = None
+        self.rows, self.columns, self.chosen = 0, [], ()  # chosen columns are read, of all that the rows have
+        self.blank: dict[str, BlankText] = {}  # by the names of rows that are not predicted
+        self.schema: pa.Schema | None = None  # of columns that come from a Parquet file or are to become one
         for records in batches(progress("reading", None, "rows", self.records()), AT_ONCE):
             self.columns = list(dict.fromkeys([*self.columns, *names_in(records)]))
             self.chosen = self.chosen or choose(self.columns)

@@ -45,7 +45,6 @@ def summarize(
 
     Args:
         texts: one document, or several. White space around a document is ignored.
-        model: only its generate_many and config.max_position_embeddings are used.
         long_documents: what to do with documents of more than max_source_length tokens. "refuse": raise InputError.
             "cut": leave out the rest. "join": split them into windows (see `split_text`) and join the summaries of the
             windows with spaces, so that the summary grows with the document. "resummarize": summarise the joined
@@ -54,9 +53,6 @@ def summarize(
         batch_size: windows, of all documents, that are summarised at once.
         drop_repeated_sentences: leave out a summary's repeated sentences (see `without_repeats`).
         options: passed to `model.generate_many`, but num_return_sequences is always 1.
-
-    Returns:
-        The summary of the one document, or a list in the order of the documents.
     """
     documents = [texts] if isinstance(texts, str) else texts
     positions = model.config.max_position_embeddings

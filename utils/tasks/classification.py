@@ -30,9 +30,9 @@ from utils.data.places import is_published
 from utils.data.splits import check_split
 from utils.data.tables import read_records
 from utils.data.tokenized import encode_cut, warn_of_cut, warn_of_unknown
-from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
 from utils.metrics.classification import (
     JOINT,
+    confusion_of_classes,
     each_count,
     in_order,
     name_of,
@@ -41,7 +41,9 @@ from utils.metrics.classification import (
     of_label_sets,
     of_numbers,
     read_label,
+    scores_by_class,
     sets_of,
+    surest_errors,
 )
 from utils.metrics.significance import pearson_of, scores_and_intervals
 from utils.models.loading import LoadedModel

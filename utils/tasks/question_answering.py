@@ -25,7 +25,7 @@ from utils.data.batches import Inputs
 from utils.data.columns import Record
 from utils.data.squad import COLUMNS, Question, is_squad, question_of, read_questions, squad_rows
 from utils.data.tokenized import encode_cut, warn_of, warn_of_cut, warn_of_unknown
-from utils.metrics.by_class import surest_errors
+from utils.metrics.classification import surest_errors
 from utils.metrics.squad import best, by_question, exact_match, f1
 from utils.models.loading import LoadedModel
 from utils.tasks.head import Example, HeadExamples, HeadTask

@@ -241,7 +241,7 @@ class ScoredTask(TrainedTask[Model]):
 
         Reports show what stands among the former under `intervals` (metric -> [low, high]), under `baselines` (name ->
         metrics of what needs no training), under `groups` (a word for their kind -> group of examples -> its metrics,
-        and a whole number: how many there are), and, as `utils.metrics.by_class` gives them, `confusion` and `errors`.
+        and a number: how many there are), and, as `utils.metrics.classification` has them, `confusion` and `errors`.
         """
 
     @abstractmethod

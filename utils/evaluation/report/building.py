@@ -11,10 +11,10 @@ from pathlib import Path
 
 from bart.errors import InputError
 from bart.files import PathName, replacing
-from utils.app.charts import COLOURS, GRID, INK, Chart, draw
 from utils.app.errors import unwritable
 from utils.app.pages import page_template
 from utils.evaluation.report import articles, charts, tables
+from utils.evaluation.report.charts import COLOURS, GRID, INK, Chart, draw
 from utils.evaluation.report.runs import read_run, scored_splits
 from utils.tasks.options import TOKEN
 

@@ -21,7 +21,6 @@ from utils.tasks.task import Prediction, ScoredTask
 
 logger = logging.getLogger(__name__)
 PERCENTILES = (50, 90, 95, 99, 100)
-BINS = 20
 
 
 @dataclass
@@ -48,13 +47,9 @@ def predict_share(
     options: ScoringOptions,
     noted: Unfinished,
 ) -> tuple[dict[int, Prediction], ProcessSpeed]:
-    """Predict this process's share of some examples: of N processes each takes every N-th one by length.
+    """Predict this process's share of the examples `todo`: of N processes each takes every N-th one by length.
 
-    Args:
-        todo: numbers of the examples left, in any order.
-        fitting: how many examples are in work at once.
-        options: its `warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
-        noted: gets each number with its prediction.
+    `options.warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
 
     Returns:
         The share's predictions by number, and the process's speed.
@@ -117,17 +112,14 @@ def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resume
     tokens = sum(process.tokens for process in processes)
     milliseconds = 1000 * np.concatenate([process.latencies for process in processes])
     latency: dict[str, float | None] = dict.fromkeys(["mean", *(f"p{point}" for point in PERCENTILES)])
-    counts, edges = np.zeros(0, dtype=int), np.zeros(0)
     if len(milliseconds):
         values = [milliseconds.mean(), *np.percentile(milliseconds, PERCENTILES)]
         latency = dict(zip(latency, map(float, values), strict=True))
-        counts, edges = np.histogram(milliseconds, bins=BINS)
     return {
         "articles_per_second": articles / total if articles else None,
         "generated_tokens_per_second": tokens / total if articles else None,
         "generation_seconds": total,
         "latency_ms": latency,
-        "latency_histogram": {"edges_ms": edges.tolist(), "counts": counts.tolist()},
         "batch_size": min(process.batch_size for process in processes),
         "seconds": {
             "tokenise": slowest.tokenise,

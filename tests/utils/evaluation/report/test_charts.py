@@ -3,16 +3,13 @@ from __future__ import annotations
 import re
 import xml.etree.ElementTree as ET
 
-import pytest
-
-from utils.app.charts import Chart, Series, draw, histograms
+from utils.evaluation.report.charts import Chart, Series, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.mark.parametrize("kind", ["lines", "histogram"])
-def test_charts_are_drawn_as_svg(kind: str) -> None:
-    series = [Series(name, [1, 2, 3][: 3 if kind == "histogram" else 2], [4, 5]) for name in ("one", "two")]
+def test_charts_are_drawn_as_svg() -> None:
+    series = [Series(name, [1, 2], [4, 5]) for name in ("one", "two")]
     svg = draw(Chart("name", "Title", "x", "y", series, True))
     assert {"Title", "x", "y", "one", "two"} <= {element.text for element in ET.fromstring(svg).iter(f"{SVG}text")}
 
@@ -34,11 +31,3 @@ def test_names_become_text_whatever_they_hold() -> None:
     svg = draw(Chart("x", "T", "x", "y", [Series(name, [1, 2], [1, 2]) for name in names]))
     texts = [element.text for element in ET.fromstring(svg).iter(f"{SVG}text")]
     assert texts[-3:] == names
-
-
-def test_histograms_share_edges_and_count_everything() -> None:
-    first, second = histograms({"a": [1, 2, 2, 500], "b": [7]})
-    assert first.x == second.x and len(first.x) == len(first.y) + 1
-    assert sum(first.y) == 4 and sum(second.y) == 1
-    [single] = histograms({"a": [3, 3]})
-    assert (single.x, single.y) == ([3, 4], [2])
