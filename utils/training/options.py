@@ -158,7 +158,7 @@ class OptimisationOptions:
         return self.optimizer in ("lamb", "fused_lamb")
 
     def warmup(self, total_steps: int) -> int:
-        """Steps of the warm-up, in a run of so many optimizer steps: a share of them is rounded to the nearest."""
+        """Steps of the warm-up, in a run of so many optimizer steps."""
         return self.warmup_steps or round(self.warmup_proportion * total_steps)
 
 
@@ -253,27 +253,16 @@ class HardwareOptions:
 
 @dataclass(frozen=True)
 class Plan:
-    """A training run.
-
-    Attributes:
-        min_epochs: epochs before early stopping may end the run.
-        settings: all options by name, for the loggers.
-        metric: the metric of validation that makes a checkpoint the best one.
-        direction: "max" or "min", in which the metric gets better.
-        identity: what a run that goes on from a checkpoint must share with the one that wrote it.
-        conditions: what the metrics of validation depend on, besides the model.
-        defaults: those of all options, which count where the run that is resumed was of a version without them.
-        checkpoint: to go on from.
-    """
+    """A training run."""
 
     run: RunOptions
     hardware: HardwareOptions
     optimisation: OptimisationOptions
-    min_epochs: int
-    settings: Mapping[str, Any]
-    metric: str
-    direction: str
-    identity: dict[str, Any]
-    conditions: dict[str, Any]
-    defaults: Mapping[str, Any]
-    checkpoint: Path | None
+    min_epochs: int  # before early stopping may end the run
+    settings: Mapping[str, Any]  # all options by name, for the loggers
+    metric: str  # of validation, which makes a checkpoint the best one
+    direction: str  # "max" or "min", in which the metric gets better
+    identity: dict[str, Any]  # what a run that goes on from a checkpoint must share with the one that wrote it
+    conditions: dict[str, Any]  # what the metrics of validation depend on, besides the model
+    defaults: Mapping[str, Any]  # of all options, where the run that is resumed was of a version without them
+    checkpoint: Path | None  # to go on from
