@@ -47,10 +47,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         except (OSError, RuntimeError) as error:
             # torch's writer raises its own error while it handles the system's, which says more.
             cause = error if isinstance(error, OSError) else error.__context__
-            reason = cause.strerror if isinstance(cause, OSError) else str(error).splitlines()[0]
-            raise RunError(
-                f"{path}: cannot be written ({reason}); --resume_from_checkpoint {LAST} goes on from the one before it"
-            ) from error
+            reason = cause.strerror if isinstance(cause, OSError) else error
+            raise RunError(f"{path}: cannot be written ({reason}); the one before it is whole") from error
 
 
 class BestCheckpoints:

@@ -95,10 +95,6 @@ class TrainingData(pl.LightningDataModule):
         batches = evaluation_batches(self.val.lengths[:, 0], self.options.eval_batch_size, rank, world_size)
         return DataLoader(Batches(self.val, self.collate), sampler=batches, batch_size=None, **self.loader_options)
 
-    def validation_batches_of_all(self, world_size: int) -> int:
-        """The number of validation batches that every process has at least."""
-        return -(-(len(self.val) // world_size) // self.options.eval_batch_size)
-
     def state_dict(self) -> dict[str, Any]:
         return {"cursor": self.loader.cursor(self.trainer.global_step)} if self.loader is not None else {}
 

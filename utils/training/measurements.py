@@ -101,7 +101,9 @@ class Measurements:
         if closes:
             values = self._close_interval(trainer, module.device)
             values |= {"lr": module.lr, "grad_norm": float(module.grad_norm)}
-            if (ratios := module.trust_ratios) is not None:
+            optimizer = module.optimizers().optimizer
+            if parts := getattr(getattr(optimizer, "inner", optimizer), "trust_ratios", ()):  # LAMB's
+                ratios = torch.cat(parts)
                 spread = torch.stack([ratios.min(), ratios.mean(), ratios.max()]).tolist()
                 values |= dict(zip(("trust_ratio_min", "trust_ratio_mean", "trust_ratio_max"), spread, strict=True))
             if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:

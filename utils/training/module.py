@@ -20,7 +20,6 @@ from utils.app.memory import FittingSize
 from utils.data.batches import Batch
 from utils.models.loading import LoadedModel, checkpoint_parts
 from utils.tasks.task import TrainedTask
-from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
 from utils.training.precision import MasterWeights, half_dtype, precision_name
@@ -90,14 +89,6 @@ class TrainingModule(pl.LightningModule):
         else:
             norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         self.grad_norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).float()
-
-    @property
-    def trust_ratios(self) -> Tensor | None:
-        """The trust ratios of LAMB's last step (N,), one for each tensor that has one; None for other optimizers."""
-        optimizer = self.optimizers().optimizer
-        optimizer = optimizer.inner if isinstance(optimizer, MasterWeights) else optimizer
-        ratios = optimizer.trust_ratios if isinstance(optimizer, Lamb) else []
-        return torch.cat(ratios) if ratios else None
 
     def _summed(self, value: Tensor) -> Tensor:
         if self.trainer.world_size > 1:

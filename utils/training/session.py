@@ -92,9 +92,9 @@ class Session(Callback):
         self, trainer: pl.Trainer, pl_module: TrainingModule, outputs: Any, batch: Batch, batch_idx: int, *_: Any
     ) -> None:
         self.measurements.after_validation_batch(trainer, batch_idx)
-        if trainer.sanity_checking or batch_idx >= trainer.datamodule.validation_batches_of_all(trainer.world_size):
-            return  # not all processes come here
-        if self.termination.agree():
+        data = trainer.datamodule
+        all_come_here = batch_idx * data.options.eval_batch_size < len(data.val) // trainer.world_size
+        if all_come_here and not trainer.sanity_checking and self.termination.agree():
             pl_module.keep_whole(False)
             self.in_validation = True
             self._save(trainer)

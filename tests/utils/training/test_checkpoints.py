@@ -127,9 +127,7 @@ def test_only_a_run_that_shares_data_and_optimizer_goes_on(
         path.write_text(before)
     with monkeypatch.context() as patch:
         patch.setattr(training, "ORDER", order.ORDER + 1)
-        refused(
-            "another version of this code wrote it, .*; its weights can begin a new run, .*, by --model_name_or_path"
-        )
+        refused("another version of this code wrote it; its weights can begin a new run, .*, by --model_name_or_path")
     train("run", "--max_steps", 3, "--resume_from_checkpoint", "last")  # nothing of this has changed it
 
 

@@ -68,10 +68,7 @@ def test_batches_of_tokens_validate_by_samples_and_say_their_size(
     ("options", "message"),
     [
         (("--warmup_proportion", 1), "--warmup_steps or --warmup_proportion make 6 steps; the run has 6"),
-        (
-            ("--warmup_proportion", 0.5, "--warmup_steps", 1),
-            "--warmup_steps is 1 and --warmup_proportion 0.5; give one",
-        ),
+        (("--warmup_proportion", 0.5, "--warmup_steps", 1), "--warmup_steps and --warmup_proportion exclude"),
         (("--gpus", 0, "--devices", 2, "--n_val", 1), "1 validation examples cannot be shared by 2 processes"),
         (
             ("--gpus", 0, "--devices", 2, "--strategy", "fsdp", "--decoder_layerdrop", 0.1),
