@@ -24,13 +24,9 @@ IGNORE_INDEX = -100  # labels that are left out of a loss, as in torch.nn.functi
 
 
 class Rows:
-    """The rows of a batch that layers compute: here all of them, padding included.
+    """The rows of a batch that layers compute: here all of them, padding included."""
 
-    Attributes:
-        mask: for attention among these rows, what `Backend.attend` takes.
-    """
-
-    mask: Any
+    mask: Any  # for attention among these rows, what `Backend.attend` takes
 
     def __init__(self, mask: Tensor | None) -> None:
         """mask: (B, 1, 1 or T, L), true where a position may be read; None where all may be."""

@@ -28,26 +28,20 @@ def as_named(place: PathName) -> Path:
 
 
 def temporary_beside(target: Path) -> Path:
-    """The path to which this process writes the later content of `target`.
-
-    The name holds the host and the process id: machines and containers that share a folder may have equal process ids.
-    """
+    """The path to which this process writes the later content of `target`; machines may have equal process ids."""
     return target.with_name(f".{target.name}.{socket.gethostname()}.{os.getpid()}.tmp")
 
 
 @contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `target`, which replaces it on success and is removed on failure.
-
-    A device such as /dev/null is yielded itself. A full disk's error names no file; here it gets the target's name.
-    """
+    """Yield a temporary path beside `target`, which replaces it on success; a device such as /dev/null itself."""
     temporary = target if is_device(target) else temporary_beside(target)
     try:
         yield temporary
         if temporary != target:
             os.replace(temporary, target)
     except OSError as error:
-        if error.errno and error.filename is None:
+        if error.errno and error.filename is None:  # as of a full disk
             error.filename = str(target)
         raise
     finally:
@@ -65,11 +59,7 @@ def sha256_of(path: Path) -> str:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object.
-
-    Raises:
-        InputError: the file cannot be read, or holds something else; the message names the file.
-    """
+    """Read a JSON object; InputError where the file cannot be read, or holds something else."""
     if path.is_char_device():  # /dev/zero has no end
         raise InputError(f"{path}: a device; allowed: a file")
     try:

@@ -13,15 +13,6 @@ from bart.files import PathName
 
 EXPORT = "export"  # the folder of a run's directory that holds its model
 _FILE_SUFFIXES = (".ckpt", ".pt", ".bin", ".safetensors", ".json")
-# What other programs leave in a folder, and what to do with it.
-_FOREIGN = {
-    "adapter_config.json": "an adapter of peft: merge it into its base model by merge_and_unload(), and save that",
-    "checkpoint-*": "of transformers' Trainer: name one of its checkpoints",
-    "*.h5": "weights of TensorFlow: load them by transformers 4 with from_tf=True, and save that model",
-    "*.ckpt.index": "weights of TensorFlow: load them by transformers 4 with from_tf=True, and save that model",
-    "*.msgpack": "weights of Flax: load them by transformers 4 with from_flax=True, and save that model",
-    "*.onnx": "a graph for inference: take the model that it was made from",
-}
 
 
 def resolve(path_or_name: PathName, patterns: list[str]) -> Path:
@@ -29,14 +20,10 @@ def resolve(path_or_name: PathName, patterns: list[str]) -> Path:
 
     What exists on this machine wins; the directory of a training run stands for the export in it. Otherwise a
     well-formed Hub name (`name` or `organisation/name`) is downloaded into the Hub cache (`HF_HOME`); without a
-    network, or under `HF_HUB_OFFLINE=1`, the cached copy serves.
+    network, or under `HF_HUB_OFFLINE=1`, the cached copy serves, which may lack some of the wanted files.
 
     Args:
         patterns: glob patterns of the files wanted from a Hub repository.
-
-    Returns:
-        The path, `~` expanded, or the folder of the repository's newest snapshot. That folder holds those of the wanted
-        files that the repository has; offline it may hold fewer, so the caller checks for what it needs.
 
     Raises:
         InputError: neither exists; a run's directory has no export; the repository is missing, closed to this user, or
@@ -53,14 +40,11 @@ def resolve(path_or_name: PathName, patterns: list[str]) -> Path:
             raise InputError(
                 f"{path}: a run that has no {EXPORT}/; name one of its checkpoints: {', '.join(checkpoints)}"
             )
-        if content := foreign(path):
-            raise InputError(f"{path}: {content}")
     if path.exists():
         return path
     if text.startswith((".", "/", "~")) or text.endswith(_FILE_SUFFIXES) or text.count("/") > 1 or "\\" in text:
         raise InputError(f"{text}: no such file or folder")
-    # Imported here: local paths, the common case, need not wait for an HTTP client to load. The client's base error
-    # comes from huggingface_hub because its releases differ in the client (httpx, httpx2).
+    # Imported here: local paths, the common case, need not wait for an HTTP client to load.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, HTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
@@ -72,7 +56,6 @@ def resolve(path_or_name: PathName, patterns: list[str]) -> Path:
             "the form name or organisation/name"
         ) from None
     except LocalEntryNotFoundError as error:
-        # The cache may lack files which the caller could do without, such as the second of two weight formats.
         partial = getattr(error, "snapshot_path", None)
         if partial is None:
             raise InputError(
@@ -86,19 +69,14 @@ def resolve(path_or_name: PathName, patterns: list[str]) -> Path:
             "ask for access there and set HF_TOKEN"
         ) from error
     except (HTTPError, OSError) as error:
-        reason = textwrap.shorten(str(error), 300) or type(error).__name__
-        raise InputError(f"{text}: could not be downloaded from the Hub: {reason}") from error
+        raise InputError(f"{text}: could not be downloaded from the Hub: {_reason(error)}") from error
     if not folder.is_dir() or not any(folder.iterdir()):
         raise InputError(f"{text}: the Hub repository has none of the files {', '.join(patterns)}")
     return folder
 
 
-def foreign(folder: Path) -> str:
-    """Name the files of another program in a folder, and say what to do with them; empty if there are none."""
-    for pattern, meaning in _FOREIGN.items():
-        if names := sorted(file.name for file in folder.glob(pattern)):
-            return f"it holds {', '.join(names[:3])}, {meaning}"
-    return ""
+def _reason(error: Exception) -> str:
+    return textwrap.shorten(str(error), 300) or type(error).__name__
 
 
 def push(
@@ -131,5 +109,4 @@ def push(
             name = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
             return hub.upload_folder(repo_id=name, folder_path=folder, commit_message=commit_message).commit_url
         except (HFValidationError, HTTPError, OSError) as error:
-            reason = textwrap.shorten(str(error), 300) or type(error).__name__
-            raise InputError(f"{repo_id}: could not be uploaded to the Hub: {reason}") from error
+            raise InputError(f"{repo_id}: could not be uploaded to the Hub: {_reason(error)}") from error

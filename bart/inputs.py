@@ -34,11 +34,7 @@ def check_tensors(**inputs: object) -> None:
 
 
 def check_ids(name: str, ids: Tensor | None, vocab_size: int, **same_shape: Tensor | None) -> None:
-    """Raise InputError unless ids are (B, S) integers, of the vocabulary as far as the CPU can tell at once.
-
-    Args:
-        same_shape: other inputs by name, which have the shape of the ids, or are None.
-    """
+    """Raise InputError unless ids are (B, S) integers of the vocabulary, as far as the CPU tells, and others alike."""
     check_tensors(**{name: ids}, **same_shape)
     if ids is None:
         raise InputError(f"forward() needs {name}, and got none")

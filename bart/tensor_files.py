@@ -25,9 +25,8 @@ CHECKSUM = "crc32"  # in the metadata of safetensors files that this project wri
 def read_file(path: Path) -> dict[str, Any]:
     """Read one file: names to tensors, or the top level of a training checkpoint.
 
-    The first bytes tell the format, never the name. Torch files are loaded with `weights_only=True`; the one class
-    allowed besides tensors and plain containers is `argparse.Namespace`, which fairseq and older Lightning checkpoints
-    hold.
+    The first bytes tell the format, never the name. Besides tensors and plain containers, torch files may hold
+    `argparse.Namespace`, as those of fairseq and older Lightning do.
 
     Raises:
         InputError: the file is missing, empty, damaged or foreign.
@@ -36,8 +35,7 @@ def read_file(path: Path) -> dict[str, Any]:
         with path.open("rb") as file:
             head = file.read(16)
     except OSError as error:
-        hint = "; a folder, such as that of transformers' Trainer, is a model to begin with" if path.is_dir() else ""
-        raise InputError(f"{path}: cannot be read: {error.strerror}{hint}") from error
+        raise InputError(f"{path}: cannot be read: {error.strerror}") from error
     if not head:
         raise InputError(f"{path}: the file is empty")
     if head[8:9] == b"{":  # eight bytes of header length, then JSON

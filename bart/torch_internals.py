@@ -52,10 +52,9 @@ def has_flash(device: torch.device, dtype: torch.dtype) -> bool:
 
 @functools.cache
 def drops_alike(device: torch.device) -> bool:
-    """True if `attend_to_spans` computes on a device, and drops the same weights in both passes. The host waits for it.
+    """True if `attend_to_spans` computes on a device, and drops the same weights in both passes; else nobody would see.
 
-    Nothing else would tell: a model whose gradients are those of other weights learns less, or nothing. The result is
-    linear in the values, so its product with a gradient is that of the values with theirs.
+    The result is linear in the values, so its product with a gradient is that of the values with theirs.
     """
     generators = [device] if device.type == "cuda" else []
     random, outside = torch.random.fork_rng(generators), torch.autocast(device.type, enabled=False)
@@ -89,10 +88,9 @@ def attend_to_spans(
 ) -> Tensor:
     """FlashAttention among the rows of each article (Dao, 2023, arXiv:2307.08691).
 
-    torch's public function for this, `torch.nn.attention.varlen`, has no dropout. Its memory-efficient attention draws
-    other weights to drop in the backward pass than in the forward pass, where articles have lengths of their own: the
-    two take the number of keys, from which the place in the stream of random numbers follows, from different arguments
-    (torch 2.11; https://github.com/pytorch/pytorch/issues/115590). So there is nothing like this in fp32.
+    torch's public function for this, `torch.nn.attention.varlen`, has no dropout. Its memory-efficient attention, which
+    computes in fp32, too, drops other weights in the backward pass than in the forward pass where articles have lengths
+    of their own (torch 2.11; https://github.com/pytorch/pytorch/issues/115590).
 
     Args:
         query, keys, values: (N, H, Dh), of N rows of queries or keys.
@@ -140,11 +138,8 @@ def pack_codes(codes: Tensor, rows: int) -> Tensor:
 
 
 def multiply_codes(codes: Tensor, weight: Tensor, scale: Tensor, zero_point: Tensor) -> Tensor:
-    """Unsigned codes (N, I), of which 128 stands for 0, times a packed weight of signed ones -> (N, O) in fp32.
-
-    Args:
-        scale: (O,), what the products of codes are multiplied by.
-        zero_point: (O,) zeros.
+    """Unsigned codes (N, I), of which 128 stands for 0, times a packed weight of signed ones, times a scale (O,), with
+    zeros (O,) as zero_point -> (N, O) in fp32.
     """
     return torch.ops.onednn.qlinear_pointwise(
         codes, 1.0, 128, weight, scale, zero_point, None, 1.0, 0, torch.float32, "none", [], ""

@@ -59,7 +59,7 @@ class Unpadded(Rows, ABC):
         return self.tokens < self.shape.numel()
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> Self:
-        """These rows, whose places and starts `move` takes to another memory."""
+        """These rows in the memory that `move` takes tensors to."""
         rows = copy.copy(self)
         rows.places, rows.starts = move(self.places), move(self.starts)
         return rows
@@ -80,9 +80,7 @@ class Unpadded(Rows, ABC):
 
 @dataclass(frozen=True)
 class KnownRows:
-    """The rows that a mask stands for, where they were found before the mask went to a device.
-
-    A tensor on the device carries them as its attribute `known_rows`, so that nobody waits for the device to tell them.
+    """The rows that a mask stands for, which it carries to a device as its attribute `known_rows`.
 
     Attributes:
         tokens: where the mask is true.
@@ -94,7 +92,6 @@ class KnownRows:
 
     @classmethod
     def of(cls, is_token: Tensor, kind: Callable[[Tensor], Unpadded]) -> KnownRows:
-        """Those of (B, L), in the memory of the host, as objects of a kind."""
         all_before = until_last(is_token)
         tokens = kind(is_token)
         return cls(tokens, tokens if all_before.equal(is_token) else kind(all_before))
@@ -105,13 +102,11 @@ class KnownRows:
         return self.tokens.places[: self.tokens.tokens]
 
     def moved(self, move: Callable[[Tensor], Tensor]) -> KnownRows:
-        """These rows in the memory that `move` takes tensors to."""
         tokens = self.tokens.moved(move)
         return KnownRows(tokens, tokens if self.up_to_last is self.tokens else self.up_to_last.moved(move))
 
 
 def known_rows(mask: Tensor | None) -> KnownRows | None:
-    """The rows that a mask carries, if it does."""
     return getattr(mask, "known_rows", None)
 
 
@@ -127,14 +122,10 @@ def until_last(wanted: Tensor) -> Tensor:
 
 
 class UnpaddingBackend(Backend):
-    """The base of backends that leave out padding in training, and give several layers of the same states one product.
-
-    Attributes:
-        leaves_out_padding: in training, layers compute no padding, whose states are zeros then. The loss must not read
-            them, as that of a question-answering head does: a softmax over all places.
-    """
+    """The base of backends that leave out padding in training, and join products of the same states."""
 
     def __init__(self, leaves_out_padding: bool = False) -> None:
+        """leaves_out_padding: states of padding are zeros, which the loss must not read, as that of answers does."""
         self.leaves_out_padding = leaves_out_padding
 
     def rows_of(self, states: Tensor, mask: Tensor | None, up_to_last: bool = False) -> Unpadded | None:

@@ -64,11 +64,11 @@ run() {
     return "$status"
 }
 
-# Write the synthetic corpus and its vocabulary to a folder, unless they are there.
+# Write the synthetic corpus, its topics, tags and questions, and its vocabulary to a folder, unless they are there.
 make_sample() { # folder, type of the model (default bart)
     local tokenizer=$1/tokenizer type=()
     [[ ${2:-bart} == bart ]] || tokenizer=$1/$2_tokenizer type=(--model_type "$2")
-    [[ -s $1/test.target ]] || run python -m utils.corpora.sample_corpus --output_dir "$1"
+    [[ -s $1/questions/test.jsonl ]] || run python -m utils.corpora.sample_corpus --output_dir "$1"
     [[ -s $tokenizer/tokenizer_config.json ]] || run python -m utils.corpora.train_tokenizer --data_dir "$1" \
         --output_dir "$tokenizer" --vocab_size 1600 ${type[@]+"${type[@]}"}
 }
@@ -78,12 +78,11 @@ make_sample() { # folder, type of the model (default bart)
 #   read_arguments NAME=DEFAULT ... -- "$@"
 #
 # Each value becomes the variable NAME, which is DEFAULT where the value is empty or missing. The remaining arguments
-# become the array `options`, `places` has the names, and `given` is the number of values that are not empty.
+# become the array `options`, and `given` is the number of values that are not empty.
 read_arguments() {
     local names=() name value
-    places=()
     while [[ $1 != -- ]]; do
-        names+=("$1") places+=("${1%%=*}")
+        names+=("$1")
         shift
     done
     shift
@@ -106,37 +105,24 @@ read_arguments() {
 
 # Set the array `precision` to the option of a precision; fp32 has none.
 read_precision() { # name of the variable that holds it, precisions that are allowed
-    local name=$1 value=${!1} allowed="${*:2}" other
-    [[ " ${places[*]} " == *" $name "* ]] || places=() # a script has set the variable from another value
-    for other in ${places[@]+"${places[@]}"}; do
-        if [[ $other != "$name" && ${!other} && " $allowed " == *" ${!other} "* && ! -e ${!other} ]]; then
-            fail "$other is '${!other}', a precision, and $name is '$value'; allowed: ${places[*]}, in this order"
-        fi
-    done
-    if [[ " $allowed " != *" $value "* ]]; then
-        fail "$name is '$value'; allowed: ${allowed// /, }"
-    fi
+    local value=${!1} allowed="${*:2}"
+    [[ " $allowed " == *" $value "* ]] || fail "$1 is '$value'; allowed: ${allowed// /, }"
     precision=("--$value")
     [[ $value != fp32 ]] || precision=()
 }
 
 # Set `device` to the device on which NUM_GPU scores, and the array `launch` to the words that start as many processes.
 read_scoring_device() {
-    launch=(python)
-    case $NUM_GPU in
-    0) device=cpu ;;
-    1) device=cuda ;;
-    *[!0-9]*) fail "NUM_GPU is '$NUM_GPU'; allowed: a number of GPUs, 0 for the CPU" ;;
-    *)
-        device=cuda
+    launch=(python) device=cuda
+    [[ $NUM_GPU =~ ^[0-9]+$ ]] || fail "NUM_GPU is '$NUM_GPU'; allowed: a number of GPUs, 0 for the CPU"
+    ((NUM_GPU > 0)) || device=cpu
+    if ((NUM_GPU > 1)); then
         # Otherwise each of the processes would report missing GPUs.
         local available
         available=$(python -c "import torch; print(torch.cuda.device_count())" 2>/dev/null) ||
             fail "python has no torch; $install"
-        if ((NUM_GPU > available)); then
+        ((NUM_GPU <= available)) ||
             fail "NUM_GPU is $NUM_GPU; this machine has $available CUDA devices (0 scores on the CPU)"
-        fi
         launch=(python -m torch.distributed.run --standalone --nproc_per_node "$NUM_GPU")
-        ;;
-    esac
+    fi
 }

@@ -56,11 +56,9 @@ esac
 
 DATA_DIR=${DATA_DIR:-data}
 export RESULTS_DIR=${RESULTS_DIR:-results/bart_pyt_pretraining}
-task='' further=()
+further=()
 for ((i = 0; i < ${#options[@]}; i++)); do
     case ${options[i]//-/_} in
-    __task) task=${options[++i]:-} further+=(--task "$task") ;;
-    __task=*) task=${options[i]#*=} further+=(--task "$task") ;;
     __data_dir) DATA_DIR=${options[++i]:-} SHARDS_PHASE1='' SHARDS_PHASE2='' ;;
     __data_dir=*) DATA_DIR=${options[i]#*=} SHARDS_PHASE1='' SHARDS_PHASE2='' ;;
     __output_dir* | __max_source_length* | __resume_from_checkpoint* | __load_model_weights_only | __overwrite_output_dir)
@@ -76,9 +74,8 @@ shards=("${SHARDS_PHASE1:-$DATA_DIR/pretrain_lddl_$LENGTH_PHASE1}"
 # Write the synthetic corpus as documents of eight stories each, and shards of it.
 make_sample_shards() { # folder of the shards, length
     [[ ! -e $1/manifest.json ]] || return 0
-    local split sample=${1%/*} tokenizer=tokenizer pairs=()
-    local documents=$sample/documents
-    [[ $task != mlm_nsp ]] || tokenizer=bert_tokenizer pairs=(--task mlm_nsp)
+    local split sample=${1%/*} documents=${1%/*}/documents tokenizer=tokenizer pairs=()
+    [[ " ${further[*]-} " != *" --task"[\ =]"mlm_nsp "* ]] || tokenizer=bert_tokenizer pairs=(--task mlm_nsp)
     make_sample "$sample" ${pairs[@]+bert}
     mkdir -p "$documents"
     for split in train val; do
@@ -90,17 +87,11 @@ make_sample_shards() { # folder of the shards, length
         --tokenizer "$sample/$tokenizer" --output "$1" --sequence_length "$2" ${pairs[@]+"${pairs[@]}"}
 }
 
-is_done() { # phase
-    local steps=TRAIN_STEPS_PHASE$1
-    grep -qs "\"steps\": ${!steps}," "$RESULTS_DIR/phase_$1/train_summary.json"
-}
-
 has_checkpoints() { # run's directory
     local checkpoints=("$1"/*.ckpt)
     [[ -e ${checkpoints[0]} ]]
 }
 
-# Train a phase; this script ends with the last one.
 train() { # phase, shards, length, batch, learning rate, warm-up, steps, accumulation
     local folder=$RESULTS_DIR/phase_$1 start=(--resume_from_checkpoint last) words weights
     weights=${INIT_CHECKPOINT:-}
@@ -126,9 +117,7 @@ train() { # phase, shards, length, batch, learning rate, warm-up, steps, accumul
         --save_checkpoint_steps "$SAVE_CHECKPOINTS_STEPS" --log_freq "$SAVE_CHECKPOINTS_STEPS"
         "${start[@]}")
     echo "phase $1: training on $2; results go to $folder"
-    words+=(${further[@]+"${further[@]}"})
-    (($1 < ${remaining[${#remaining[@]} - 1]})) || exec "${words[@]}"
-    run "${words[@]}"
+    run "${words[@]}" ${further[@]+"${further[@]}"}
 }
 
 find_python
@@ -143,13 +132,13 @@ fi
 ((given > 0)) || echo "0 positional values: NVIDIA's are used, which --help lists, on $NUM_GPUS GPUs"
 remaining=()
 for phase in "${phases[@]}"; do
-    if is_done "$phase"; then
+    steps=TRAIN_STEPS_PHASE$phase
+    if grep -qs "\"steps\": ${!steps}," "$RESULTS_DIR/phase_$phase/train_summary.json"; then
         echo "phase $phase is done: $RESULTS_DIR/phase_$phase"
         continue
     fi
     remaining+=("$phase")
-    length=LENGTH_PHASE$phase
-    folder=${shards[phase - 1]}
+    length=LENGTH_PHASE$phase folder=${shards[phase - 1]}
     case $folder in
     data/sample/* | "$root"/data/sample/*) make_sample_shards "$folder" "${!length}" ;;
     *)

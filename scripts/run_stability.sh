@@ -18,10 +18,8 @@ if [[ ${1:-} == *.sh ]]; then
     script=${1#"$root/"}
     script=${script#scripts/}
     shift
-    case $script in
-    run_summarization.sh | run_glue.sh | run_tagging.sh | run_squad.sh | run_translation.sh) ;;
-    *) fail "SCRIPT is '$script'; allowed: run_summarization.sh, run_glue.sh, run_tagging.sh, run_squad.sh, run_translation.sh" ;;
-    esac
+    [[ $script =~ ^run_(summarization|glue|tagging|squad|translation)\.sh$ ]] ||
+        fail "SCRIPT is '$script'; allowed: run_summarization.sh, run_glue.sh, run_tagging.sh, run_squad.sh, run_translation.sh"
 fi
 first=${SEED:-42}
 [[ $first =~ ^[0-9]{1,9}$ ]] || fail "SEED is '$first'; allowed: a whole number, at least 0"

@@ -14,7 +14,7 @@ fail_preset() { # the file of presets, what else may be given
 
 # Train a task on DATA_DIR and score a split of it, unless SCORE is 0. The array `training` has further options.
 train_and_score() { # task, split
-    local words option place=${DATA_DIR%/}
+    local words option
     read_precision PREC fp16 bf16 tf32 fp32
     export RESULTS_DIR=${RESULTS_DIR:-results/$1_$(date +%y%m%d_%H%M%S)}
     for option in ${options[@]+"${options[@]}"}; do
@@ -34,9 +34,8 @@ train_and_score() { # task, split
         --eval_batch_size "$EVAL_BS" ${training[@]+"${training[@]}"})
     [[ ${SCORE:-1} == 0 ]] || words+=(--do_predict --type_path "$2")
     find_python
-    case $place in
-    data/sample | "$root"/data/sample) make_sample "$place" ;;
-    data/sample/* | "$root"/data/sample/*) make_sample_tasks "${place%/*}" ;;
+    case $DATA_DIR/ in
+    data/sample/* | "$root"/data/sample/*) make_sample "${DATA_DIR%data/sample*}data/sample" ;;
     esac
     echo "training on $DATA_DIR; results go to $RESULTS_DIR"
     run "${words[@]}" ${options[@]+"${options[@]}"}
@@ -50,10 +49,4 @@ score() { # task, split, model, folder for the scores, options
     run "${launch[@]}" "$root/run_eval.py" "$3" "$CONFIG_PATH" "$DATA_DIR" "$4" --task "$1" --type_path "$2" \
         --device "$device" --max_source_length "$MAX_SOURCE_LEN" --bs "$EVAL_BS" ${precision[@]+"${precision[@]}"} \
         "${@:5}" --overwrite_output_dir
-}
-
-# Write topics, tags and questions of the synthetic corpus, unless they are there.
-make_sample_tasks() { # folder of the corpus
-    [[ -s $1/questions/test.jsonl ]] || run python -m utils.corpora.sample_corpus --output_dir "$1"
-    make_sample "$1"
 }

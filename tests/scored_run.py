@@ -80,7 +80,6 @@ def write_run(folder: Path, articles: int = 120, hostile: bool = False) -> list[
         "articles_per_second": 12.5,
         "generated_tokens_per_second": 400.25,
         "latency_ms": {"mean": 80.0, "p50": 75.0, "p90": 120.0, "p95": 140.0, "p99": 170.0, "p100": 190.0},
-        "latency_histogram": {"edges_ms": [0.0, 50.0, 100.0, 150.0, 200.0], "counts": [10, 70, 30, 10]},
         "batch_size": 64,
         "device": "cpu",
     }

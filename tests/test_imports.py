@@ -27,7 +27,6 @@ FLOORS = (
     ("utils.metrics",),
     ("utils.data",),
     ("utils.models",),
-    ("utils.app",),
     ("utils.text",),
     ("utils.app",),
     ("bert",),

@@ -45,15 +45,13 @@ ALL = "all"
 
 @dataclass(frozen=True, kw_only=True)
 class PredictArguments:
-    """The options of the command; those of the model and of the task are parts of their own."""
-
     file: str | None = option(
         None,
         section="texts",
         positional=True,
         help=f"a table {', '.join(TABLES)}, of which the columns are read that training read; for tagging, .conll and "
-        "its like; or UTF-8, a line for each input: a text, or a JSON object with text and pair, words, or with "
-        "question and context; by default standard input",
+        "its like; or UTF-8, a line for each input: a text, or a JSON object with text and pair, words, or question "
+        "and context; by default standard input",
     )
     task: str | None = option(
         None,
@@ -86,7 +84,6 @@ class PredictArguments:
 
     @property
     def suffix(self) -> str:
-        """The form of the output, as `Format` has it."""
         suffix = ".jsonl" if self.json else Path(self.output or "").suffix.lower()
         return suffix if suffix in OUTPUTS else ""
 
@@ -161,11 +158,7 @@ class _Run:
         }
 
     def predicted(self, done: int = 0) -> Iterator[list[tuple[Record, Cells]]]:
-        """Predict the rows part by part, the first `done` of them left out; yields them with their cells.
-
-        Raises:
-            InputError: the rows have a column of the name that a prediction's has.
-        """
+        """Predict the rows part by part, the first `done` of them left out; yields them with their cells."""
         size = self.args.batch_size
         records = islice(self.source.records(), done, None)
         # A first batch alone soon shows what is wrong with all of them.

@@ -1,7 +1,4 @@
-"""`python -m utils.summarize MODEL FILE`: a summary of a text, or of each line, however long it is.
-
-`summarize` does the same in Python.
-"""
+"""`python -m utils.summarize MODEL FILE`: a summary of a text, or of each line, however long it is."""
 
 from __future__ import annotations
 
@@ -16,22 +13,19 @@ from pathlib import Path
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
-from utils.app.output_files import check_output
+from utils.app.output_files import check_output, write_whole
 from utils.data.columns import FromTraining
 from utils.data.places import TABLES, check_fields, is_table, suffix_of
 from utils.data.splits import Choice
 from utils.data.table_options import TableOptions
 from utils.data.tables import read_sources
 from utils.models.generation_options import GENERATE, DecodingOptions, with_lengths
-from utils.prediction.documents import check_no_header, read_documents, write_lines
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.text.lines import NO_TEXT
 
 
 @dataclass(frozen=True, kw_only=True)
 class SummarizeArguments:
-    """The options of the command; those of the model, of long documents and of decoding are parts of their own."""
-
     file: str | None = option(
         None,
         section="texts",
@@ -58,10 +52,11 @@ class SummarizeArguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    text = "Summarise a file or standard input, however long, and print one summary a line."
-    args = parse_dataclass(SummarizeArguments, argv, text)
+    description = "Summarise a file or standard input, however long, and print one summary a line."
+    args = parse_dataclass(SummarizeArguments, argv, description)
     check_output("output", args.output, args.file)
-    from utils.prediction.summarizing import load_summarizer, summarize  # here, because --help needs no torch
+    from utils.prediction.inputs import check_no_header, read_documents  # here, because --help needs no torch
+    from utils.prediction.summarizing import load_summarizer, summarize
 
     has_rows = args.file is not None and is_table(args.file)
     check_fields(args.file, source_field=args.source_field)
@@ -85,4 +80,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         drop_repeated_sentences=args.decoding.drop_repeated_sentences,
         **with_lengths(options),
     )
-    write_lines(summaries, args.output)
+    lines = "".join(" ".join(text.split("\n")) + "\n" for text in summaries)
+    if args.output is None:
+        print(lines, end="")
+    else:
+        write_whole(Path(args.output), lines)

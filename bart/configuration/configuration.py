@@ -39,13 +39,11 @@ OF_LABELS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
 
 
 class ModelConfig:
-    """The architecture of a network; a subclass is a dataclass of its fields.
-
-    Other keywords are kept in `extra`; they can be read and set as attributes, and `to_dict` writes them back.
+    """The architecture of a network; a subclass is a dataclass of its fields. Other keywords are kept in `extra`.
 
     Attributes:
         types: the type of each field, as it is written.
-        model_types: the values that `model_type` of a config.json may have.
+        model_types: the values that `model_type` may have.
         decoding_fields: names of decoding options, which `extra` may hold, to which misspelt ones are compared as well.
         alike: names in published configs that are like known ones, but no misspellings of them.
         aliases: other names that transformers gives fields.
@@ -115,8 +113,7 @@ class ModelConfig:
 
     @property
     def labels(self) -> list[str]:
-        """Names of a head's labels, in the order of its outputs; by default, or if num_labels counts others,
-        transformers' own."""
+        """Names of a head's labels; by default, or if num_labels counts others, transformers' own."""
         named, count = self.extra.get("id2label") or {}, self.extra.get("num_labels")
         if named and count in (None, len(named)):
             return [str(named[key]) for key in sorted(named, key=int)]
@@ -130,7 +127,6 @@ class ModelConfig:
 
     @property
     def has_unnamed_labels(self) -> bool:
-        """True if the labels have numbers alone, as transformers writes them."""
         return self.labels == [f"LABEL_{number}" for number in range(len(self.labels))]
 
     def check(self, ok: bool, name: str, allowed: str) -> None:
@@ -165,25 +161,18 @@ class ModelConfig:
 
     @property
     def num_labels(self) -> int:
-        """The number of a head's labels."""
         return len(self.labels)
 
     @property
     def id2label(self) -> dict[int, str]:
-        """The labels by number."""
         return dict(enumerate(self.labels))
 
     @property
     def label2id(self) -> dict[str, int]:
-        """The numbers by label."""
         return {label: number for number, label in enumerate(self.labels)}
 
     def updated(self, fields: Mapping[str, Any]) -> Self:
-        """A copy with other values of some fields; names of labels go before a number of them that is stored.
-
-        Raises:
-            InputError: a field is unknown, or a value out of range.
-        """
+        """A copy with other values of some fields; InputError where a field is unknown, or a value out of range."""
         known = {*self.types, *self.aliases, *self.extra, *OF_LABELS, "output_hidden_states", "output_attentions"}
         for name in fields.keys() - known:
             near = get_close_matches(name, known, n=1)
@@ -233,26 +222,17 @@ class ModelConfig:
 
     @classmethod
     def from_json(cls, path: PathName) -> Self:
-        """Read a config.json of ours or of the Hub.
-
-        Raises:
-            InputError: which names the file; it is missing, no JSON object, of another architecture, or malformed.
-        """
+        """Read a config.json of ours or of the Hub; InputError where it is none of this architecture."""
         fields = read_json(Path(path))
         with naming(path):
             return kind_of(fields, [cls])(**fields)
 
     def to_dict(self) -> dict[str, Any]:
-        """All fields, known and unknown, as a config.json holds them."""
         return {name: getattr(self, name) for name in self.types} | self.extra
 
 
 def kind_of(fields: Mapping[str, Any], kinds: Sequence[type[Config]]) -> type[Config]:
-    """The class among `kinds` to which the fields of a config.json belong; if they name none, that with most of them.
-
-    Raises:
-        InputError: it is of none of them.
-    """
+    """The class among `kinds` to which the fields of a config.json belong; by default, that with most of them."""
     model_type = fields.get("model_type")
     if model_type is None:
         return max(kinds, key=lambda kind: len(kind.types.keys() & fields.keys()))

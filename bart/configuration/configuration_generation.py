@@ -40,13 +40,12 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
 
 @dataclass(slots=True)
 class GenerationConfig:
-    """Options of :func:`bart.generation.generate`; names, defaults and meaning are those of transformers.
-
-    Only max_ratio and min_ratio are our own.
+    """Options of :func:`bart.generation.generate`; names, defaults and meaning are those of transformers, but for
+    max_ratio and min_ratio.
 
     Lengths count decoder ids, the start token included. ``None`` is a value of its own where the default is ``None``;
-    for any other option it means "off", the option's neutral value. Options of a method that is not in use
-    (``temperature`` without sampling, ``length_penalty`` without beams) are kept and have no effect.
+    for any other option it means "off". Options of a method that is not in use (``temperature`` without sampling) are
+    kept and have no effect.
 
     Raises:
         InputError: a value out of range, or options that exclude each other.
@@ -184,11 +183,7 @@ class GenerationConfig:
         return {name: value for name, value in changed.items() if not name.endswith("token_id")}
 
     def merged(self, **options: Any) -> GenerationConfig:
-        """A copy with some options replaced.
-
-        Raises:
-            InputError: an unknown option (the message names a similar one), or a bad value.
-        """
+        """A copy with some options replaced; InputError for an unknown option, or a bad value."""
         known = [option.name for option in dataclasses.fields(self)]
         for name, value in options.items():
             if name in known:
@@ -220,11 +215,7 @@ class GenerationConfig:
 
     @property
     def start_token_id(self) -> int:
-        """The first decoder id.
-
-        Raises:
-            InputError: neither decoder_start_token_id nor bos_token_id is set.
-        """
+        """The first decoder id; InputError where neither decoder_start_token_id nor bos_token_id is set."""
         start = self.decoder_start_token_id if self.decoder_start_token_id is not None else self.bos_token_id
         if start is None:
             raise InputError("decoder_start_token_id and bos_token_id are both None; one of them must be an id")
@@ -236,11 +227,9 @@ class GenerationConfig:
         return self.min_length if self.min_new_tokens is None else self.min_new_tokens + 1
 
     def longest(self, positions: int) -> int:
-        """The greatest length of a sequence for a decoder with so many positions.
+        """The greatest length of a sequence for a decoder with so many positions; InputError where more is asked for.
 
-        Raises:
-            InputError: the options ask for more. A sequence may be one longer than the positions, because its last id
-                is never read.
+        It may be one longer than the positions, because the last id is never read.
         """
         if self.max_new_tokens is not None:
             name, value, start = "max_new_tokens", self.max_new_tokens, 1

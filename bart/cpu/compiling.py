@@ -57,8 +57,7 @@ def compile_library(*options: str) -> Path:
     """Compile kernels.c, with further options of the compiler, unless that has been done before.
 
     Raises:
-        OSError, RuntimeError, subprocess.SubprocessError: there is no compiler, it fails, there is no home directory,
-            or others could change the compiled file.
+        OSError, RuntimeError, subprocess.SubprocessError: it cannot be compiled, or kept where others cannot change it.
     """
     if sys.platform != "linux":
         raise OSError(f"they are not made for {sys.platform}")

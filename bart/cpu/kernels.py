@@ -1,10 +1,8 @@
 """Kernels in C for CPUs, compiled on first use; see kernels.c.
 
-They are optional: `load()` returns None where there is no compiler, and torch then computes instead. BART_KERNELS=0 in
-the environment switches them off.
+`load()` returns None where there is no compiler, or BART_KERNELS is 0 in the environment; torch computes then.
 
-Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, D = H·Dh model width,
-Dh head width; N rows, I and O the inputs and outputs of a product, or O the width of rows.
+Shapes: K queries of an article (beams, or positions); O the outputs of a product, or the width of rows.
 """
 
 from __future__ import annotations
@@ -40,16 +38,11 @@ MOST_INPUTS = 1 << 16  # numbers in a row that is quantised, and in a head: a th
 
 @dataclass(frozen=True)
 class Draws:
-    """The random draws of `Kernels.drop` and `Kernels.attend_dropped`.
-
-    Attributes:
-        dropped: of 2³² draws, those that drop a weight.
-        scale: of what is kept, the inverse of its share.
-    """
+    """The random draws of `Kernels.drop` and `Kernels.attend_dropped`."""
 
     seed: int
-    dropped: int
-    scale: float
+    dropped: int  # of 2³² draws
+    scale: float  # of what is kept, the inverse of its share
 
     @classmethod
     def with_probability(cls, probability: float) -> Draws:
@@ -62,15 +55,10 @@ NO_DRAWS = Draws(0, 0, 1.0)  # nothing is dropped
 
 
 class Spans:
-    """The rows of each article, where those of all articles lie one behind the other, without padding.
-
-    Attributes:
-        query_starts, key_starts: (B + 1,) in int64, the first row of each article, and behind them the number of all.
-        query_counts, key_counts: of each article.
-    """
+    """The rows of each article, where those of all articles lie one behind the other, without padding."""
 
     def __init__(self, query_starts: Tensor, key_starts: Tensor) -> None:
-        """Raises ValueError if they are no such numbers."""
+        """starts: (B + 1,) in int64, the first row of each article, and behind them the number of all."""
         for starts in (query_starts, key_starts):
             _check(starts, (torch.int64,), query_starts.shape, (1,))
         self.query_starts, self.key_starts = query_starts, key_starts
@@ -80,14 +68,9 @@ class Spans:
 
 
 class PackedWeight:
-    """A linear layer's weight and bias in the order in which `Kernels.multiply_fp32` reads them.
+    """A linear layer's weight (panels, I, outputs of a panel) and bias in the order of `Kernels.multiply_fp32`.
 
-    Outputs lie in panels; the last one is filled up with zeros.
-
-    Attributes:
-        weight: (panels, I, outputs of a panel).
-        bias: (panels · outputs of a panel,).
-        inputs, outputs: I and O.
+    The last panel is filled up with zeros.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor, panel: int) -> None:
@@ -99,16 +82,10 @@ class PackedWeight:
 
 
 class PackedCodes:
-    """A linear layer's weight as codes of 8 bits, and its bias, in the order in which `Kernels.multiply` reads them.
+    """A linear layer's weight as codes of 8 bits (panels, quads, outputs of a panel, QUAD), and its bias.
 
-    Outputs lie in panels, and inputs in quads; the last ones are filled up with zeros.
-
-    Attributes:
-        codes: (panels, quads, outputs of a panel, QUAD).
-        scale: (panels · outputs of a panel,) of a product of two codes, apart from the row's own.
-        offset: (as scale) what 128 too much in all codes of a row adds to a product.
-        bias: (as scale).
-        inputs, outputs: I and O.
+    The last panel, and the last quad of inputs, are filled up with zeros. The scale is that of a product of two codes,
+    apart from the row's own; the offset is what 128 too much in all codes of a row adds to a product.
     """
 
     def __init__(self, codes: Tensor, scale: Tensor, bias: Tensor, panel: int) -> None:
@@ -140,7 +117,6 @@ class Kernels:
     """
 
     def __init__(self, *options: str) -> None:
-        """Compile them, with further options of the compiler; raises what `compile_library` does."""
         library = compile_library(*options)
         self.origin = library.stem.partition("-")[0]  # a digest of source, compiler and processor
         self._library = ctypes.CDLL(str(library))
@@ -219,14 +195,7 @@ class Kernels:
         return context
 
     def attend_dropped_backward(
-        self,
-        gradient: Tensor,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | Spans | None,
-        is_causal: bool,
-        draws: Draws,
+        self, gradient: Tensor, query: Tensor, keys: Tensor, values: Tensor, *options: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The gradients of query, keys and values of `attend_dropped`, from that of its result, in memory as this."""
         _require(gradient.shape == query.shape and gradient.dtype == query.dtype)
@@ -234,7 +203,7 @@ class Kernels:
             return torch.zeros_like(query), torch.zeros_like(keys), torch.zeros_like(values)
         gradient = gradient.transpose(1, 2).contiguous()
         gradients = laid_out(query), laid_out(keys), laid_out(keys)
-        self._dropped(query, keys, values, mask, is_causal, draws, gradient, None, *gradients)
+        self._dropped(query, keys, values, *options, gradient, None, *gradients)
         return gradients
 
     def _dropped(
@@ -451,7 +420,7 @@ def _mask(mask: Tensor | None, articles: int, queries: int, length: int) -> tupl
 
 @functools.cache
 def load() -> Kernels | None:
-    """The kernels, compiled if need be; None where they cannot be had, which is logged once with the reason."""
+    """The kernels; None where they cannot be had, which is logged once with the reason."""
     if os.environ.get("BART_KERNELS") == "0":
         reason = "BART_KERNELS is 0"
     else:

@@ -35,8 +35,7 @@ class CompiledDropout(torch.autograd.Function):
 class CompiledAttention(torch.autograd.Function):
     """Attention with dropout of its weights, or of spans; arguments are those of `Kernels.attend_dropped`.
 
-    `scaled_dot_product_attention` keeps scores, weights and draws of all heads in fp32 for the backward pass. The
-    compiled kernels compute the weights again (Dao et al., 2022, appendix B.4).
+    The backward pass computes the weights again (Dao et al., 2022, appendix B.4).
     """
 
     @staticmethod
@@ -65,11 +64,9 @@ class CompiledAttention(torch.autograd.Function):
 
 
 def attend_in_parts(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Attention as two products, of so many heads at once that their scores have room in the processor's cache.
+    """`Backend.attend` as two products, of so many heads at once that their scores have room in the processor's cache.
 
-    In bf16 this takes about half the time of torch's fused kernel.
-
-    Arguments and result are those of `bart.backend.Backend.attend`. There is no gradient.
+    In bf16 this takes about half the time of torch's fused kernel. There is no gradient.
     """
     mask = finite_mask(mask, query.dtype)
     context = torch.empty_like(query)
@@ -83,7 +80,6 @@ def attend_in_parts(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | 
 
 
 def _parts(query: Tensor, keys: Tensor) -> Iterator[tuple[slice, slice]]:
-    """Slices of articles and heads."""
     articles, heads, length, _ = query.shape
     per_head = length * keys.shape[2] * query.element_size()
     if articles * heads * per_head <= SCORES_AT_ONCE:

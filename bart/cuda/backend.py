@@ -1,7 +1,6 @@
 """The backend for NVIDIA's GPUs: in half precision rows without padding, under attention of variable lengths.
 
-Which rows hold tokens is known where a batch is collated, in the memory of the host. A GPU that had to tell would be
-waited for. So a batch's masks carry the rows, which were found there (`bart.unpadding.KnownRows`).
+A batch's masks carry the rows with tokens, so that nobody waits for the GPU (`bart.unpadding.KnownRows`).
 """
 
 from __future__ import annotations
@@ -31,12 +30,7 @@ ROWS = 512
 
 @dataclass(frozen=True)
 class CudaSpans:
-    """The rows of each article, where those of all articles lie one behind the other, without padding.
-
-    Attributes:
-        starts: of queries and keys, (B + 1,) in int32, the first row of each article, and behind these their number.
-        longest: at least as many queries, and keys, as any article has.
-    """
+    """The arguments of `attend_to_spans` for rows without padding."""
 
     starts: tuple[Tensor, Tensor]
     longest: tuple[int, int]
@@ -72,14 +66,9 @@ def load_kernels(device: torch.device) -> ModuleType | None:
 
 
 class CudaBackend(UnpaddingBackend):
-    """Rows without padding in half precision, copies of weights under autocast, and kernels in Triton.
+    """Rows without padding in half precision, copies of weights under autocast, and kernels in Triton."""
 
-    Attributes:
-        copies: of the weights, where a step was under autocast.
-        joins_layers: true during such a step.
-    """
-
-    copies: HalfCopies | None = None
+    copies: HalfCopies | None = None  # of the weights, where a step was under autocast
 
     def chooses_rows(self, training: bool, compiled: bool) -> bool:
         return True

@@ -1,8 +1,7 @@
 """Linear layers under autocast, whose weights are cast once in an optimizer step and all at once.
 
-Autocast casts each weight, each bias and each input in a kernel of its own, and every gradient back. Here copies of all
-weights in half precision are refreshed by a few kernels, layers that read the same states share one cast and one
-product, and the gradients of weights leave their products in the precision of the weights.
+Autocast casts each weight, bias and input in a kernel of its own. Here layers that read the same states share one cast
+and one product, and the gradients of weights leave their products in the precision of the weights.
 """
 
 from __future__ import annotations
@@ -19,14 +18,11 @@ from bart.torch_internals import foreach
 
 
 class HalfCopies:
-    """Copies of the weights and biases of linear layers in half precision, made when they are first used.
-
-    Attributes:
-        of: for the layers of one product, their weights, one below the other, and their biases.
-    """
+    """Copies of the weights and biases of linear layers in half precision, made when they are first used."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
+        # For the layers of one product, their weights, one below the other, and their biases.
         self.of: dict[tuple[nn.Module, ...], tuple[Tensor, Tensor]] = {}
         self._parts: list[tuple[nn.Module, Tensor, Tensor]] = []  # of the above, by layer
 

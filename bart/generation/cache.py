@@ -1,9 +1,8 @@
 """Keys and values that decoding keeps between steps.
 
-On a CUDA device a step can be recorded and replayed (see `graphs`). Tensors there keep their shapes over many steps,
-and a step finds the columns to write to in a tensor.
+Tensors on a CUDA device, where a step can be recorded (see `graphs`), keep their shapes over many steps.
 
-Shapes: B articles, K beams, H heads, S source length, T tokens there is room for, Dh head width.
+Shapes: T tokens there is room for.
 """
 
 from __future__ import annotations
@@ -56,9 +55,7 @@ class LayerCache:
 
 
 class DecoderCache:
-    """The decoder's memory of its articles and of the tokens that it has read.
-
-    Articles may join at different times. In each step, all articles read one token per beam, in the same columns.
+    """The decoder's memory of its articles, which may join at different times, and of the tokens that it has read.
 
     Stores hold 0 wherever an article has written nothing: attention multiplies hidden values by a weight of 0, and NaN
     times 0 is NaN.
@@ -69,10 +66,6 @@ class DecoderCache:
         readable: (B, S), true where a source position may be read, or None for all positions.
         beams: K, decoder rows per article.
         max_length: the most tokens a beam will be given.
-
-    Attributes:
-        columns: the columns of each beam's next token: a tensor (K,) where shapes are fixed, elsewhere a slice, which
-            is quicker on the CPU.
     """
 
     def __init__(
@@ -108,15 +101,13 @@ class DecoderCache:
         self.free: deque[int] = deque()  # columns that no article reads
         self.used: deque[tuple[int, int]] = deque()  # (step, column) of the others, oldest first
         self.first_columns = torch.arange(beams, device=keys.device)
+        # (K,) of each beam's next token; a slice is quicker on the CPU.
         self.columns: slice | Tensor = torch.empty_like(self.first_columns) if self.fixed_shapes else slice(0, 0)
         self._set_readable(readable)
 
     @property
     def state(self) -> list[Tensor]:
-        """The tensors that a step reads or changes, where shapes are fixed; a step may be given others instead.
-
-        Nothing else changes between two calls of `advance`.
-        """
+        """The tensors that a step reads or changes, where shapes are fixed; a step may be given others instead."""
         layers = [tensor for layer in self.layers for tensor in vars(layer).values()]
         return [self.columns, self.positions, self.self_mask, self.cross_mask, *layers]
 
@@ -152,10 +143,7 @@ class DecoderCache:
         self._changed(self.readable[articles])
 
     def replace(self, articles: Tensor, new: DecoderCache) -> None:
-        """Put the articles of a cache that has read nothing yet into the places of others (M,).
-
-        Nothing else is copied.
-        """
+        """Put the articles of a cache that has read nothing yet into the places of others (M,)."""
         length = max(self.readable.shape[1], new.readable.shape[1])
         for layer, new_layer in zip(self.layers, new.layers, strict=True):
             layer.cross_keys = _replaced(layer.cross_keys, articles, new_layer.cross_keys, length)
@@ -186,7 +174,6 @@ class DecoderCache:
         self._set_readable(readable[:, :longest])
 
     def _grow(self) -> None:
-        """Make room for more columns."""
         columns = self.self_mask.shape[3]
         tokens = columns // self.beams
         # In proportion to what there is, so that each column is copied only a few times.

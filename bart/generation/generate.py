@@ -20,9 +20,9 @@ from bart.generation.hooks import Allowed, Processor, hooks_for
 from bart.generation.model import Model
 from bart.generation.rules import NO_ID, rules_for
 from bart.generation.schedule import Sources, decode
-from bart.inputs import check_shape, check_tensors, in_short, states_of
+from bart.inputs import check_ids, check_shape, check_tensors, in_short, states_of
 
-# Gives at most so many sources, or none: a number of the caller's and ids without padding of each.
+# Gives at most so many sources, or none: a number of the caller's and the ids of each, without padding.
 Arrivals = Callable[[int], Sequence[tuple[int, Sequence[int]]]]
 # Called with the numbers of articles, their encoder states (B, S, D) and their mask (B, S) bool.
 Encoded = Callable[[list[int], Tensor, Tensor], object]
@@ -60,23 +60,21 @@ def generate(
 ) -> Tensor | GenerationOutput:
     """Generate ids with greedy search, sampling or beam search.
 
-    In fp32 the ids are those of transformers 5's ``generate``. The model runs in eval mode and gets its mode back.
-    Threads that share a model call ``model.eval()`` before, as the first to end would give it back while others
-    generate.
+    In fp32 the ids are those of transformers 5's ``generate``. The model runs in eval mode and gets its mode back;
+    threads that share a model call ``model.eval()`` before.
 
     Args:
         input_ids: (B, S) int64; may be left out with encoder_outputs.
         attention_mask: (B, S), 1 for ids and 0 for padding. None: the padding ids of input_ids are masked, unless the
             padding id is also an EOS id.
-        encoder_outputs: (B, S, D), what ``model.encode`` returned for the same articles, or an output or tuple with it;
-            saves encoding them again.
+        encoder_outputs: (B, S, D), what ``model.encode`` returned for the same articles, or an output or tuple with it.
         prefix_allowed_tokens_fn: called in each step for each row with the article's number and the row's ids (t,), a
             tensor; returns the ids that may follow.
         logits_processor: a list of callables, such as transformers' LogitsProcessorList: (R, t) ids and (R, V) scores
             (log-probabilities with beams) -> scores. They come after the rules of the options, before temperature,
             top_k and top_p.
-        streamer: without beams, its method `put` gets the start ids (R, 1), then the ids (R,) of each step; at last its
-            method `end` is called, as those of transformers' TextStreamer are.
+        streamer: without beams, as transformers' TextStreamer: its method `put` gets the start ids (R, 1), then the ids
+            (R,) of each step; at last its method `end` is called.
         options: fields of GenerationConfig; they override ``model.generation_config``. `generation_config`, a dict of
             such fields, a GenerationConfig or one of transformers, overrides it too, but for what is None in it; single
             options win over that.
@@ -105,11 +103,8 @@ def generate(
         if streamer is not None:
             streamer.put(torch.full((len(states) * config.num_return_sequences, 1), config.start_token_id))
         sources = iter([Sources(list(range(len(states))), mask, states, input_ids)])
-        parts = list(
-            decode(
-                model, config, max_length, len(states), lambda _: next(sources, None), may_leave=may_leave, hooks=hooks
-            )
-        )
+        run = model, config, max_length, len(states), lambda _: next(sources, None)
+        parts = list(decode(*run, may_leave=may_leave, hooks=hooks))
     if streamer is not None:
         streamer.end()
     numbers = torch.tensor([number for done, _ in parts for number in done], device=device)
@@ -146,14 +141,14 @@ def generate_many(
 ) -> Iterator[GeneratedArticle]:
     """Generate for any number of articles; new ones take the places of those that are done.
 
-    Long sources come first: articles of like length are in the batch together, and memory runs out at once if at all.
-    In fp32 each article gets the ids that `generate` gives it alone.
+    Long sources come first, so that memory runs out at once if at all. In fp32 each article gets the ids that
+    `generate` gives it alone.
 
     Args:
         sources: the ids of each article, without padding.
         batch_size: articles decoded at once.
-        encoded: called for each group of articles after they were encoded, for example to compute losses of references
-            from their states. It runs in inference mode, and its time counts in no article's seconds.
+        encoded: called, in inference mode, for each group of articles after they were encoded; its time counts in no
+            article's seconds.
         options: fields of GenerationConfig; return_dict_in_generate and output_scores have no effect.
 
     Yields:
@@ -169,8 +164,7 @@ def generate_many(
     waiting = sorted(range(len(sources)), key=lambda index: len(sources[index]))
 
     def longest(_: int) -> list[tuple[int, Sequence[int]]]:
-        """The longest sources, as many as are in the batch, because encoding them together is quicker."""
-        numbers = [waiting.pop() for _ in range(min(batch_size, len(waiting)))]
+        numbers = [waiting.pop() for _ in range(min(batch_size, len(waiting)))]  # encoding them together is quicker
         return [(number, sources[number]) for number in numbers]
 
     yield from _articles(model, options, batch_size, longest, encoded)
@@ -235,7 +229,7 @@ def _articles(
                     encoded(numbers, ready.states, ready.mask)
         first, ready = ready.of(slice(0, room)), ready.of(slice(room, None))
         for number in first.numbers:
-            times.begin(number)
+            times.began[number] = times.now() - times.shares[number]
         return first
 
     with _eval_mode(model):
@@ -249,10 +243,7 @@ def _articles(
 
 
 class _Times:
-    """The time at which each article joined, its share of the encoding, and a clock that can be stopped.
-
-    A GPU works on after the host has given it its work; where the work's time is measured, the host waits for it.
-    """
+    """The time at which each article joined, its share of the encoding, and a clock that can be stopped."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -263,12 +254,9 @@ class _Times:
     def now(self) -> float:
         return time.perf_counter() - self.left_out
 
-    def begin(self, number: int) -> None:
-        self.began[number] = self.now() - self.shares[number]
-
     @contextmanager
     def encoding(self, numbers: list[int]) -> Iterator[None]:
-        """Measure the encoding of these articles."""
+        """Measure the encoding of these articles, for which the host waits."""
         self._synchronise()
         start = time.perf_counter()
         yield
@@ -362,9 +350,8 @@ def _checked_mask(
     source = input_ids if input_ids is not None else encoder_outputs
     if source is None:
         raise InputError("generate() needs input_ids or encoder_outputs, and got neither")
-    if input_ids is not None and (input_ids.dim() != 2 or input_ids.dtype not in (torch.int64, torch.int32)):
-        got = f"{tuple(input_ids.shape)} of {input_ids.dtype}"
-        raise InputError(f"input_ids are {got}; allowed: two dimensions (articles, source length) of int64")
+    if input_ids is not None:
+        check_ids("input_ids", input_ids.cpu(), model.config.source_vocab_size)
     shape, positions = tuple(source.shape[:2]), model.config.max_position_embeddings
     states_shape = (*shape, model.config.d_model)
     if encoder_outputs is not None and encoder_outputs.shape != states_shape:
@@ -375,10 +362,6 @@ def _checked_mask(
     if shape[1] > positions:
         raise InputError(f"the source has {shape[1]} ids; allowed: at most {positions}, the model's positions")
     check_shape("attention_mask", attention_mask, source.shape[:2], "the source")
-    if input_ids is not None:
-        least, most = (int(bound) for bound in input_ids.aminmax())
-        if least < 0 or most >= model.config.source_vocab_size:
-            raise InputError(f"input_ids hold {least} to {most}; allowed: 0 to {model.config.source_vocab_size - 1}")
     pad = config.fill_token_id
     if attention_mask is None and input_ids is not None and pad is not None and pad not in config.eos_token_ids:
         attention_mask = input_ids != pad

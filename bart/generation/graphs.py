@@ -1,19 +1,13 @@
 """Decoding steps that are recorded once and then replayed: CUDA graphs.
 
-An eager step launches some hundred small kernels, and a GPU waits for the host most of the time. A recorded step is one
-launch. It reads and writes the same memory every time, so the tensors that a step changes, the batch's state, must keep
-their addresses.
-
-When articles leave or join, or the cache grows, the state becomes other tensors. If their shapes are the same, they are
-copied into the recording's tensors; otherwise the next steps are eager until the new shapes have lasted some steps, and
-then one is recorded anew.
+A recorded step is one launch. It reads and writes the same memory every time, so the tensors that a step changes, the
+batch's state, must keep their addresses. Where articles leave or join, or the cache grows, the state becomes other
+tensors. Those of the same shapes are copied into the recording's; otherwise the next steps are eager, until the new
+shapes have lasted some steps.
 
 Some steps are never recorded: those that draw random numbers (do_sample), whose scores are kept (output_scores), whose
 rules hold the source (encoder_no_repeat_ngram_size) or call a caller's code, and those under autocast, whose copies of
-the weights do not last.
-BART_GRAPHS=0 in the environment switches recording off.
-
-Only `cuda_recorder` needs a GPU; other recorders can take its place.
+the weights do not last. BART_GRAPHS=0 in the environment switches recording off.
 """
 
 from __future__ import annotations
@@ -51,10 +45,7 @@ class Recordable(Protocol):
 
 
 class RecordedSteps:
-    """The recording of a batch's steps, made anew when the shapes of its state have changed.
-
-    What steps read besides the state, such as weights, must stay alive and keep its addresses.
-    """
+    """The recording of a batch's steps, made anew when the shapes of its state have changed."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
@@ -66,9 +57,7 @@ class RecordedSteps:
     def step(self, batch: Recordable, steps_left: int) -> bool:
         """Take a step by a recording; or do nothing and return False, so that the caller takes an eager step.
 
-        Args:
-            batch: the same in all calls.
-            steps_left: the most steps, this one included, for which the shapes can last.
+        steps_left: the most steps, this one included, for which the shapes can last.
         """
         state = batch.state
         shapes = [tensor.shape for tensor in state]
@@ -105,7 +94,6 @@ class RecordedSteps:
 
 
 def _load(places: Sequence[Tensor], state: Sequence[Tensor]) -> None:
-    """Copy a state into a recording's tensors, apart from those that are in place already."""
     for place, tensor in zip(places, state, strict=True):
         if place is not tensor:
             place.copy_(tensor)
@@ -118,7 +106,6 @@ def _recording_stream(device: torch.device) -> torch.cuda.Stream:
 
 
 def cuda_recorder(device: torch.device) -> Recorder:
-    """A recorder of CUDA graphs."""
     stream = _recording_stream(device)
 
     def record(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:

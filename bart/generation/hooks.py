@@ -1,7 +1,4 @@
-"""A caller's own code in the steps of `generate`, with the arguments of transformers.
-
-Shapes: B articles, K beams, R = B·K decoder rows, t ids of a row so far, V vocabulary.
-"""
+"""A caller's own code in the steps of `generate`, with the arguments of transformers."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.generation.rules import Prefixes, Rule
 
-Processor = Callable[[Tensor, Tensor], Tensor]  # (R, t) ids, (R, V) scores -> scores
+Processor = Callable[[Tensor, Tensor], Tensor]  # (R, t) ids so far, (R, V) scores -> scores
 Allowed = Callable[[int, Tensor], Sequence[int]]  # the number of an article, (t,) ids -> ids that may follow
 
 
@@ -46,11 +43,7 @@ NO_HOOKS = Hooks()
 def hooks_for(
     config: GenerationConfig, allowed: Allowed | None, processors: Sequence[Processor] | None, streamer: Any
 ) -> Hooks:
-    """The hooks for arguments of `generate`: prefix_allowed_tokens_fn, logits_processor and streamer.
-
-    Raises:
-        InputError: an argument is of another kind, or a streamer would have to stream several beams.
-    """
+    """The hooks for arguments of `generate`: prefix_allowed_tokens_fn, logits_processor and streamer."""
     processors = [] if processors is None else processors
     if not isinstance(processors, (list, tuple)) or not all(map(callable, processors)):
         raise InputError(f"logits_processor is {processors!r}; allowed: a list of callables of ids and scores")

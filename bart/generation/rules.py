@@ -1,12 +1,10 @@
 """Rules that change the scores of the next token: bans, forced tokens, penalties, and the filters of sampling.
 
-A rule is a callable ``rule(prefixes, scores) -> scores``, which may overwrite the scores it gets. Rows do not influence
-each other, so a row's scores do not depend on the rest of the batch. Each function that makes a rule names the logits
-processor of transformers whose values the rule computes.
+A rule is a callable ``rule(prefixes, scores) -> scores``, which may overwrite the scores it gets. Each function that
+makes a rule names the logits processor of transformers whose values the rule computes.
 
-Shapes: B articles, K beams, R = B·K decoder rows (row r belongs to article r // K), t ids of the longest row so far,
-the start token included, V vocabulary, S source length. ``scores`` is (R, V) float32: log-probabilities with beams,
-logits without. A banned token scores -inf.
+Shapes: t ids of the longest row so far, the start token included. ``scores`` is (R, V) float32: log-probabilities with
+beams, logits without. A banned token scores -inf.
 """
 
 from __future__ import annotations
@@ -57,18 +55,12 @@ def draw(scores: Tensor, count: int) -> Tensor:
     """Draw ``count`` different columns (N, count) of each row of scores (N, V), with probabilities softmax(scores).
 
     A row whose columns are all banned (-inf) draws from all of them, because something has to be returned.
-
-    Raises:
-        InputError: scores that are NaN or +inf.
     """
     nothing_left = scores.amax(dim=1, keepdim=True) == -torch.inf
     probabilities = scores.masked_fill(nothing_left, 0.0).softmax(dim=1)
     # One such score makes its whole row NaN. Asking makes the host wait for the device, but so does multinomial.
     if bool(probabilities[:, 0].isnan().any()):
-        raise InputError(
-            "do_sample is True, and scores of the next id are NaN or +inf; allowed: weights, a precision, a "
-            "temperature and a repetition_penalty that keep them finite"
-        )
+        raise InputError("do_sample is True, and scores of the next id are NaN or +inf; allowed: finite ones")
     return torch.multinomial(probabilities, count)
 
 
@@ -227,14 +219,8 @@ def rules_for(
 ) -> list[Rule]:
     """The rules that ``config`` asks for, in the order of transformers; where two conflict, the later one wins.
 
-    Args:
-        max_length: greatest length of a sequence.
-        source_ids: (B, S), needed by encoder_no_repeat_ngram_size alone.
-        device: of the scores.
-        constraints, processors: rules of a caller's own, see `hooks.Hooks`.
-
-    Raises:
-        InputError: source_ids are needed and missing.
+    source_ids (B, S) are needed by encoder_no_repeat_ngram_size alone; constraints and processors are those of
+    `hooks.Hooks`.
     """
     eos = config.eos_token_ids
     rules: list[Rule] = []

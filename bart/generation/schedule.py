@@ -23,7 +23,7 @@ class Sources:
     """Articles about to join, all of one padded length.
 
     Attributes:
-        numbers: B numbers by which the caller knows them.
+        numbers: those by which the caller knows them.
         mask: (B, S) bool, or None where all positions may be read.
         states: (B, S, D) from the encoder.
         ids: (B, S), NO_ID where rules should see no id; None where the caller has only states.
@@ -56,14 +56,7 @@ class Sources:
 
 
 class DecodingBatch:
-    """The articles that are being decoded, which may have joined at different times.
-
-    Arguments are those of `decode`.
-
-    Attributes:
-        numbers: those by which the caller knows the articles.
-        lengths: the number of ids that each article's hypotheses hold.
-    """
+    """The articles that are being decoded, which may have joined at different times."""
 
     def __init__(self, model: Model, config: GenerationConfig, max_length: int, hooks: Hooks, first: Sources) -> None:
         self.model = model
@@ -71,7 +64,7 @@ class DecodingBatch:
         self.max_length = max_length
         self.hooks = hooks
         self.numbers = list(first.numbers)
-        self.lengths = [1] * len(first.numbers)
+        self.lengths = [1] * len(first.numbers)  # of each article's hypotheses
         self.cache, self.search = self._begun(first)
         self.rules: list[Rule] | None = None
         self._set_ids(first.ids)
@@ -128,7 +121,6 @@ class DecodingBatch:
 
     @property
     def state(self) -> list[Tensor]:
-        """See `graphs.Recordable`."""
         return [*self.cache.state, *self.search.state]
 
     @state.setter
@@ -145,7 +137,7 @@ class DecodingBatch:
         return self.search.active[:, 0].tolist()
 
     def results(self, places: list[int]) -> tuple[list[int], Hypotheses]:
-        """The numbers and the sequences (M, N, …) of the articles in these places (M)."""
+        """The numbers and the sequences of the articles in these places."""
         index = torch.tensor(places, dtype=torch.long, device=self.model.device)
         return [self.numbers[place] for place in places], self.search.results().of(index)
 
@@ -179,20 +171,15 @@ class DecodingBatch:
 
 
 def steps_between_checks(device: torch.device) -> int:
-    """The number of steps after which the device is asked which articles are done.
-
-    The host then waits for an accelerator. A step after an article's end costs time but changes nothing. On the CPU,
-    asking is free.
-    """
+    """The number of steps after which the device is asked which articles are done; the host waits for accelerators."""
     return 1 if device.type == "cpu" else 8
 
 
 def leaving_part(device: torch.device, live: bool, are_replaced: bool) -> float:
     """The part of the batch that must be done before articles leave it.
 
-    Where others take their places, leaving costs little more than the others' encoding, which is cheaper for several at
-    once. Where none do, the state of the articles that stay is copied; and on a GPU shapes change, so that steps have
-    to be recorded anew (see `graphs`). Live articles leave soon, because somebody waits for them.
+    Where none take their places, the state of the articles that stay is copied, and on a GPU steps have to be recorded
+    anew (see `graphs`). Live articles leave soon, because somebody waits for them.
     """
     if live:
         return 1 / 8
@@ -215,16 +202,11 @@ def decode(
 ) -> Iterator[tuple[list[int], Hypotheses]]:
     """Decode articles, at most `batch_size` at once, and yield those that are done with their results.
 
-    An article's result does not depend on the others in the batch, apart from the rounding of products of other sizes.
-
     Args:
-        max_length: greatest length of a sequence.
         sources: gives at most so many more articles; None when there are none. Unless live, the first call fills the
             batch, and None means that no more will come.
         may_leave: true if articles may leave before all are done.
-        live: true if more may come at any time: `sources` is called whenever there is room, the batch may grow, and
-            articles leave sooner.
-        hooks: what a caller wants of each step.
+        live: true if more may come at any time: `sources` is called whenever there is room, and the batch may grow.
     """
     new = sources(batch_size)
     if new is None:

@@ -1,8 +1,5 @@
-"""Weights in and out: Hub directories, safetensors, torch files, Lightning and fairseq checkpoints.
-
-Loading takes four steps: find the weights file, read it (`bart.tensor_files`), rename its tensors to the parameters of
-our classes, and fill a model that was built on the meta device. So a load holds one copy of the weights besides the
-mapped file.
+"""Weights of Hub directories, Lightning and fairseq checkpoints: they are found, read, and fill a model on the meta
+device, so that a load holds one copy of them besides the mapped file.
 """
 
 from __future__ import annotations
@@ -21,23 +18,17 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError, naming
 from bart.files import PathName, read_json
-from bart.hub import foreign, resolve
+from bart.hub import resolve
 from bart.tensor_files import read_file
 
 logger = logging.getLogger(__name__)
 GENERATION_FILE = "generation_config.json"
+_ADAPTER_FILE = "adapter_config.json"  # of peft
+_SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
+_TORCH_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 # In the order of preference; model.pt is the name inside fairseq's released archives.
-WEIGHT_FILES = (
-    "model.safetensors",
-    "model.safetensors.index.json",
-    "pytorch_model.bin",
-    "pytorch_model.bin.index.json",
-    "model.pt",
-)
-# A Hub repository often has both kinds of weights; the second kind is downloaded only where the first is missing.
-_CONFIG_FILES = (CONFIG_FILE, GENERATION_FILE, "adapter_config.json")
-_SAFETENSORS = [*_CONFIG_FILES, "model.safetensors", "model.safetensors.index.json", "model-*-of-*.safetensors"]
-_TORCH_FILES = [*_CONFIG_FILES, "pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"]
+WEIGHT_FILES = (*_SAFETENSORS, *_TORCH_FILES, "model.pt")
+_CONFIG_FILES = (CONFIG_FILE, GENERATION_FILE, _ADAPTER_FILE)
 _NAMES_SHOWN = 3
 
 
@@ -60,9 +51,7 @@ def stored_configs(
 
 
 def fit_labels(config: ModelConfig, count: int, path: Path, is_given: bool, is_asked: bool = False) -> None:
-    """Let a config have as many labels as the weights.
-
-    transformers writes no labels where there are two, and takes what it wrote for three.
+    """Let a config have as many labels as the weights; transformers writes no labels where there are two.
 
     Raises:
         InputError: a config that was given names others, or as many as it has were asked for.
@@ -78,18 +67,17 @@ def fit_labels(config: ModelConfig, count: int, path: Path, is_given: bool, is_a
 
 
 def find_weights(path_or_name: PathName) -> Path:
-    path = resolve(path_or_name, _SAFETENSORS)
+    path = resolve(path_or_name, [*_CONFIG_FILES, *_SAFETENSORS, "model-*-of-*.safetensors"])
     if path.is_file():
         return path
-    if not any((path / name).is_file() for name in WEIGHT_FILES):
-        path = resolve(path_or_name, _TORCH_FILES)
-    if (path / "adapter_config.json").is_file():  # which transformers would add to the weights beside it
-        raise InputError(f"{path}: {foreign(path)}")
+    if not any((path / name).is_file() for name in WEIGHT_FILES):  # a Hub repository often has both kinds
+        path = resolve(path_or_name, [*_CONFIG_FILES, *_TORCH_FILES, "pytorch_model-*-of-*.bin"])
+    if (path / _ADAPTER_FILE).is_file():  # which transformers would add to the weights beside it
+        raise InputError(f"{path}: an adapter of peft: merge it into its base model by merge_and_unload(), save that")
     for name in WEIGHT_FILES:
         if (path / name).is_file():
             return path / name
-    content = foreign(path) or f"it must hold export/ or one of {', '.join(WEIGHT_FILES)}"
-    raise InputError(f"{path}: a directory without weights; {content}")
+    raise InputError(f"{path}: a directory without weights; it must hold export/ or one of {', '.join(WEIGHT_FILES)}")
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""BART under heads that classify: whole texts, pairs of them, tokens, and spans that answer a question.
+"""BART under heads that classify texts, pairs of them, tokens, and spans that answer a question.
 
-Names, shapes, arguments and results are those of transformers, which has no class for tokens. The decoder reads the
-same text as the encoder, one place to the right, so that each of its states knows the whole text (Lewis et al., 2020,
-section 3).
+Names, arguments and results are those of transformers, which has no class for tokens. The decoder reads the source one
+place to the right, so that each of its states knows the whole text (Lewis et al., 2020, section 3).
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class SpanHead(PretrainedModel):
 
 
 class BartClassificationHead(nn.Module):
-    """Dropout, dense layer, tanh, dropout, output layer."""
+    """Dropout, dense layer, tanh, dropout, output layer: (B, D) -> (B, N)."""
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__()
@@ -94,7 +93,6 @@ class BartClassificationHead(nn.Module):
         self.out_proj = nn.Linear(config.d_model, len(config.labels))
 
     def forward(self, states: Tensor) -> Tensor:
-        """(B, D) -> (B, N)."""
         return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(states)))))
 
 

@@ -1,7 +1,6 @@
 """The parts of BART's network: attention, layers, and the encoder and decoder stacks.
 
-Parameter names and shapes are those of Hugging Face's `BartForConditionalGeneration`. A copy for inference
-(`bart.modeling.packed`) replaces attention and linear layers by modules with the same methods.
+A copy for inference (`bart.modeling.packed`) replaces attention and linear layers by modules with the same methods.
 """
 
 from __future__ import annotations
@@ -113,7 +112,7 @@ class BartEncoderLayer(_Layer):
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
 
     def forward(self, hidden: Tensor, read: Tensor, mask: Any) -> Streams:
-        """hidden and read (B, S, D), or the rows that the backend packed, and their mask -> as hidden and read."""
+        """hidden and read are (B, S, D), or the rows that the backend packed, with their mask."""
 
         def self_attention(states: Tensor) -> Tensor:
             return self.self_attn(*self.self_attn.queries_keys_values(states), mask)
@@ -155,9 +154,6 @@ class BartDecoderLayer(_Layer):
             cross_mask: (B, 1, 1, S), None, or the backend's own.
             sources: encoder states (B, S, D), or packed rows, or their keys and values, each (B, H, S, Dh).
             columns: the columns of the cache for the keys and values of these tokens.
-
-        Returns:
-            As hidden and read.
         """
 
         def self_attention(states: Tensor) -> Tensor:
@@ -207,9 +203,8 @@ class _Stack(BackendModule):
         self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
 
     def _embed(self, tokens: Tensor, positions: Tensor | None = None, added: Tensor | None = None) -> Tensor:
-        """Embeddings of tokens (B, T, D), at positions 0 … T - 1, or others: (B, T), or (B,) of all of an article.
-
-        The sum of both includes what is added (…, D).
+        """Embeddings of tokens (B, T, D), at positions 0 … T - 1, or others: (B, T), or (B,) of all of an article;
+        and of what is added (…, D).
         """
         if positions is not None:
             positions = positions[:, None] if positions.dim() == 1 else positions
@@ -217,10 +212,8 @@ class _Stack(BackendModule):
         elif tokens.shape[1] <= self.max_positions:
             places = self.embed_positions.weight[self.position_offset : self.position_offset + tokens.shape[1]]
         else:
-            raise InputError(
-                f"a sequence of {tokens.shape[1]} tokens is longer than the model's max_position_embeddings "
-                f"({self.max_positions})"
-            )
+            most = f"at most max_position_embeddings ({self.max_positions})"
+            raise InputError(f"a sequence has {tokens.shape[1]} tokens; allowed: {most}")
         if added is not None:
             places = places + added
         scaled = tokens if self.embed_scale == 1.0 else tokens * self.embed_scale
@@ -251,9 +244,8 @@ class BartEncoder(_Stack):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, *, with_rows: bool = False
     ) -> Tensor | tuple[Tensor, PackedRows]:
-        """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D).
-
-        with_rows: return also the rows that the layers computed, with their states.
+        """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D), and
+        with_rows also the rows that the layers computed, with their states.
         """
         # A source encoder must know the padding, too.
         masks = (attention_mask,) if isinstance(self.embed_tokens, SourceEncoder) else ()
@@ -302,9 +294,8 @@ class BartDecoder(_Stack):
         """Teacher forcing: input_ids (B, T) over the encoder's states (B, S, D) -> states (B, T, D).
 
         attention_mask (B, T) hides target positions in addition to causality; targets padded on the right need none.
-        wanted (B, T) is true, or 1, where a state is read, or None: everywhere. A backend may leave out what lies
-        behind the last of them. packed, as the encoder gave it, spares packing the same rows again; gradients then pass
-        by encoder_hidden_states.
+        wanted (B, T) is as for `Backend.decoder_rows`. packed, as the encoder gave it, spares packing the same rows
+        again; gradients then pass by encoder_hidden_states.
         """
         hidden = self._embed(self.embed_tokens(input_ids))
         target, source, cross_mask = self._packing.decoder_rows(

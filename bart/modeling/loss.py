@@ -29,15 +29,12 @@ def chunked_cross_entropy(
     """Label-smoothed cross entropy (Szegedy et al., 2016, section 7) of the logits `states · weightᵀ + bias`.
 
     The value and its gradients are those of `torch.nn.functional.cross_entropy(logits.float(), ..., reduction="sum")`.
-    Only one chunk of tokens has its logits in memory at a time. Gradients that are wanted are computed in the forward
-    pass, chunk by chunk, so that nothing of the size (N, V) is kept for the backward pass.
+    Gradients that are wanted are computed in the forward pass, chunk by chunk, so that nothing of the size (N, V) is
+    kept for the backward pass.
 
     Args:
-        states: (N, D).
-        weight: (V, D).
-        bias: (V,).
+        states, weight, bias: (N, D), (V, D) and (V,).
         labels: (N,) ids, -100 where there is no target.
-        backend: computes the cross entropy of each chunk.
         places: (M,), those of the targets among the N, where they are known; the CPU finds them.
 
     Returns:

@@ -37,9 +37,7 @@ TOKENS_AT_ONCE = 1024
 def training_operations(config: BartConfig, source_length: int, target_length: int, freeze_embeds: bool = False) -> int:
     """Operations of the matrix products of a training step, for one example of so many tokens.
 
-    A product of a row and a matrix takes two for each of its numbers, and the backward pass twice as many as the
-    forward pass. Attention counts as if every place read every other. Frozen embeddings get no gradient from the
-    logits.
+    Attention counts as if every place read every other.
     """
     c, s, t = config, source_length, target_length
     width = c.d_model
@@ -93,9 +91,7 @@ class BartNetwork(nn.Module):
         name, read = ("input_ids", input_ids) if encoder_outputs is None else ("encoder_outputs", encoder_outputs)
         check_shape("attention_mask", attention_mask, read.shape[:2], name)
         if len(decoder_input_ids) != len(read):
-            raise InputError(
-                f"decoder_input_ids has {len(decoder_input_ids)} rows; allowed: {len(read)}, as the sources"
-            )
+            raise InputError(f"targets have {len(decoder_input_ids)} rows; allowed: {len(read)}, as the sources")
         if isinstance(attention_mask, Tensor) and not torch.is_grad_enabled():
             # An alias for this pass alone, which may carry the rows that the encoder finds to the decoder.
             attention_mask = carrying(attention_mask.detach(), known_rows(attention_mask))
@@ -138,7 +134,6 @@ class PretrainedBart(PretrainedModel):
         return ("mbart", f"M{type(self).__name__}") if self.config.pre_ln else super().published_as()
 
     def tie_weights(self) -> None:
-        """Let the decoder, and the encoder if it has no other source, use the table of `model.shared`."""
         if not isinstance(self.model.encoder.embed_tokens, SourceEncoder):
             self.model.encoder.embed_tokens = self.model.shared
         self.model.decoder.embed_tokens = self.model.shared
@@ -149,7 +144,7 @@ class PretrainedBart(PretrainedModel):
         return [*([read] if isinstance(read, SourceEncoder) else ()), *super().stacks]
 
     def shifted(self, ids: Tensor) -> Tensor:
-        """Decoder input (B, T) of targets, or of sources that the decoder reads too; see `shift_tokens_right`."""
+        """See `shift_tokens_right`."""
         return shift_tokens_right(ids, self.config.pad_token_id, self.config.decoder_start_token_id)
 
 
@@ -182,12 +177,10 @@ class BartModel(PretrainedBart):
             decoder_input_ids: (B, T); by default input_ids moved one place right behind the start token.
 
         Raises:
-            InputError: inputs are missing, or see `BartNetwork.forward`.
+            InputError: see `BartNetwork.forward`.
         """
-        check_tensors(input_ids=input_ids)
-        if input_ids is None and (encoder_outputs is None or decoder_input_ids is None):
-            raise InputError("forward() needs input_ids, or encoder_outputs and decoder_input_ids, and got neither")
         if decoder_input_ids is None:
+            check_ids("input_ids", input_ids, self.config.vocab_size)
             decoder_input_ids = self.shifted(input_ids)
         return Seq2SeqStates(
             *self.model(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs)
@@ -211,7 +204,6 @@ class BartForConditionalGeneration(PretrainedBart):
         self.init_weights(self.model)
 
     def tie_weights(self) -> None:
-        """Let the head use the table of `model.shared` too."""
         super().tie_weights()
         self.lm_head.weight = self.model.shared.weight
 
@@ -244,31 +236,21 @@ class BartForConditionalGeneration(PretrainedBart):
             label_smoothing: of a summed loss: probability spread over the vocabulary.
 
         Raises:
-            InputError: the encoder or the decoder gets nothing to read; labels are not as many as sources, or with a
-                summed loss as decoder_input_ids; or see `BartNetwork.forward`.
+            InputError: the encoder or the decoder gets nothing to read; labels are not as many as decoder_input_ids;
+                or see `BartNetwork.forward`.
         """
-        encoder_outputs = states_of(encoder_outputs)
         check_tensors(input_ids=input_ids, decoder_input_ids=decoder_input_ids, labels=labels)
-        if input_ids is None and encoder_outputs is None:
-            raise InputError("forward() needs input_ids or encoder_outputs, and got neither")
-        sources = (input_ids if encoder_outputs is None else encoder_outputs).shape[0]
-        for name, ids in (("decoder_input_ids", decoder_input_ids), ("labels", labels)):
-            if ids is not None and (ids.dim() != 2 or ids.shape[0] != sources):
-                shape = tuple(ids.shape)
-                raise InputError(f"{name} are {shape}; allowed: ({sources}, target length), one row for each source")
         if decoder_input_ids is None:
             name, ids = ("input_ids", input_ids) if labels is None else ("labels", labels)
-            if ids is None:
-                raise InputError("forward() needs decoder_input_ids, labels or input_ids, and got none of them")
+            if ids is None or ids.dim() != 2:
+                raise InputError(f"forward() needs targets, or {name} (texts, length), and got none")
             decoder_input_ids = self.shifted(ids)
             check_ids(name, decoder_input_ids, self.config.vocab_size)
+        check_shape("labels", labels, decoder_input_ids.shape, "decoder_input_ids")
         if summed_loss:
             self._check_whole()
-        if summed_loss and (labels is None or labels.shape != decoder_input_ids.shape):
-            shape = None if labels is None else tuple(labels.shape)
-            raise InputError(
-                f"labels are {shape}; allowed with summed_loss: {tuple(decoder_input_ids.shape)}, as decoder_input_ids"
-            )
+            if labels is None:
+                raise InputError("summed_loss needs labels, and got none")
         known = known_rows(labels)
         wanted = carrying(labels != IGNORE_INDEX, known) if summed_loss else None
         hidden, encoder_states = self.model(
@@ -320,11 +302,7 @@ class BartForConditionalGeneration(PretrainedBart):
         return DecoderCache(cross, self_keys, readable, beams, max_length or positions)
 
     def decode(self, ids: Tensor, cache: DecoderCache) -> Tensor:
-        """Logits (B, K, V) after the next ids (B, K) of each beam; the ids' keys and values go into the cache.
-
-        `cache.advance` must have made room for them. The operations are the same in every step, so that a step can be
-        recorded (see `bart.generation.graphs`).
-        """
+        """Logits (B, K, V) after the next ids (B, K) of each beam, for which `cache.advance` must have made room."""
         return self._logits(self.model.decoder.step(ids, cache))
 
     def generate(

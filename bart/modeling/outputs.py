@@ -10,10 +10,8 @@ from torch import Tensor
 
 
 class Output(Mapping[str, Any]):
-    """A dataclass whose values have numbers and names as in transformers, without what is None.
-
-    So `output[0]` is the loss when there is one, else the logits or states, and `output["logits"]` the logits. As in
-    transformers, it is a mapping, and a loop over it goes over names.
+    """A dataclass whose values have numbers and names as in transformers, without what is None: `output[0]` is the loss
+    when there is one, else the logits or states, and `output["logits"]` the logits.
     """
 
     def __iter__(self) -> Iterator[str]:
@@ -27,42 +25,27 @@ class Output(Mapping[str, Any]):
         return values[key] if isinstance(key, str) else tuple(values.values())[key]
 
     def to_tuple(self) -> tuple[Any, ...]:
-        """All values, in order."""
         return self[:]
 
 
 @dataclass
 class ModelOutput(Output):
-    """The result of a head.
-
-    Attributes:
-        loss: scalar, of a call with labels.
-    """
+    """The result of a head, whose loss is a scalar, of a call with labels."""
 
     loss: Tensor | None
 
 
 @dataclass
 class EncoderOutput(Output):
-    """The result of an encoder without a head.
-
-    Attributes:
-        last_hidden_state: (B, S, D).
-        pooler_output: (B, D), of BERT: the state of `[CLS]` through the pooler.
-    """
+    """The states (B, S, D) of BERT without a head, and that of `[CLS]` through the pooler, (B, D)."""
 
     last_hidden_state: Tensor
-    pooler_output: Tensor | None = None
+    pooler_output: Tensor
 
 
 @dataclass
 class Seq2SeqStates(Output):
-    """The result of an encoder and a decoder without a head.
-
-    Attributes:
-        last_hidden_state: (B, T, D), the decoder's.
-        encoder_last_hidden_state: (B, S, D).
-    """
+    """The states (B, T, D) of a decoder, and (B, S, D) of its encoder, without a head."""
 
     last_hidden_state: Tensor
     encoder_last_hidden_state: Tensor
@@ -85,12 +68,7 @@ class Seq2SeqOutput(ModelOutput):
 
 @dataclass
 class ClassifierOutput(ModelOutput):
-    """The result of a head that classifies texts or tokens.
-
-    Attributes:
-        logits: (B, N) of texts, (B, S, N) of tokens.
-        encoder_last_hidden_state: (B, S, D), of BART.
-    """
+    """The logits (B, N) of texts, or (B, S, N) of tokens, and of BART the encoder's states (B, S, D)."""
 
     logits: Tensor
     encoder_last_hidden_state: Tensor | None = None
@@ -98,12 +76,7 @@ class ClassifierOutput(ModelOutput):
 
 @dataclass
 class QuestionAnsweringOutput(ModelOutput):
-    """The result of a head that finds answers.
-
-    Attributes:
-        start_logits, end_logits: (B, S), of each token to be the first or last one of the answer.
-        encoder_last_hidden_state: (B, S, D), of BART.
-    """
+    """The logits (B, S) of an answer's first and last token, and of BART the encoder's states (B, S, D)."""
 
     start_logits: Tensor
     end_logits: Tensor

@@ -1,7 +1,4 @@
-"""Modules of a copy for inference: fused projections, packed matrices, int8.
-
-They have the methods of the modules of `bart.modeling.layers` whose places they take.
-"""
+"""Modules of a copy for inference, with the methods of those of `bart.modeling.layers` whose places they take."""
 
 from __future__ import annotations
 
@@ -37,12 +34,11 @@ Layer = BartEncoderLayer | BartDecoderLayer
 
 
 class PackedLinear(nn.Module):
-    """A linear layer, and the activation after it, in one of three forms.
+    """A linear layer, and the activation after it.
 
-    Packed, its weight has the block layout that the matrix kernels read, those of oneDNN or, on processors for which
-    they are faster, ours. A plain layer brings its weight into that layout in every call. With the few rows of a
-    decoding step, this takes several times as long as the product itself. Not packed, weight and bias are buffers,
-    which move and change their type with the model.
+    Packed, its weight has the block layout that the matrix kernels read, oneDNN's or ours. A plain layer brings its
+    weight into that layout in every call, which takes longer than the few rows of a decoding step themselves. Not
+    packed, weight and bias are buffers, which move and change their type with the model.
     """
 
     def __init__(
@@ -70,7 +66,6 @@ class PackedLinear(nn.Module):
             self.weight, self.bias = pack(weight, rows), bias
 
     def forward(self, states: Tensor) -> Tensor:
-        """(…, I) -> (…, O)."""
         if self.kernels is None:
             return activated(self.multiply(states, self.weight, self.bias), self.activation)[..., : self.outputs]
         with_gelu = self.activation == "gelu"
@@ -115,7 +110,6 @@ class Int8Linear(nn.Module):
             self.scale, self.zero_point = scale, torch.zeros(len(scale), dtype=torch.int64)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(…, I) of any float type -> (…, O)."""
         rows = states.flatten(0, -2).contiguous()
         with_gelu = self.kernels is not None and self.activation == "gelu"
         if self.packed is not None:
@@ -159,7 +153,6 @@ class FeedForward(nn.Module):
         self.first, self.second = first, second
 
     def forward(self, states: Tensor) -> Tensor:
-        """(…, I) -> (…, O)."""
         parts = states.flatten(0, -2).split(ROWS_AT_ONCE)
         out = torch.cat([self.second(self.first(part)) for part in parts])
         return out.view(*states.shape[:-1], out.shape[-1])
@@ -202,15 +195,13 @@ class FusedAttention(BackendModule):
         return projected.unflatten(-1, (parts, self.heads, -1)).permute(2, 0, 3, 1, 4)
 
     def queries_keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
-        """Queries, keys and values, each (B, H, L, Dh), of the same states (B, L, D)."""
         return self._split(self.qkv_proj(states), 3).unbind(0)
 
     def queries(self, states: Tensor) -> Tensor:
-        """Queries (B, H, T, Dh) of states (B, T, D)."""
         return self._split(self.q_proj(states), 1)[0]
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
-        """Keys and values, each (B, H, L, Dh), or (B, H, L, Dh + 4) in int8, of states (B, L, D)."""
+        """Keys and values as in `BartAttention`, or (B, H, L, Dh + 4) in int8."""
         if self.keeps_codes:
             return self.kernels.code_heads(self.kv_proj(states), 2, self.heads).unbind(0)
         # Each head's rows lie together in memory, because every step reads them so.
@@ -244,8 +235,6 @@ class FusedAttention(BackendModule):
 
 class Packer:
     """Makes the modules of a copy for inference.
-
-    No matrix is held in two layouts longer than its packing takes, apart from the original's.
 
     Attributes:
         dtype: the type of weights and states, apart from what int8 and its attention have in other types.

@@ -48,13 +48,9 @@ logger = logging.getLogger(__name__)
 
 
 class PretrainedModel(BackendModule):
-    """A network under a head.
-
-    Weights start from N(0, init_std) with zero biases; `from_pretrained` loads trained ones.
+    """A network under a head, whose weights start from N(0, init_std) with zero biases.
 
     Attributes:
-        config_class: of its configs, which have a field or property `init_std`.
-        tokenizer_class: of its vocabularies.
         shared: the name of the token embeddings.
         head: the first parts of the names of the head's weights.
         lookalikes: other classes whose heads' weights have the same names.
@@ -224,12 +220,10 @@ class PretrainedModel(BackendModule):
 
         Args:
             path_or_name: a Hub-format directory (`model.safetensors` or `pytorch_model.bin`, whole or in shards), one
-                such file, a Lightning `.ckpt` that holds the network under any attribute, a fairseq `model.pt`, the
-                directory of a training run, which stands for the export in it, or a Hub name.
-            config: the architecture; the weights must fit it and its decoding fields become the generation defaults.
-                None: taken from the checkpoint itself (our `.ckpt`) or from `config.json` beside the weights, with the
-                generation defaults of the same place. Labels that it names must be as many as the weights' head has;
-                otherwise the weights tell their number.
+                such file, a Lightning `.ckpt`, a fairseq `model.pt`, the directory of a training run, or a Hub name.
+            config: the architecture, whose decoding fields become the generation defaults. None: that of the checkpoint
+                itself (our `.ckpt`) or of `config.json` beside the weights, with the generation defaults of the same
+                place. Labels that it names must be as many as the weights' head has.
             new_head: true if a head that classifies shall begin with random weights; by default, with a warning, if the
                 weights have none.
             fields: values in place of the config's, such as num_labels or id2label; as many labels as the weights' head
@@ -237,22 +231,17 @@ class PretrainedModel(BackendModule):
 
         Raises:
             InputError: nothing at that path, a damaged or foreign file, no config to be found, embeddings that are not
-                tied, a head that is missing or has other labels, or weights that do not fit; the latter lists missing,
-                unexpected and wrongly shaped names.
+                tied, a head that is missing or has other labels, or weights that do not fit.
         """
         for name in {"dtype", "torch_dtype"} & fields.keys():
-            raise InputError(
-                f"from_pretrained() got {name!r} {fields[name]}; allowed: no such field, as weights come in fp32: call "
-                ".half() or .bfloat16() then"
-            )
+            raise InputError(f"from_pretrained() got {name!r}; weights come in fp32: call .half() or .bfloat16() then")
         path = find_weights(path_or_name)
         checkpoint = read(path)
         state, left_out = cls.read_names(state_dict(checkpoint, path), path)
         if cls.lookalikes and "config" not in checkpoint and published_class(path) in cls.lookalikes:
             left_out += [name for name in state if name.startswith(cls.head)]
             state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
-        generation: GenerationConfig | None = None
-        is_given = config is not None
+        is_given, generation = config is not None, None
         if not is_given:
             config, generation = stored_config(checkpoint, path, [cls.config_class])
             if config is None:
@@ -294,13 +283,10 @@ class PretrainedModel(BackendModule):
         return model.eval()
 
     def save_pretrained(self, directory: PathName, tokenizer: PretrainedTokenizer | None = None) -> None:
-        """Write the Hub format that `transformers` loads.
+        """Write the Hub format that `transformers` loads, in the parameters' own precision.
 
         It is config.json, model.safetensors and, of a model that generates, generation_config.json, which alone has
-        decoding options. Tied copies of the embeddings are left out, as Hugging Face does. Each file is written under
-        a temporary name and renamed.
-
-        Parameters are stored in their own precision. The directory is made if absent.
+        decoding options. Each file is written under a temporary name and renamed; the directory is made if absent.
 
         Raises:
             InputError: the directory cannot be made.

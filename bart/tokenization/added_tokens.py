@@ -20,13 +20,9 @@ def add_tokens(
     """Add the tokens of a folder to a pipeline.
 
     Args:
-        settings: the content of tokenizer_config.json; its added_tokens_decoder, if any, takes the place of the other
-            files.
-        special, added: the contents of special_tokens_map.json and added_tokens.json.
+        settings: the content of tokenizer_config.json; its added_tokens_decoder, if any, takes the place of special and
+            added, which are the contents of special_tokens_map.json and added_tokens.json.
         fixed: as `PretrainedTokenizer.special_tokens`; they keep their flags where files name none.
-
-    Raises:
-        InputError: the contents are malformed, name another token for a role, or another id than the next one.
     """
     decoder = settings.get("added_tokens_decoder")
     if decoder is not None:

@@ -81,7 +81,6 @@ class TextEncoder:
         return self._backend.get_vocab(with_added_tokens=True)
 
     def same_vocabulary(self, other: TextEncoder) -> bool:
-        """True if both have the same tokens, with the same ids."""
         return self.get_vocab() == other.get_vocab()
 
     def add_tokens(
@@ -185,7 +184,6 @@ class TextEncoder:
     def _encode_pairs(
         self, texts: Any, text_pair: Any, add_prefix_space: bool | None, with_offsets: bool
     ) -> list[tuple[Encoding, ...]]:
-        """One or two encodings for each of the texts of a call."""
         is_single = isinstance(texts, str)
         firsts = self._encode([texts] if is_single else texts, add_prefix_space, with_offsets)
         if text_pair is None or (is_single and text_pair == ""):
@@ -234,14 +232,12 @@ class TextEncoder:
         return ids, 1 + len(first) + self.separators
 
     def _joined(self, parts: Sequence[list[Any]], first: Any, last: Any, is_whole: bool) -> list[Any]:
-        """The parts of a text or pair, and if it is whole what begins, separates and ends them."""
         if not is_whole:
             return list(itertools.chain(*parts))
         rest = [*[last] * self.separators, *parts[1]] if parts[1:] else []
         return [first, *parts[0], *rest, last]
 
     def _batch(self, columns: dict[str, list[Any]], is_single: bool, width: int, return_tensors: str | None) -> Encoded:
-        """Rows of `input_ids` and of other numbers of each token, padded to a width, with their mask."""
         missing = [width - len(row) for row in columns["input_ids"]]
         columns["attention_mask"] = [[1] * len(row) for row in columns["input_ids"]]
         for name, filler in {"input_ids": self.pad_token_id, **_FILLERS}.items():
@@ -260,7 +256,6 @@ class TextEncoder:
         return Encoded({name: x if return_tensors == "pt" else x.numpy() for name, x in tensors.items()})
 
     def _backend_for(self, add_prefix_space: bool | None) -> Tokenizer:
-        """The pipeline of a call, in place of the tokenizer's own setting with that of the call."""
         if add_prefix_space:
             raise InputError(f"add_prefix_space={add_prefix_space!r} is an option of byte-level BPE alone")
         return self._backend

@@ -1,6 +1,4 @@
-"""BART's tokenizer over the `tokenizers` library: byte-level BPE (Radford et al., 2019, "Language Models are
-Unsupervised Multitask Learners") with RoBERTa's special tokens, as published with `facebook/bart-*`.
-"""
+"""BART's tokenizer: byte-level BPE (Radford et al., 2019) with RoBERTa's special tokens, as of `facebook/bart-*`."""
 
 from __future__ import annotations
 

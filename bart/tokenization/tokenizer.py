@@ -31,8 +31,6 @@ class OtherTokenizer(InputError):
 
 
 def _always_right(name: str) -> property:
-    """An attribute that is "right", and can be set to nothing else."""
-
     def check(_: object, value: object) -> None:
         if value != "right":
             raise InputError(f"{name} is {value!r}; allowed: 'right'")
@@ -63,11 +61,7 @@ class PretrainedTokenizer(TextEncoder):
     padding_side, truncation_side = map(_always_right, SIDES)
 
     def __init__(self, backend: Tokenizer, model_max_length: int, *, source: str) -> None:
-        """Wrap a pipeline; errors call it `source`.
-
-        Raises:
-            InputError: the pipeline is of another kind, lacks a special token, or its ids are not 0 ... V-1.
-        """
+        """Wrap a pipeline, whose ids are 0 ... V-1; errors call it `source`."""
         if not self.is_pipeline(backend):
             raise OtherTokenizer(f"{source}: not {self.kind}, but {type(backend.model).__name__}")
         vocabulary = backend.get_vocab(with_added_tokens=True)
@@ -113,9 +107,8 @@ class PretrainedTokenizer(TextEncoder):
 
         Args:
             path_or_name: a folder with `tokenizer.json`, or with all of `vocabulary_files`; a Hub name; a file of such
-                a folder; a run's directory; or a checkpoint of this project, which holds its tokenizer. Settings and
-                added tokens of a folder come from `tokenizer_config.json`, and without `added_tokens_decoder` in it
-                from `special_tokens_map.json` and `added_tokens.json`, as in transformers.
+                a folder; a run's directory; or a checkpoint of this project. Settings and added tokens of a folder are
+                those that transformers finds there.
 
         Raises:
             InputError: nothing there, no tokenizer in it, or files that cannot be read as one.
@@ -250,11 +243,7 @@ class PretrainedTokenizer(TextEncoder):
 
 
 def texts_to_learn(texts: Iterable[str]) -> Iterator[str]:
-    """Texts to learn a vocabulary from, without empty ones.
-
-    Raises:
-        InputError: there are none, or it is a single text.
-    """
+    """Texts to learn a vocabulary from, without empty ones; InputError where there are none, or it is a single text."""
     if isinstance(texts, str):
         raise InputError("texts must be several texts, not one string")
     texts = filter(None, texts)

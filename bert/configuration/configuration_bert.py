@@ -57,12 +57,10 @@ class BertConfig(ModelConfig):
 
     @property
     def d_model(self) -> int:
-        """The width, as BART's configs call it."""
         return self.hidden_size
 
     @property
     def init_std(self) -> float:
-        """The standard deviation of initial weights, as `bart.modeling.pretrained` calls it."""
         return self.initializer_range
 
     def encoder(self) -> BartConfig:

@@ -67,12 +67,7 @@ class BertForPreTrainingOutput(ModelOutput):
 
 @dataclass
 class BertForMaskedLMOutput(ModelOutput):
-    """The result of the masked-language-model head.
-
-    Attributes:
-        logits: (B, S, V); None of a summed loss.
-        correct: as of `BertForPreTrainingOutput`.
-    """
+    """The logits (B, S, V) of the masked-language-model head; None of a summed loss."""
 
     logits: Tensor | None
     correct: Tensor | None = None
@@ -99,24 +94,20 @@ class BertEncoder(BartEncoder):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        """States (B, S, D) of input_ids, attention_mask and token_type_ids, (B, S) each; types are 0 by default.
-
-        position_ids and inputs_embeds are those of `BertModel`.
-        """
+        """States (B, S, D); arguments are those of `BertModel`."""
         types = self.embed_types.weight[0] if token_type_ids is None else self.embed_types(token_type_ids)
         tokens = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         return self._encode(self._embed(tokens, position_ids, types), attention_mask)[0]
 
 
 class BertPooler(nn.Module):
-    """The state of `[CLS]` through a layer and tanh."""
+    """The state of `[CLS]` through a layer and tanh: (B, S, D) -> (B, D)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(B, S, D) -> (B, D)."""
         return torch.tanh(self.dense(states[:, 0]))
 
 
@@ -136,12 +127,7 @@ class BertNetwork(nn.Module):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """States (B, S, D), and the pooled one (B, D); arguments are those of `BertModel`.
-
-        Raises:
-            InputError: both inputs or none are given; they are of other shapes, outside the vocabulary, or longer than
-                there are positions.
-        """
+        """States (B, S, D), and the pooled one (B, D); arguments are those of `BertModel`."""
         if (input_ids is None) == (inputs_embeds is None):
             raise InputError("forward() needs input_ids or inputs_embeds, one of both")
         table, types = self.encoder.embed_tokens, self.encoder.embed_types
@@ -164,7 +150,7 @@ class BertNetwork(nn.Module):
 
 
 class BertTransform(nn.Module):
-    """The layers between the encoder's states and the logits of a vocabulary."""
+    """The layers between the encoder's states and the logits of a vocabulary: (…, D) -> (…, D)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -173,7 +159,6 @@ class BertTransform(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
 
     def forward(self, states: Tensor) -> Tensor:
-        """(…, D) -> (…, D)."""
         return self.LayerNorm(self.activation(self.dense(states)))
 
 
@@ -287,7 +272,8 @@ class BertModel(PretrainedBert):
             inputs_embeds: (B, S, D), token embeddings in place of input_ids.
 
         Raises:
-            InputError: see `BertNetwork.forward`.
+            InputError: both inputs or none are given; they are of other shapes, outside the vocabulary, or longer than
+                there are positions.
         """
         return EncoderOutput(*self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds))
 
@@ -317,16 +303,10 @@ class _ForMaskedLM(PretrainedBert):
     def predict(
         self, states: Tensor, labels: Tensor | None, masked_positions: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """The loss, the logits (B, S, V), and how many of the masked tokens are right.
+        """The loss, the logits (B, S, V), and how many of the masked tokens are right, of states (B, S, D).
 
-        Args:
-            states: (B, S, D).
-            labels: (B, S).
-            masked_positions: (B, M), all places with a label, filled up with others. The loss is then summed over the
-                labels, and there are no logits (see `bart.modeling.loss`); without them it is the mean, and no count.
-
-        Raises:
-            InputError: there are masked_positions, and no labels.
+        masked_positions (B, M) are all places with a label (B, S), filled up with others. The loss is then summed over
+        the labels, and there are no logits (see `bart.modeling.loss`); without them it is the mean, and no count.
         """
         head, table = self.cls.predictions, self.bert.encoder.embed_tokens.weight
         if masked_positions is None:
@@ -400,7 +380,7 @@ class BertForMaskedLM(_ForMaskedLM):
 
 
 class _Classifier(PretrainedBert):
-    """The base of both classes with an output layer for labels."""
+    """An output layer for labels over the pooled state, or over that of each token."""
 
     head = ("classifier",)
     output_weight: ClassVar[str | None] = "classifier.weight"
@@ -412,50 +392,38 @@ class _Classifier(PretrainedBert):
         self.classifier = nn.Linear(config.hidden_size, len(config.labels))
         self.init_weights(self)
 
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+    ) -> ClassifierOutput:
+        """Classify; arguments are those of `BertForPreTraining`, and labels as the class says."""
+        states, pooled = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        logits = self.classifier(self.dropout(pooled if self.pools else states))
+        return ClassifierOutput(None if labels is None else self.loss(logits, labels), logits)
+
 
 class BertForSequenceClassification(TextLoss, _Classifier):
-    """BERT that classifies texts, or pairs of texts, by the pooled state.
+    """BERT that classifies texts, or pairs of texts, by the pooled state: logits (B, N).
 
-    Labels and kinds of problems are those of `bart.modeling.heads.BartForSequenceClassification`.
+    Labels are (B,) classes, (B,) or (B, N) numbers of a regression, or (B, N) of 0.0 and 1.0; kinds of problems are
+    those of `bart.modeling.heads.BartForSequenceClassification`.
     """
 
     lookalikes = ("BertForTokenClassification",)
     pools = True
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-    ) -> ClassifierOutput:
-        """Logits (B, N); labels are (B,) classes, (B,) or (B, N) numbers of a regression, or (B, N) of 0.0 and 1.0."""
-        _, pooled = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        logits = self.classifier(self.dropout(pooled))
-        return ClassifierOutput(None if labels is None else self.loss(logits, labels), logits)
-
 
 class BertForTokenClassification(_Classifier):
-    """BERT that gives each token a label."""
+    """BERT that gives each token a label: logits (B, S, N), labels (B, S), -100 where a token has none."""
 
     lookalikes = ("BertForSequenceClassification",)
     pools = False
-
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-    ) -> ClassifierOutput:
-        """Logits (B, S, N); labels (B, S) are -100 where a token has none."""
-        states, _ = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        logits = self.classifier(self.dropout(states))
-        return ClassifierOutput(loss_of_tokens(logits, labels), logits)
+    loss = staticmethod(loss_of_tokens)
 
 
 class BertForQuestionAnswering(SpanHead, PretrainedBert):

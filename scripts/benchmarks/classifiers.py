@@ -11,12 +11,13 @@ Both begin with the same weights, the head's random ones too, and take our batch
 a tenth of the steps and falls linearly to 0. Dropout is the config's. The last weights count: none are chosen by
 validation. What differs is the random state of dropout and, on CPUs, that ours computes no padding.
 
-transformers' network predicts with the weights of both. The score is accuracy, or seqeval's F1 of entities. Every run
-is a process of its own. The first steps warm up; the rate is that of all others, loading and logging included.
+finetune.py scores the weights of both: accuracy, or the F1 of entities. Every run is a process of its own. The first
+steps warm up; the rate is that of all others, loading and logging included.
 """
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 from collections.abc import Sequence
@@ -25,8 +26,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # bart and utils, which Python does not find by itself
 
 from utils.app.commands import run_program
 
@@ -34,7 +34,6 @@ if __name__ == "__main__":
     run_program("scripts.benchmarks.classifiers")
 
 import torch
-from seqeval.metrics import f1_score
 from torch import Tensor
 from torch.utils.data import DataLoader
 
@@ -42,7 +41,7 @@ from scripts.benchmarks import measuring
 from scripts.benchmarks.training import OURS, TRANSFORMERS, timed_steps, train_by_trainer, train_ours
 from utils.app.cli import option, parse_dataclass
 from utils.app.machine import environment
-from utils.data.batches import Batch, Batches, evaluation_batches
+from utils.data.batches import Batch, Batches
 from utils.data.order import RunOrder, TrainOrder
 from utils.models.loading import LoadedModel
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
@@ -50,8 +49,6 @@ from utils.tasks.head import HeadTask
 
 MODES = (OURS, TRANSFORMERS)
 LOG_EVERY = 10  # steps; as many warm up
-EVAL_BATCH_SIZE = 64
-OUTSIDE = "O"  # the tag of words that are not read
 COLUMNS = {
     "mode": "mode",
     "listed": "scores",
@@ -67,8 +64,6 @@ SHARED = ("task", "data_dir", "label_field", "val_ratio", "max_source_length", "
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierArguments(measuring.BenchmarkOptions):
-    """The options of the command."""
-
     task: str = option("classification", choices=("classification", "tagging"), help="what is trained")
     data_dir: str = option(help="directory with a table, or a file with a word a line, of each split")
     label_field: str | None = option(None, help="column of the classes; by default label, labels, class")
@@ -85,7 +80,7 @@ class ClassifierArguments(measuring.BenchmarkOptions):
 
 
 def recipe(args: ClassifierArguments, weights: str | Path) -> list[str]:
-    """The command line of finetune.py, but for --output_dir."""
+    """The command line of finetune.py in training, but for --output_dir."""
     options = {
         **{name: value for name in SHARED if (value := getattr(args, name)) is not None},
         "model_name_or_path": weights,
@@ -95,7 +90,7 @@ def recipe(args: ClassifierArguments, weights: str | Path) -> list[str]:
         "warmup_steps": args.steps // 10,
         "weight_decay": 0.01,
         "num_workers": 0,
-        "eval_batch_size": EVAL_BATCH_SIZE,
+        "eval_batch_size": 64,
         "val_check_interval": 2 * args.steps * args.train_batch_size,  # which leaves the end alone
         "log_every_n_steps": LOG_EVERY,
     }
@@ -109,7 +104,7 @@ def begin(args: ClassifierArguments, weights: str | Path) -> tuple[HeadTask, Any
     task = parsed.make_task()
     raw = task.read("train")
     torch.manual_seed(args.seed)
-    return task, raw, task.initial_model(parsed.model, task.learn(raw))
+    return task, raw, task.initial_model(parsed.model, task.learn({"train": raw}))
 
 
 def prepare(args: ClassifierArguments, folder: Path) -> int:
@@ -132,8 +127,11 @@ def train(mode: str, args: ClassifierArguments, folder: Path) -> dict[str, Any]:
 
 def train_transformers(args: ClassifierArguments, folder: Path, output: Path) -> list[float]:
     """Train by transformers' Trainer; write output/export as ours does, and return the losses."""
+    import transformers
+
     task, raw, loaded = begin(args, folder / "start")
-    examples, model = task.encode(raw, "train", loaded), peer_of(args, folder / "start")
+    examples, kind = task.encode(raw, "train", loaded), "Token" if args.task == "tagging" else "Sequence"
+    model = getattr(transformers, f"AutoModelFor{kind}Classification").from_pretrained(folder / "start")
     loader = DataLoader(
         Batches(examples, partial(task.collate, tokenizer=loaded.tokenizer)),
         batch_sampler=RunOrder(TrainOrder(examples.lengths, args.train_batch_size, args.seed), args.steps),
@@ -164,34 +162,18 @@ def inputs_of_trainer(step: list[Batch]) -> dict[str, Tensor]:
     return {name: values for name, values in batch.inputs.items() if isinstance(values, Tensor)}
 
 
-def peer_of(args: ClassifierArguments, folder: Path) -> Any:
-    """The model in a folder, by transformers."""
-    import transformers
-
-    kind = "Token" if args.task == "tagging" else "Sequence"
-    return getattr(transformers, f"AutoModelFor{kind}Classification").from_pretrained(folder)
-
-
-@torch.no_grad()
 def score(args: ClassifierArguments, folder: Path, mode: str) -> float:
-    """The score of what transformers' network predicts with the weights of a mode, in percent."""
-    task = parse_finetune_arguments(recipe(args, folder / "start")).make_task()
-    start, raw = task.trained_model(folder / "start"), task.read(args.type_path, for_scoring=True)
-    examples, device = task.encode(raw, args.type_path, start, for_scoring=True), torch.device(args.device)
-    batches = Batches(examples, partial(task.collate, tokenizer=start.tokenizer))
-    model, right, tags = peer_of(args, folder / mode / "export").to(device).eval(), 0, []
-    for numbers in evaluation_batches(examples.lengths[:, 0], EVAL_BATCH_SIZE):
-        batch = batches[numbers].to(device)
-        inputs = inputs_of_trainer([batch])
-        labels = inputs.pop("labels")
-        chosen = model(**inputs).logits.argmax(dim=-1)
-        if args.task == "classification":
-            right += int((chosen == labels).sum())
-            continue
-        for row, firsts, sentence in zip(chosen.tolist(), *map(batch.inputs.get, ("firsts", "sentence")), strict=True):
-            unread = len(sentence.words) - len(firsts)
-            tags.append((sentence.tags, [start.labels[row[first]] for first in firsts] + [OUTSIDE] * unread))
-    return 100 * float(f1_score(*zip(*tags, strict=True)) if tags else right / len(raw))
+    """The score of the weights that a mode has learned, in percent."""
+    from finetune import main as finetune
+
+    words = ["--do_predict", "--task", args.task, "--data_dir", args.data_dir, "--type_path", args.type_path]
+    words += ["--model_name_or_path", folder / mode / "export", "--tokenizer", folder / "start"]
+    words += ["--max_source_length", args.max_source_length, "--gpus", int(args.device == "cuda")]
+    words += ["--output_dir", folder / "scores" / mode]
+    words += ["--label_field", args.label_field] if args.label_field else []
+    finetune([str(word) for word in words])
+    scores = json.loads((folder / "scores" / mode / f"{args.type_path}_scores.json").read_bytes())
+    return scores["f1" if args.task == "tagging" else "accuracy"]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

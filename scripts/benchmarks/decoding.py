@@ -2,11 +2,9 @@
 
     python scripts/benchmarks/decoding.py --shape base --output results.json
 
-Every run is a process of its own. Decoding is timed from ids to ids, without loading, tokenising and the conversion of
-weights. The table has medians, the speed over that of the first mode, the peak memory of a process, and the share of
-articles that get the ids of the first mode. In fp32 two beams may be closer to each other than rounding, so that either
-is right. CTranslate2 can differ for other reasons too: it normalises scores after n-gram ban and minimum length, not
-before, and stops an article as early_stopping=True does, whatever the option says.
+Every run is a process of its own, timed from ids to ids after a warm-up. In fp32 two beams may be closer to each other
+than rounding, so that either is right. CTranslate2 can differ for other reasons too: it normalises scores after n-gram
+ban and minimum length, not before, and stops an article as early_stopping=True does, whatever the option says.
 
 With --shape text articles stop where the model ends them, and at most --batch_size are decoded at once:
 
@@ -29,8 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # bart and utils, which Python does not find by itself
 
 from utils.app.commands import run_program
 
@@ -51,7 +48,7 @@ SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_
 SHARED = ("num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "repetition_penalty")
 FORCED = ("forced_bos_token_id", "forced_eos_token_id")
 Inputs = Mapping[str, Any]  # `articles`, a list of ids for each; `batch_size`; `decoding`, the options
-Decode = Callable[..., list[list[int]]]  # articles, and the most new ids of each -> their ids
+Decode = Callable[[list[list[int]]], list[list[int]]]  # articles -> their ids
 
 
 @dataclass(frozen=True)
@@ -77,8 +74,6 @@ SHAPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingArguments(measuring.InferenceOptions):
-    """The options of the command."""
-
     shape: str = option(
         "base",
         choices=(*SHAPES, TEXT),
@@ -100,8 +95,8 @@ class DecodingArguments(measuring.InferenceOptions):
             raise InputError("--shape text needs --model and --data_dir, which no other shape takes")
 
 
-def prepare(args: DecodingArguments, folder: Path) -> dict[str, Any]:
-    """Write `folder/{model,ctranslate2_*}` and `folder/inputs.json`; return the decoding options for --output."""
+def prepare(args: DecodingArguments, folder: Path) -> None:
+    """Write `folder/{model,ctranslate2_*}` and `folder/inputs.json`."""
     import torch
 
     torch.manual_seed(0)
@@ -124,7 +119,6 @@ def prepare(args: DecodingArguments, folder: Path) -> dict[str, Any]:
             from ctranslate2.converters import TransformersConverter
 
             TransformersConverter(str(folder / "model")).convert(str(folder / mode), quantization=quantization)
-    return {"decoding": inputs["decoding"]}
 
 
 def random_inputs(shape: DecodingShape) -> tuple[Any, Any, list[list[int]], dict[str, Any]]:
@@ -171,13 +165,12 @@ def text_inputs(args: DecodingArguments) -> tuple[Any, Any, list[list[int]], dic
 
 
 def load_ours(folder: Path, precision: str, device: str, inputs: Inputs) -> Decode:
-    """Ours; the decoding options lie beside the weights."""
     from bart.modeling.modeling_bart import BartForConditionalGeneration
 
     model = BartForConditionalGeneration.from_pretrained(folder / "model").to(device).for_inference(precision)
 
-    def decode(articles: list[list[int]], **options: int) -> list[list[int]]:
-        done = model.generate_many(articles, inputs["batch_size"], **options)
+    def decode(articles: list[list[int]]) -> list[list[int]]:
+        done = model.generate_many(articles, inputs["batch_size"])
         rows = {article.index: article.sequences[0].tolist() for article in done}
         return [summary(rows[number], inputs) for number in range(len(articles))]
 
@@ -185,7 +178,6 @@ def load_ours(folder: Path, precision: str, device: str, inputs: Inputs) -> Deco
 
 
 def load_transformers(folder: Path, precision: str, device: str, inputs: Inputs) -> Decode:
-    """transformers; the decoding options lie beside the weights."""
     import torch
     from torch.nn.utils.rnn import pad_sequence
     from transformers import BartForConditionalGeneration
@@ -194,7 +186,7 @@ def load_transformers(folder: Path, precision: str, device: str, inputs: Inputs)
     model = BartForConditionalGeneration.from_pretrained(folder / "model", dtype=dtype).eval().to(device)
     padding, batch_size = inputs["decoding"]["pad_token_id"], inputs["batch_size"]
 
-    def decode(articles: list[list[int]], **options: int) -> list[list[int]]:
+    def decode(articles: list[list[int]]) -> list[list[int]]:
         rows: dict[int, list[int]] = {}
         order = sorted(range(len(articles)), key=lambda number: -len(articles[number]))
         for start in range(0, len(order), batch_size):
@@ -202,7 +194,7 @@ def load_transformers(folder: Path, precision: str, device: str, inputs: Inputs)
             sources = [torch.tensor(articles[number]) for number in numbers]
             ids = pad_sequence(sources, batch_first=True, padding_value=padding).to(device)
             mask = pad_sequence([torch.ones_like(source) for source in sources], batch_first=True).to(device)
-            rows |= zip(numbers, model.generate(ids, attention_mask=mask, **options).tolist(), strict=True)
+            rows |= zip(numbers, model.generate(ids, attention_mask=mask).tolist(), strict=True)
         return [summary(rows[number], inputs) for number in range(len(articles))]
 
     return decode
@@ -229,23 +221,19 @@ def load_ctranslate2(folder: Path, precision: str, device: str, inputs: Inputs) 
     )
     tokens = json.loads((path / "shared_vocabulary.json").read_text(encoding="utf-8"))
     index = {token: number for number, token in enumerate(tokens)}
-    is_forced = decoding["forced_eos_token_id"] is not None
     first = decoding["forced_bos_token_id"]
     prefix = None if first is None else [tokens[first]]
+    most = decoding["max_length"] - 1 - (decoding["forced_eos_token_id"] is not None)
 
-    def decode(
-        articles: list[list[int]],
-        max_length: int = decoding["max_length"] - is_forced,
-        min_length: int = decoding["min_length"],
-    ) -> list[list[int]]:
+    def decode(articles: list[list[int]]) -> list[list[int]]:
         results = translator.translate_batch(
             [[tokens[number] for number in row] for row in articles],
             [prefix] * len(articles),
             max_batch_size=inputs["batch_size"],
             beam_size=decoding["num_beams"],
             max_input_length=0,
-            max_decoding_length=max_length - 1,
-            min_decoding_length=min(max(min_length - 1, 0), max_length - 1),
+            max_decoding_length=most,
+            min_decoding_length=min(max(decoding["min_length"] - 1, 0), most),
             **{name: decoding[name] for name in ("length_penalty", "no_repeat_ngram_size", "repetition_penalty")},
         )
         return [[index[token] for token in result.hypotheses[0]] for result in results]
@@ -257,15 +245,10 @@ PEERS = {"ours": load_ours, "transformers": load_transformers, "ctranslate2": lo
 
 
 def measure(mode: str, args: DecodingArguments, folder: Path) -> measuring.Run:
-    """Decode all articles after a warm-up."""
     inputs = json.loads((folder / "inputs.json").read_text(encoding="utf-8"))
     peer, precision = mode.split("_")
     decode, articles = PEERS[peer](folder, precision, args.device, inputs), inputs["articles"]
-    # Texts make batches of many shapes, for each of which libraries make kernels on first use; on GPUs later steps are
-    # of other shapes too.
-    is_short = args.shape != TEXT and args.device == "cpu"
-    lengths = {"max_length": 4, "min_length": 0} if is_short else {}
-    return measuring.timed(lambda: decode(articles), lambda: decode(articles, **lengths), len(articles), args.device)
+    return measuring.timed(lambda: decode(articles), len(articles), args.device)
 
 
 def identical_share(ids: Sequence[list[int]], expected: Sequence[list[int]]) -> float:

@@ -76,20 +76,19 @@ def modes_option(peer: str) -> Any:
 
 
 def packages_of(modes: Sequence[str]) -> list[str]:
-    """The packages of PACKAGES that modes of inference need."""
     peers = dict.fromkeys(mode.split("_")[0] for mode in modes)
     return [package for peer in peers for package in PACKAGES.get(peer, ())]
 
 
-def timed(work: Callable[[], Any], warm_up: Callable[[], Any], count: int, device: str) -> Run:
-    """Do work on `count` inputs again and again for LEAST_SECONDS; return rate, seconds of a pass, outputs and memory.
+def timed(work: Callable[[], Any], count: int, device: str) -> Run:
+    """Do work on `count` inputs once and then for LEAST_SECONDS; return rate, seconds of a pass, outputs and memory.
 
     The process of a peer holds no torch, unless the peer needs it. On GPUs memory counts from the warm-up on, because a
     copy for inference is made there from fp32 weights.
     """
     if device == "cuda":
         sys.modules["torch"].cuda.reset_peak_memory_stats()
-    warm_up()
+    work()
     start, seconds, passes = time.perf_counter(), 0.0, 0
     while seconds < LEAST_SECONDS:
         outputs = work()
@@ -100,7 +99,6 @@ def timed(work: Callable[[], Any], warm_up: Callable[[], Any], count: int, devic
 
 
 def in_new_process(work: Callable[..., Any], *arguments: object) -> Any:
-    """Call a function in a fresh interpreter."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(work, *arguments).result()
 
@@ -157,17 +155,17 @@ def report(
 def compare_inference(
     args: InferenceOptions,
     unit: str,
-    prepare: Callable[[Any, Path], Mapping[str, Any]],
+    prepare: Callable[[Any, Path], None],
     work: Callable[[str, Any, Path], Run],
     difference: Callable[[Any, Any], float],
     title: str,
 ) -> None:
     """Run all modes in turns and report their speeds, in a unit, and a difference to the outputs of the first mode.
 
-    `prepare` gives facts for the report, `work` calls `timed`; the difference's name is the key of its column.
+    `prepare` and `work` are those of `beside_peers`; the difference's name is the key of its column.
     """
     os.environ["OMP_NUM_THREADS"] = str(args.threads)  # libraries read it when they are loaded
-    facts, runs = beside_peers(args, prepare, work)
+    _, runs = beside_peers(args, prepare, work)
     firsts = {mode: done[0] for mode, done in runs.items()}
     rows = compared(runs, args.modes[0])
     for row in rows:
@@ -176,7 +174,7 @@ def compare_inference(
         row[difference.__name__] = difference(run["outputs"], firsts[args.modes[0]]["outputs"])
     columns = {"mode": "mode", "rate": unit, "seconds": "seconds", "speed_up": "speed-up", "peak_memory_gb": "peak GB"}
     columns[difference.__name__] = title
-    report(args, columns, rows, environment(int(args.device == "cuda"), *packages_of(args.modes)), **facts)
+    report(args, columns, rows, environment(int(args.device == "cuda"), *packages_of(args.modes)))
 
 
 def made_up_config(width: int, layers: int, heads: int, **fields: Any) -> BartConfig:

@@ -23,8 +23,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # bart and utils, which Python does not find by itself
 
 from utils.app.commands import run_program
 
@@ -132,8 +131,6 @@ class TrainingBenchmark(Benchmark):
 
 @dataclass(frozen=True)
 class PretrainingBenchmark(Benchmark):
-    """The benchmark of pretraining, which runs the first phase of the recipe at one length."""
-
     batch_size: int = option(200, positional=True, least=1, help="examples per process at once")
     length: int = option(128, positional=True, least=16, help="tokens of an example")
     data_dir: str = option(
@@ -252,7 +249,6 @@ def parse(argv: Sequence[str]) -> tuple[Benchmark, list[str]]:
 
 
 def configurations(args: Benchmark) -> list[BenchmarkRow]:
-    """The rows, in order."""
     available = torch.cuda.device_count()
     counts = args.gpu_counts or sorted({0, *(2**n for n in range(available.bit_length())), available})
     if max(counts) > available:
@@ -269,26 +265,6 @@ def configurations(args: Benchmark) -> list[BenchmarkRow]:
     return rows
 
 
-def run(command: Sequence[str], folder: Path, time_limit: float) -> int | None:
-    """The exit status of a command whose output goes to `folder/output.txt`; None if it took too long."""
-    variables = {**os.environ, "RESULTS_DIR": str(folder.resolve()), "SCORE": "0"}
-    with (folder / "output.txt").open("wb") as output:
-        process = subprocess.Popen(
-            command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )  # fmt: skip
-    try:
-        return process.wait(time_limit)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:  # end what is left of its group
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)  # torchrun then ends its processes, whose groups are others
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE_SECONDS)
-            os.killpg(process.pid, signal.SIGKILL)
-
-
 def reason(lines: Sequence[str]) -> str | None:
     """The line of a failed run's output that says most about why: an error's, or the last."""
     lines = [line.strip() for line in lines if line.strip()]
@@ -303,20 +279,30 @@ def measure(
 ) -> tuple[dict[str, Any], str | None]:
     """Run a command in a new folder; return the metrics that `read` finds there and, if there are none, why."""
     folder.mkdir(parents=True)
-    status, metrics, failure = run(command, folder, time_limit), {}, None
-    if status is None:
-        failure = f"it took longer than the time limit of {time_limit:g} s"
-    elif status:
-        output = (folder / "output.txt").read_text(encoding="utf-8", errors="replace")
-        failure = reason(output.splitlines()) or f"it ended with status {status}"
-    else:
-        try:
-            metrics = read(folder)
-        except (OSError, ValueError, KeyError) as error:
-            failure = f"it left no figures ({type(error).__name__}: {error})"
-    for path in [*folder.rglob("*.ckpt"), *folder.rglob("export")]:  # gigabytes that nobody asked for
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-    return metrics, failure
+    variables = {**os.environ, "RESULTS_DIR": str(folder.resolve()), "SCORE": "0"}
+    with (folder / "output.txt").open("wb") as output:
+        process = subprocess.Popen(
+            command, env=variables, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        status = process.wait(time_limit)
+        if status == 0:
+            return read(folder), None
+        lines = (folder / "output.txt").read_text(encoding="utf-8", errors="replace").splitlines()
+        return {}, reason(lines) or f"it ended with status {status}"
+    except subprocess.TimeoutExpired:
+        return {}, f"it took longer than the time limit of {time_limit:g} s"
+    except (OSError, ValueError, KeyError) as error:
+        return {}, f"it left no figures ({type(error).__name__}: {error})"
+    finally:
+        with suppress(ProcessLookupError):  # nothing is left of its group
+            os.killpg(process.pid, signal.SIGTERM)  # torchrun then ends its processes, whose groups are others
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_SECONDS)
+            os.killpg(process.pid, signal.SIGKILL)
+        for path in [*folder.rglob("*.ckpt"), *folder.rglob("export")]:  # gigabytes that nobody asked for
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def new_folder(name: str, folder: Path) -> None:

@@ -31,8 +31,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bart and utils.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # bart and utils, which Python does not find by itself
 
 from utils.app.commands import run_program
 
@@ -87,8 +86,6 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class TrainingShape:
-    """A network, and the batches that it trains on."""
-
     network: str  # a key of measuring.NETWORKS
     batch_size: int
     max_source_length: int
@@ -109,8 +106,6 @@ SHAPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerArguments(measuring.BenchmarkOptions):
-    """The options of the command."""
-
     shape: str = option(
         "xsum",
         choices=tuple(SHAPES),

@@ -7,7 +7,6 @@ import re
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -139,8 +138,9 @@ def test_a_generation_config_for_one_call(recwarn: pytest.WarningsRecorder) -> N
     assert not [warning for warning in recwarn.list if "not supported here" in str(warning.message)]
 
 
-def test_arguments_of_tokenizers(tokenizers: list[Any]) -> None:
-    theirs, ours = tokenizers
+def test_arguments_of_tokenizers(tmp_path: Path) -> None:
+    BartTokenizer.train(["a bc de f gh i"], vocab_size=270).save_pretrained(tmp_path)
+    theirs, ours = transformers.BartTokenizer.from_pretrained(tmp_path), BartTokenizer.from_pretrained(tmp_path)
     neutral = {"stride": 0, "return_attention_mask": True, "return_length": False, "verbose": False}
     neutral |= {"padding_side": "right", "text_target": None, "return_overflowing_tokens": False}
     for options in ({}, {"max_length": 2, "add_special_tokens": False}, {"max_length": 1, "add_special_tokens": False}):
@@ -152,10 +152,3 @@ def test_arguments_of_tokenizers(tokenizers: list[Any]) -> None:
             InputError, match=f"BartTokenizer got {next(iter(wrong))}, which is .*; allowed: text, text_"
         ):
             ours("a", **wrong)
-
-
-@pytest.fixture
-def tokenizers(tmp_path: Path) -> list[Any]:
-    """transformers' and ours of one small vocabulary."""
-    BartTokenizer.train(["a bc de f gh i"], vocab_size=270).save_pretrained(tmp_path)
-    return [transformers.BartTokenizer.from_pretrained(tmp_path), BartTokenizer.from_pretrained(tmp_path)]

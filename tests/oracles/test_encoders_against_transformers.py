@@ -169,20 +169,14 @@ def test_configs_and_labels(
         ({"num_labels": 5}, r"its head has 3 labels, and 5 are asked for .*new_head=True"),
         ({"id2label": {0: "a", 1: "b"}}, r"its head has 3 labels, and 2 are asked for \(a, b\)"),
         ({"id2label": {0: "a"}, "num_labels": 2}, "'num_labels' is 2; allowed: 1, as id2label has"),
-        ({"label2id": {"a": 0, "b": 1}}, r"its head has 3 labels, and 2 are asked for \(a, b\)"),
-        ({"label2id": {"a": 0}, "num_labels": 2}, "'num_labels' is 2; allowed: 1, as label2id has"),
         ({"id2label": {0: "a", 1: "b", 3: "c"}}, "'id2label' is .*; allowed: .* from 0 on without a gap"),
-        ({"id2label": {0: "a", 1: "b", 2: "a"}}, "'id2label' is .*; allowed: numbers from 0 to 2, each of one name"),
         ({"label2id": {"a": 0, "b": 1, "c": 1}}, "'label2id' is .*; allowed: numbers from 0 to 2, each of one name"),
-        ({"label2id": {"a": 0, "b": 1, "c": "x"}}, "'label2id' is .*; allowed: numbers from 0 to 2, each of one name"),
         (
             {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 2, "c": 1}},
             "'label2id' is .*; allowed: the inverse of id2label",
         ),
-        ({"num_labels": 0}, "'num_labels' is 0; allowed: an integer of at least 1"),
         ({"num_label": 3}, "'num_label', which is unknown; did you mean 'num_labels'"),
-        ({"trust": True}, "'trust', which is unknown; allowed"),
-        ({"dtype": torch.bfloat16}, r"'dtype' torch.bfloat16; .* call .half\(\) or .bfloat16\(\)"),
+        ({"dtype": torch.bfloat16}, r"'dtype'; .* call .half\(\) or .bfloat16\(\)"),
     ):
         with pytest.raises(InputError, match=message):
             head.from_pretrained(tmp_path, **options)
@@ -198,7 +192,6 @@ def test_wrong_inputs() -> None:
     ids = torch.ones(2, 5, dtype=torch.long)
     for model, given, message in (
         (bert, {}, "needs input_ids"),
-        (bert, {"input_ids": "a text"}, "input_ids is str 'a text'; allowed: a tensor"),
         (bert, {"input_ids": ids[0]}, r"input_ids are torch.int64 \(5,\); allowed: integers \(texts, length\)"),
         (bert, {"input_ids": ids, "attention_mask": ids[:, 1:]}, r"attention_mask is \(2, 4\); allowed: \(2, 5\)"),
         (bert, {"input_ids": ids + 200}, "input_ids hold 201 to 201; allowed: ids from 0 to 96"),
@@ -206,13 +199,10 @@ def test_wrong_inputs() -> None:
         (bert, {"input_ids": ids, "inputs_embeds": torch.zeros(2, 5, 32)}, "input_ids or inputs_embeds, one of both"),
         (bert, {"inputs_embeds": torch.zeros(2, 5, 1)}, r"inputs_embeds is \(2, 5, 1\); allowed: \(.*, 32\)"),
         (bert, {"input_ids": ids, "position_ids": ids[:, 1:]}, r"position_ids is \(2, 4\); allowed: \(2, 5\)"),
-        (bert, {"input_ids": ids, "position_ids": ids[:1, None]}, r"position_ids is \(1, 1, 5\); allowed: \(2, 5\)"),
         (bert, {"input_ids": ids, "position_ids": ids * 99}, "position_ids hold 99 to 99; allowed: ids from 0 to "),
         (bert, {"input_ids": ids, "token_type_ids": ids * 2}, "token_type_ids hold 2 to 2; allowed: ids from 0 to 1"),
-        (bert, {"input_ids": ids, "token_type_ids": ids > 0}, "token_type_ids are torch.bool"),
-        (bart, {"input_ids": ids, "decoder_input_ids": ids[:1]}, "decoder_input_ids has 1 rows; allowed: 2"),
-        (bart, {"attention_mask": ids}, "needs input_ids"),
-        (bart, {"encoder_outputs": torch.zeros(2, 5, 32)}, "needs input_ids, or encoder_outputs and decoder_input_ids"),
+        (bart, {"input_ids": ids, "decoder_input_ids": ids[:1]}, "targets have 1 rows; allowed: 2"),
+        (bart, {"encoder_outputs": torch.zeros(2, 5, 32)}, "needs input_ids, and got none"),
         (bart, {"input_ids": ids, "decoder_input_ids": ids.float()}, "decoder_input_ids are torch.float32"),
     ):
         with pytest.raises(InputError, match=message):

@@ -118,10 +118,7 @@ def test_a_streamer_gets_the_same(pairs: list[Pair], options: dict[str, Any]) ->
     ("options", "message"),
     [
         ({"logits_processor": ban_last}, r"logits_processor is <function .*; allowed: a list of callables"),
-        ({"logits_processor": [3]}, r"logits_processor is \[3\]; allowed: a list of callables"),
-        ({"logits_processor": [lambda ids, scores: None]}, "a logits_processor gave NoneType; allowed: scores"),
         ({"logits_processor": [lambda ids, scores: scores[:, 1:]]}, r"gave \(1, 96\); allowed: scores \(1, 97\)"),
-        ({"prefix_allowed_tokens_fn": [5]}, r"prefix_allowed_tokens_fn is \[5\]; allowed: a callable"),
         (
             {"prefix_allowed_tokens_fn": lambda article, ids: []},
             r"gave \[\] for article 0; allowed: a list of at least",

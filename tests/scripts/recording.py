@@ -26,7 +26,7 @@ made=$(folder "$@")
 case "$*" in
 *make_shards*) mkdir -p "$made" && touch "$made/manifest.json" ;;
 *train_tokenizer*) mkdir -p "$made" && echo {} >"$made/tokenizer_config.json" ;;
-*sample_corpus*) mkdir -p "$made" && seq 20 | tee "$made/"{train,val}.source >"$made/test.target" ;;
+*sample_corpus*) mkdir -p "$made/questions" && seq 20 | tee "$made/"{train,val}.source >"$made/questions/test.jsonl" ;;
 *run_pretraining.py*)
     steps=$(printf %s "$*" | sed -n "s/.*--max_steps \\([0-9]*\\).*/\\1/p")
     mkdir -p "$made" && touch "$made/last.ckpt"

@@ -26,7 +26,7 @@ def test_the_quickstart_does_what_is_not_done(tmp_path: Path) -> None:
         "scripts/run_summarization.sh": "echo training",
         "scripts/run_eval_summarization.sh": "echo scoring again",
         ".venv/bin/python": "#!/bin/sh\nexit 0\n",
-        **dict.fromkeys(("data/sample/test.target", "data/sample/tokenizer/tokenizer_config.json"), "there"),
+        **dict.fromkeys(("data/sample/questions/test.jsonl", "data/sample/tokenizer/tokenizer_config.json"), "there"),
     }
     for name in ("quickstart.sh", "setup_env.sh", "arguments.sh", "params/cnn_dm_params.sh"):
         contents[f"scripts/{name}"] = (ROOT / "scripts" / name).read_text()

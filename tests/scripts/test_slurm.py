@@ -65,11 +65,6 @@ def test_a_slurm_job_that_cannot_save_does_not_queue_for_ever(job: Slurm) -> Non
     assert "no checkpoint was written before time ran out" in done.stderr
 
 
-def test_a_slurm_job_that_fails_neither_queues_again_nor_scores(job: Slurm) -> None:
-    done, calls = job(FAIL=job.folder / "finetune.py")
-    assert (done.returncode, programs(calls)) == (3, ["scontrol show", "srun"])
-
-
 def test_a_slurm_job_pretrains_on_all_nodes_and_queues_again_when_out_of_time(job: Slurm) -> None:
     made_shards(job.folder / "data")
     done, first = job("pretraining", "pretrain", OUT_OF_TIME=1)

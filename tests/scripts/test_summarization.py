@@ -89,10 +89,8 @@ def test_options_that_have_a_place_are_refused(recorded: Recorder, option: str) 
     assert done.stderr == expected
 
 
-@pytest.mark.parametrize("pipe", ["", " | tee /dev/null"])
-def test_a_program_that_fails_fails_the_script(recorded: Recorder, pipe: str) -> None:
-    command = f"set -o pipefail; bash scripts/run_summarization.sh data{pipe}"
-    done, started = recorded(command, FAIL=f"{ROOT}/finetune.py")
+def test_a_program_that_fails_fails_the_script(recorded: Recorder) -> None:
+    done, started = recorded("bash scripts/run_summarization.sh data", FAIL=f"{ROOT}/finetune.py")
     assert (done.returncode, len(started)) == (3, 1)
 
 

@@ -63,9 +63,6 @@ def test_a_mistyped_preset_of_a_task_lists_them(script: str, recorded: Recorder)
     done, started = recorded(f"bash scripts/run_{script}.sh $(source scripts/params/{script}_params.sh && typo)")
     assert (done.returncode, started) == (2, [])
     assert all(f" {preset}" in done.stderr for preset in presets(script))
-    done, started = recorded(f"bash scripts/run_{script}.sh data/x --max_source_length 5")
-    assert (done.returncode, started) == (2, [])
-    assert "--max_source_length; give it by its place" in done.stderr
 
 
 def test_seeds_are_trained_once_each_and_compared(recorded: Recorder, tmp_path: Path) -> None:

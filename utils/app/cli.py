@@ -27,7 +27,6 @@ from utils.app.signals import Interruption, Signals, report, status
 Arguments = TypeVar("Arguments")
 _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
 PYTHON_M = "python -m "
-_NEGATIVE_POWER = re.compile(r"-[\d.]+[eE][+-]?\d+")  # such as -1e-3, which argparse takes for an option by itself
 # Options of NVIDIA's finetune.py and run_eval.py, and what to do in a program that has not got them.
 _ELSEWHERE = {
     "affinity": "torchrun --numa-binding=node binds processes to cores",
@@ -114,17 +113,12 @@ def option(
     on_resume: OnResume = "must_stay",
     in_card: bool = False,
 ) -> Any:
-    """A dataclass field that is an option. Without a default it must be given.
-
-    The field's type is int, float, str, bool or Path, one of these `| None`, or a tuple of one kind, such as
-    `tuple[str, ...]`, which takes several values.
+    """A dataclass field that is an option: int, float, str, bool, Path, one of these `| None`, or a tuple of one kind.
 
     Args:
         section: the heading of --help; by default that of the option before it.
-        positional: the option is given by its place and not by its name.
         alias, flags: another name of the option; names of flags, each with the value that it stands for.
-        least, most, above: the range that is allowed; `above` excludes its own value.
-        metavar: what --help calls the value; by default the name of its type.
+        above: a bound that is itself not allowed.
         reaches: true of the URLs that the option takes; by default all are refused.
         in_card: true if the model card names it, because the trained model depends on it.
     """
@@ -180,10 +174,6 @@ class _Option:
         several = typing.get_origin(annotation) is tuple
         kind = typing.get_args(annotation)[0] if several else annotation
         return cls(field.name, kind, several, field.default, field.metadata)
-
-    @property
-    def is_required(self) -> bool:
-        return self.default is dataclasses.MISSING
 
     @property
     def names(self) -> list[str]:
@@ -258,19 +248,14 @@ def parse_dataclass(
 ) -> Arguments:
     """Read a dataclass of `option` fields from a command line, and from a YAML file where it has an option `config`.
 
-    A field whose type is a dataclass of such fields is a part: its options stand in one command line with all others.
-    The command line wins over the file, with a line on stderr. Booleans are `--name` and `--no_name`. Hyphens in names
-    stand for underscores. What does not fit ends the program with status 2 and one line on stderr.
+    The command line wins over the file, with a line on stderr. What does not fit ends the program with status 2 and one
+    line on stderr.
 
     Args:
-        argv: None takes sys.argv.
         prog: what to call the program, where the command that the user typed is not enough.
         parts: field -> dataclass, for parts that depend on the task.
         defaults: option -> this program's own default.
         of_tasks: the dataclasses of each value of --task, for --help, which shows them all.
-
-    Raises:
-        InputError: the YAML file, or what the dataclasses themselves check.
     """
     argv = with_underscores(argv)
     options: dict[str, _Option] = {}
@@ -278,8 +263,6 @@ def parse_dataclass(
     for fields in option_groups(cls, parts or {}):
         section = "options"
         for field, annotation in fields:
-            if field.name in options:
-                raise ValueError(f"two options of {cls.__name__} are called {field.name}")
             made = _Option.of(field, annotation)
             if defaults and field.name in defaults:
                 made = dataclasses.replace(made, default=defaults[field.name])
@@ -289,9 +272,12 @@ def parse_dataclass(
     path = early_option(argv, "config") if "config" in options else None
     stored = {} if path is None else _read_yaml(Path(path), options)
     positional = [each for each in options.values() if each.limits["positional"]]
-    places = [each.name if each.is_required else f"[{each.name}]" for each in positional]
-    required = [each for each in options.values() if each.is_required and each not in positional]
-    needed = [f"--{each.name} {each.limits['metavar'] or each.name.upper()}" for each in required]
+    places = [f"[{each.name}]" if each.default != dataclasses.MISSING else each.name for each in positional]
+    needed = [
+        f"--{each.name} {each.limits['metavar'] or each.name.upper()}"
+        for each in options.values()
+        if each.default is dataclasses.MISSING and each not in positional
+    ]
     parser = _Parser(
         prog=prog or program(),
         # The sections list the options; a usage that repeats them all would fill the first screen.
@@ -360,8 +346,7 @@ def _build(cls: type[Arguments], parts: Mapping[str, type], values: Mapping[str,
 
 
 def _parse(parser: _Parser, argv: Sequence[str], known: Sequence[str]) -> dict[str, Any]:
-    """The values of a command line whose options and positional values stand in any order."""
-    words: list[str] = []
+    """The values of a command line, by the names of the options."""
     for word in argv:
         name = word.partition("=")[0]
         # argparse would take an unknown option's value for a positional one, and name that.
@@ -370,11 +355,7 @@ def _parse(parser: _Parser, argv: Sequence[str], known: Sequence[str]) -> dict[s
             hint = f"did you mean {near[0]}?" if near else f"{parser.prog} --help lists what there is"
             hint = _ELSEWHERE.get(name.removeprefix("--"), hint)
             parser.error(f"unknown argument {name}; {hint}")
-        if words and words[-1] in known and _NEGATIVE_POWER.fullmatch(word):
-            words[-1] += f"={word}"
-        else:
-            words.append(word)
-    parsed = vars(parser.parse_intermixed_args(words))
+    parsed = vars(parser.parse_intermixed_args(argv))
     return {name: tuple(value) if isinstance(value, list) else value for name, value in parsed.items()}
 
 
@@ -413,8 +394,6 @@ def with_underscores(argv: Sequence[str] | None) -> list[str]:
 
 
 def _load_yaml(path: Path, aliases: Mapping[str, str] = types.MappingProxyType({})) -> dict[str, Any]:
-    if path.is_char_device():  # /dev/zero has no end
-        raise InputError(f"--config {path}: a device; allowed: a file")
     try:
         text = path.read_text(encoding="utf-8")
         values, root = yaml.safe_load(text), yaml.compose(text, yaml.SafeLoader)
@@ -432,15 +411,10 @@ def _load_yaml(path: Path, aliases: Mapping[str, str] = types.MappingProxyType({
 def _read_yaml(path: Path, options: Mapping[str, _Option]) -> dict[str, Any]:
     aliases = {each.limits["alias"]: name for name, each in options.items() if each.limits["alias"]}
     values = _load_yaml(path, aliases)
-    flags = {
-        flag: f"allowed: {name}: {value}"
-        for name, each in options.items()
-        for flag, value in each.limits["flags"].items()
-    }
     for name, value in values.items():
         if name not in options or name == "config":
             near = [f"did you mean {each!r}?" for each in get_close_matches(str(name), options, n=1, cutoff=0.7)]
-            hint = (_ELSEWHERE | flags).get(name, *near or ["--help lists what there is"])
+            hint = _ELSEWHERE.get(name, *near or ["--help lists what there is"])
             raise InputError(f"--config {path}: unknown option {name!r}; {hint}")
         if value is not None or options[name].default is not None:
             try:

@@ -67,11 +67,7 @@ class Signals:
                 signal.signal(number, handler)
 
     def watch(self, program: str) -> None:
-        """End the program also where it is stuck in a library, such as waiting for other processes.
-
-        Python calls handlers between two of its own instructions alone, and drops what they raise in a destructor.
-        """
-        sys.unraisablehook = self._raise_again
+        """End the program also where it is stuck in a library, which keeps Python from calling handlers."""
         read, write = os.pipe()
         os.set_blocking(write, False)
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -90,13 +86,6 @@ class Signals:
 
         threading.Thread(target=end_if_stuck, daemon=True).start()
 
-    def _raise_again(self, dropped: sys.UnraisableHookArgs) -> None:
-        if isinstance(dropped.exc_value, Interruption):
-            self.number = 0
-            threading.Timer(0.05, os.kill, (self.process, dropped.exc_value.number)).start()
-        else:
-            sys.__unraisablehook__(dropped)
-
 
 def _drop_lost_terminal() -> None:
     """Let output go nowhere where its terminal is gone: an error of writing would end the program before its time."""
@@ -109,10 +98,8 @@ def _drop_lost_terminal() -> None:
 
 
 def status(number: int) -> int:
-    """The exit status after a signal.
-
-    Processes that Lightning started return 0, because Lightning kills the parent of one that fails.
-    """
+    """The exit status after a signal."""
+    # Lightning kills the parent of a process of its own that fails.
     started_by_lightning = os.environ.get("LOCAL_RANK", "0") != "0" and "LOCAL_WORLD_SIZE" not in os.environ
     return 0 if started_by_lightning else 128 + number
 

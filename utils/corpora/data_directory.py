@@ -7,7 +7,6 @@ import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from glob import escape
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -15,7 +14,6 @@ from bart.errors import InputError
 from bart.files import read_json, write_json
 from utils.app.errors import unwritable
 from utils.app.output_files import LOCK, difference, held, write_whole
-from utils.app.run_directory import remove
 from utils.data.parallel_text import SIDES
 from utils.data.splits import SPLITS
 from utils.data.tables import Row
@@ -32,7 +30,6 @@ class DataWriter:
         folder: holds the files while they are written. It is on the disk of the data directory, and goes at the end.
         written: split -> examples so far.
         dropped: {"split", "example" (the row's name), "reason"} of each row that was left out.
-        facts: the settings that made the data, for provenance.json.
     """
 
     def __init__(self, folder: Path, files: Mapping[str, BinaryIO], facts: Mapping[str, Any]) -> None:
@@ -54,17 +51,7 @@ class DataWriter:
 
 @contextmanager
 def making(folder: Path, facts: Mapping[str, Any], splits: Sequence[str] = SPLITS) -> Iterator[DataWriter]:
-    """Yield a writer of a data directory, whose files take their place when all of them are whole.
-
-    Args:
-        facts: the settings that make it, for provenance.json.
-        splits: those that it holds.
-
-    Raises:
-        InputError: something is in the folder already, another run is making it, a split has no examples, or the folder
-            cannot be written.
-        RunError: the disk is full.
-    """
+    """Yield a writer of a data directory, whose files take their place when all of them are whole; facts tell it."""
     try:
         with building(folder) as place:
             with ExitStack() as stack:
@@ -75,10 +62,7 @@ def making(folder: Path, facts: Mapping[str, Any], splits: Sequence[str] = SPLIT
             reasons = dict(Counter(row["reason"] for row in data.dropped).most_common())
             if empty := [split for split, count in data.written.items() if not count]:
                 dropped = "".join(f", {count:,} dropped: {reason}" for reason, count in reasons.items())
-                raise InputError(
-                    f"{folder}: no examples for {' and '.join(empty)}{dropped}; "
-                    "allowed: more examples, or files that are split already"
-                )
+                raise InputError(f"{folder}: no examples for {' and '.join(empty)}{dropped}; allowed: more examples")
             write_json(place / PROVENANCE, {**data.facts, "examples": data.written, "dropped": reasons})
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in data.dropped)
             write_whole(place / DROPPED, "".join(lines))
@@ -92,29 +76,20 @@ def making(folder: Path, facts: Mapping[str, Any], splits: Sequence[str] = SPLIT
 
 
 @contextmanager
-def building(folder: Path, is_shared: bool = False) -> Iterator[Path]:
-    """Yield an empty folder, whose files take their place in another one once all went well.
+def building(folder: Path) -> Iterator[Path]:
+    """Yield an empty folder, whose files take their place in another one, which must be new or empty.
 
     It lies in that folder, or beside it where there is none yet, and so on the same disk. Its name is fixed, so that
-    the next run removes what a run that was killed has left, the files among them that had taken their place.
-
-    Args:
-        is_shared: files of others may lie there.
-
-    Raises:
-        InputError: something is there already, or another run is at work there.
+    the next run removes what a run that was killed has left.
     """
     place = folder.resolve()
     exists = place.is_dir()
     workplace = (place if exists else place.parent) / f".{place.name}.building"
-    made, moved = workplace / "data", workplace / "moved"
-    moved.mkdir(parents=True, exist_ok=True)
+    made = workplace / "data"
     with held(workplace / LOCK, f"{folder}: another run is making it"):
         try:
-            _take_back(place, made, moved)
             # Under the lock, since another run may have made it until then.
-            taken = any(path != workplace for path in place.iterdir()) if place.is_dir() else place.exists()
-            if taken and not is_shared:
+            if any(path != workplace for path in place.iterdir()) if place.is_dir() else place.exists():
                 raise InputError(
                     f"{folder} is there already and is not overwritten: move it away, or name another folder"
                 )
@@ -122,30 +97,17 @@ def building(folder: Path, is_shared: bool = False) -> Iterator[Path]:
             made.mkdir()
             yield made
             if exists:  # it may be a mount point, or lie where this user may not rename, so it stays
+                # A set without its provenance is not whole.
                 for path in sorted(made.iterdir(), key=lambda path: path.name == PROVENANCE):
-                    (moved / path.name).touch()
-                    path.rename(place / path.name)  # a set without the last one is not whole
+                    path.rename(place / path.name)
             else:
                 made.rename(place)
         finally:
-            _take_back(place, made, moved)
             shutil.rmtree(workplace, ignore_errors=True)
 
 
-def _take_back(place: Path, made: Path, moved: Path) -> None:
-    """Remove files that have taken their place, unless all of them have."""
-    if made.is_dir() and any(made.iterdir()):
-        for path in moved.iterdir():
-            remove(place, escape(path.name))
-            path.unlink()
-
-
 def is_made(folder: Path, facts: Mapping[str, Any]) -> bool:
-    """Return true, and print a line, if the folder is a whole data directory that was made as these facts say.
-
-    Raises:
-        InputError: it is the same set, made with other options.
-    """
+    """Return true, and print a line, if the folder is a whole data directory of the set that was made as facts say."""
     try:
         stored = read_json(folder / PROVENANCE)
     except InputError:

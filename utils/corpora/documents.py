@@ -46,12 +46,7 @@ class Piece(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A document, or the reason why there is none.
-
-    Attributes:
-        paragraphs: those that are not empty, with single spaces.
-        fault: why its text cannot be read.
-    """
+    """The paragraphs that are not empty, with single spaces; or the reason why a text cannot be read."""
 
     paragraphs: list[str]
     fault: str | None = None
@@ -76,11 +71,7 @@ def gathered(items: Iterable[Item], size_of: Callable[[Item], int], least: int) 
 
 
 def find_files(option: str, places: Sequence[str]) -> list[Path]:
-    """Find the files that an option names, and those of a known kind in the folders that it names; sorted by path.
-
-    Raises:
-        InputError: a place is missing or cannot be read, of no known kind, or a folder without such files.
-    """
+    """Find the files that an option names, and those of a known kind in the folders that it names; sorted by path."""
     files: set[Path] = set()
     for place in places:
         path = as_named(place)
@@ -103,11 +94,7 @@ def find_files(option: str, places: Sequence[str]) -> list[Path]:
 
 
 def _files_in(folder: Path, seen: set[Path]) -> Iterator[Path]:
-    """The files of a known kind in a folder and in those below it, also behind links, but not in hidden ones.
-
-    Args:
-        seen: gets the folders, of which each is read once.
-    """
+    """The files of a known kind in a folder and in those below it that are not `seen` nor hidden, also behind links."""
     seen.add(folder.resolve())
     for path in sorted(folder.iterdir(), key=lambda path: (path.is_symlink(), path)):
         if path.name.startswith("."):
@@ -123,11 +110,7 @@ def _kind_of(path: Path) -> str | None:
 
 
 def pieces_of(path: Path, text_field: str, held_out: bool = False) -> list[Piece]:
-    """Cut a file into pieces of about PIECE bytes, the same in every process.
-
-    Raises:
-        InputError: the file cannot be read, or a Parquet file has no such field.
-    """
+    """Cut a file into pieces of about PIECE bytes, the same in every process."""
     kind = _kind_of(path)
     try:
         if kind == ".parquet":
@@ -167,11 +150,7 @@ def _groups(path: Path, text_field: str) -> list[int]:
 
 
 def read_documents(piece: Piece, text_field: str) -> Iterator[Document]:
-    """Read the documents of a piece, one at a time.
-
-    Raises:
-        InputError: the file cannot be read; it names the file.
-    """
+    """Read the documents of a piece, one at a time."""
     path = Path(piece.path)
     kind = _kind_of(path)
     try:

@@ -73,12 +73,7 @@ class GetPretrainingDataOptions:
 
 
 def get_set(name: str, options: GetPretrainingDataOptions) -> None:
-    """Fetch a set, or those of its files that are missing.
-
-    Raises:
-        InputError: it cannot be reached, or is not on the Hub; the folder holds something else.
-        RunError: the connection is lost, or the disk is full.
-    """
+    """Fetch a set, or those of its files that are missing."""
     folder = options.folder / name.replace("/", "-").replace(":", "-")
     facts = {"set": name, "text_field": options.text_field, "max_documents": options.max_documents}
     if (folder / PROVENANCE).exists():
@@ -121,6 +116,7 @@ def _texts(rows: datasets.IterableDataset, field: str | None, where: str) -> dat
 def _fetch(rows: datasets.IterableDataset, folder: Path, name: str, limit: int | None) -> int:
     """Write the files of a set that are not there, and return the number of documents in all files."""
     count, files = 0, rows.num_shards
+    schema = pa.schema([(TEXT, pa.large_string())])
     with progress(name, limit, "documents") as shown:
         for number in range(files):
             path = folder / f"{number:05d}-of-{files:05d}.parquet"
@@ -131,10 +127,12 @@ def _fetch(rows: datasets.IterableDataset, folder: Path, name: str, limit: int |
                 count += parquet.read_metadata(path).num_rows
                 shown.begin(count)
                 continue
-            texts = islice(rows.shard(num_shards=files, index=number), left)
-            for group in _write(path, _read(texts, name)):
-                count += group
-                shown.update(group)
+            texts = _read(islice(rows.shard(num_shards=files, index=number), left), name)
+            with replacing(path) as temporary, parquet.ParquetWriter(temporary, schema, compression="zstd") as file:
+                for group in gathered(texts, lambda text: len(text or ""), GROUP):
+                    file.write_table(pa.table([group], schema))
+                    count += len(group)
+                    shown.update(len(group))
     return count
 
 
@@ -144,15 +142,6 @@ def _read(texts: Iterable[Mapping[str, Any]], name: str) -> Iterator[str | None]
             yield row[TEXT]
     except Exception as error:  # whatever the Hub's client or the format's reader raises
         raise RunError(f"{name}: cannot be read any further ({brief(error)}); the same command goes on") from error
-
-
-def _write(path: Path, texts: Iterator[str | None]) -> Iterator[int]:
-    """Write texts to a file that is there whole or not at all; yields the number of each group that it writes."""
-    schema = pa.schema([(TEXT, pa.large_string())])
-    with replacing(path) as temporary, parquet.ParquetWriter(temporary, schema, compression="zstd") as file:
-        for group in gathered(texts, lambda text: len(text or ""), GROUP):
-            file.write_table(pa.table([group], schema))
-            yield len(group)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

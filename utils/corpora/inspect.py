@@ -36,6 +36,7 @@ from utils.models.loading import vocabulary_at
 from utils.text.lines import references_of
 
 QUANTILES = (5, 50, 90, 99, 100)  # percent
+HEAD = [f"{percent} %" for percent in QUANTILES]
 _UNCUT = 1 << 30  # tokens
 _AT_ONCE = 512  # rows
 _SHOWN = 100  # labels
@@ -60,22 +61,18 @@ class InspectOptions:
 
 
 def quantiles(lengths: Sequence[int]) -> list[str]:
-    """The lengths that QUANTILES of the texts have at most."""
     return [f"{value:,.0f}" for value in np.percentile(lengths, QUANTILES)]
 
 
 def splits_of(options: InspectOptions) -> Iterator[tuple[str, Iterable[Mapping[str, Any]]]]:
-    """Yield the name and the rows of each split.
-
-    Raises:
-        InputError: nothing is there, or it is malformed.
-    """
+    """Yield the name and the rows of each split."""
     folder = options.data_dir
     for split, path in ({folder.stem: folder} if is_table(str(folder)) else split_tables(folder)).items():
         yield split, (record.values for record in whole(rows_of(path, options.tables)))
-    for split in [split for split in SPLITS if any((folder / f"{split}.{side}").exists() for side in SIDES)]:
-        pairs = paired(*pair_paths(folder, split))
-        yield split, (dict(zip(SIDES, (source, references_of(target)[0]), strict=True)) for source, target in pairs)
+    for split in SPLITS:
+        if any((folder / f"{split}.{side}").exists() for side in SIDES):
+            pairs = paired(*pair_paths(folder, split))
+            yield split, ({"source": source, "target": references_of(target)[0]} for source, target in pairs)
 
 
 def describe(options: InspectOptions) -> str:
@@ -95,44 +92,37 @@ def describe(options: InspectOptions) -> str:
                     ids = tokenizer.encode_many([" ".join(each) for each in lists], _UNCUT)
                     lengths[column] += map(len, ids)
         for column, of_column in lengths.items():
-            limits = options.max_target_length if column == SIDES[1] else options.max_source_length
+            limits = options.max_target_length if column == "target" else options.max_source_length
             cut = (f"{np.mean(np.array(of_column) > limit):.1%} at {limit:,}" for limit in limits)
             table.append([f"{split}, {column}", f"{len(of_column):,}", *quantiles(of_column), ", ".join(cut)])
         for column, counter in counts.items():
-            listed = [f"{label} {count:,}" for label, count in counter.most_common(_SHOWN)]
-            more = [f"{len(counter) - _SHOWN:,} others"] * (len(counter) > _SHOWN)
-            labels.append(f"{split}, {column}: {', '.join(listed + more)}")
+            listed = ", ".join(f"{label} {count:,}" for label, count in counter.most_common(_SHOWN))
+            labels.append(f"{split}, {column}: {listed}{', ...' * (len(counter) > _SHOWN)}")
     if not table:
-        files = f"{{{','.join(SPLITS)}}}.{{{','.join(SIDES)}}}"
-        raise InputError(f"{options.data_dir}: no {files}, no table ({', '.join(TABLES)}) with texts, and no shards")
-    head = ["length in tokens", "texts", *(f"{percent} %" for percent in QUANTILES), "cut"]
+        raise InputError(
+            f"{options.data_dir}: no {{{','.join(SPLITS)}}}.{{source,target}}, no table ({', '.join(TABLES)}) with "
+            "texts, and no shards"
+        )
     note = f"Tokens of {options.tokenizer}, special ones included."
-    return "\n".join([plain_table(table, head, words=1), note, *labels])
+    return "\n".join([plain_table(table, ["length in tokens", "texts", *HEAD, "cut"], words=1), note, *labels])
 
 
 def describe_shards(folder: Path) -> str:
-    """Counts of the manifest, and lengths in the first file of each bin, since any file is a random part of its bin.
-
-    Raises:
-        InputError: a file is missing or cut off.
-    """
+    """Counts of the manifest, and lengths in the first file of each bin, since any file is a random part of its bin."""
     manifest = Manifest.read(folder)
-    documents, special = manifest.values["documents"], SPECIAL[manifest.task]
     table = []
     for split, shards in manifest.splits.items():
         for longest in sorted({shard.bin for shard in shards}):
             of_bin = [shard for shard in shards if shard.bin == longest]
             rows = list(ShardReader(folder, of_bin[:1]))
-            lengths = quantiles([len(row.ids) + special for row in rows])
+            lengths = quantiles([len(row.ids) + SPECIAL[manifest.task] for row in rows])
             sentences = f"{np.mean([len(row.sentences) for row in rows]):.1f}"
             examples = f"{sum(shard.examples for shard in of_bin):,}"
             table.append([split, f"{longest}", f"{len(of_bin)}", examples, *lengths, sentences])
-    head = ["split", "bin", "files", "examples", *(f"{percent} %" for percent in QUANTILES), "sentences"]
-    left_out = ", ".join(f"{count:,} {reason}" for reason, count in documents["dropped"].items() if count) or "none"
-    return (
-        f"{folder}: {documents['kept']:,} documents; left out: {left_out}\n{plain_table(table, head, words=1)}\n"
-        "Lengths are tokens, special ones included; sentences, or segments, are those of an example, on average."
-    )
+    shown = plain_table(table, ["split", "bin", "files", "examples", *HEAD, "sentences"], words=1)
+    kept = f"{folder}: {manifest.values['documents']['kept']:,} documents"
+    note = "Lengths are tokens, special ones included; sentences, or segments, are those of an example, on average."
+    return f"{kept}\n{shown}\n{note}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

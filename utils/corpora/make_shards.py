@@ -38,15 +38,13 @@ from utils.app.progress import progress, start_log
 from utils.app.unfinished import Unfinished
 from utils.corpora.documents import find_files, pieces_of
 from utils.corpora.shard_cluster import Numbers, cluster_of, run_stage
-from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, MakeShardsOptions, Work
+from utils.corpora.shard_options import WORK, MakeShardsOptions, Work
 from utils.corpora.shard_stages import (
-    LONG_SENTENCE,
     SHARD_SPLITS,
-    PlannedShard,
-    count_keys,
     find_repeats,
     hash_documents,
     make_examples,
+    plan_shards,
     write_shard,
 )
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
@@ -59,15 +57,7 @@ DONE = "done.jsonl"  # in WORK: what is done of a run that could go on
 
 
 def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | None = None) -> None:
-    """Make a directory of shards, or go on with one.
-
-    Args:
-        tokenizer: the vocabulary, where it is loaded already.
-
-    Raises:
-        InputError: the input cannot be read or holds no text, the folder holds something else, or no scheduler answers.
-        RunError: the disk is full, or workers died.
-    """
+    """Make a directory of shards, or go on with one; the vocabulary may be loaded already."""
     # These load torch, which the processes do without.
     from bart.tokenization.tokenization_bart import BartTokenizer
     from bert.tokenization.tokenization_bert import BertTokenizer
@@ -128,8 +118,6 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
             )
         shutil.rmtree(folder / WORK, ignore_errors=True)
         return True
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--output {folder}: a file is there; it takes a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / WORK).is_dir():
         raise InputError(f"--output {folder}: other files are there; it takes a new folder, or an unfinished run's")
     return False
@@ -162,10 +150,7 @@ def _alone(folder: Path, record: Mapping[str, Any]) -> Iterator[Unfinished]:
 
 
 def _make(
-    run: Callable[..., list[Numbers]],
-    work: Work,
-    files: Sequence[tuple[Path, bool]],
-    sources: Sequence[Mapping[str, Any]],
+    run: Callable[..., list[Numbers]], work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Run all stages by `run`; return the part of the manifest that depends on the texts."""
     options = work.options
@@ -185,14 +170,7 @@ def _make(
     made = run("tokenising", make_examples, with_firsts)
     dropped = sum((Counter(record["dropped"]) for record in made), dropped)
     kept = sum(record["kept"] for record in made)
-    undivided = sum(record["undivided"] for record in made)
-    if 10 * undivided > sum(counts):
-        logger.warning(
-            "%d of %d documents are one sentence of %d characters or more, as no mark ends a sentence in them, like in "
-            "Thai: no sentences change places, and BERT's pairs need two. Begin a line with each sentence",
-            *(undivided, sum(counts), LONG_SENTENCE),
-        )
-    shards = _divide(count_keys(work), options)
+    shards = plan_shards(work)
     wanted = {"train": ("input", "to train on")}
     if options.val_input or options.val_ratio:
         wanted["val"] = "val_input" if options.val_input else "input", "to hold out"
@@ -215,29 +193,6 @@ def _make(
         "short_examples": sum(record["short"] for record in made),
         "splits": splits,
     }
-
-
-def _divide(counts: np.ndarray, options: MakeShardsOptions) -> list[PlannedShard]:
-    """Divide the examples into shards, whose sizes differ by at most one within a split and bin.
-
-    Args:
-        counts: see `count_keys`; there are no more files than examples.
-    """
-    shards = []
-    for group, of_bucket in enumerate(counts):
-        ends = np.cumsum(of_bucket)
-        total = int(ends[-1])
-        split, longest = SHARD_SPLITS[group // len(options.bins)], options.bins[group % len(options.bins)]
-        number = -(-total // MOST_EXAMPLES)
-        if split == SHARD_SPLITS[0]:
-            number = min(total, options.shards or max(number, LEAST_SHARDS))
-        for place in range(number):
-            begin, end = place * total // number, (place + 1) * total // number
-            # The buckets of its first and of its last example.
-            first, last = np.searchsorted(ends, (begin, end - 1), side="right").tolist()
-            skip = begin - int(ends[first] - of_bucket[first])
-            shards.append(PlannedShard(f"{split}/{longest}-{place:05d}.parquet", group, first, last, skip, end - begin))
-    return shards
 
 
 def _reasons(dropped: Mapping[str, int]) -> str:

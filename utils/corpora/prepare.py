@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from bart.errors import InputError
 from bart.files import PathName
@@ -29,8 +28,8 @@ from utils.data.published import load_from_hub, opening, parquet_files
 from utils.data.rows import rows_of, rows_of_files, rows_of_set
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, MissingSplit, ratios_of, split_of
 from utils.data.table_options import BY_ENDING, TableOptions
-from utils.data.tables import Row, pairs_in
-from utils.data.token_cache import made_once
+from utils.data.tables import pairs_in
+from utils.data.token_cache import cache_folder, made_once
 from utils.text.lines import check_is_text
 
 logger = logging.getLogger("utils.corpora.prepare")
@@ -57,29 +56,24 @@ class PrepareOptions:
     seed: int | None = option(None, help=f"seed of the split; by default {DEFAULT_SEED}")
     tables: TableOptions = part(TableOptions)
 
-    @property
-    def fields(self) -> Fields:
-        """The columns of documents and summaries."""
-        return self.source_field, self.target_field
-
 
 def prepare(options: PrepareOptions) -> None:
     """Make a data directory."""
     shares = ratios_of(options.split_ratio or DEFAULT_RATIO)
     seed = DEFAULT_SEED if options.seed is None else options.seed
-    inputs = inputs_of(options)
-    if inputs[0].split and options.seed is not None:
+    inputs = [(split, str(name), records) for split, name, records in inputs_of(options)]
+    is_split = inputs[0][0] is not None
+    if is_split and options.seed is not None:
         raise InputError(f"--seed {seed}: {options.input[0]} is split already; --split_ratio splits it anew")
-    split_ratio = None if inputs[0].split else dict(zip(SPLITS, shares, strict=True))
-    splits = [each.split for each in inputs] if split_ratio is None else [s for s in SPLITS if split_ratio[s]]
-    facts = {"inputs": [each.name for each in inputs], "fields": options.fields, "seed": seed}
-    with making(options.output, facts | {"split_ratio": split_ratio}, splits) as data:
-        for each in inputs:
-            logger.info("reading %s", each.name)
-            for row in progress("reading", None, "rows", each.rows):
-                split = each.split
-                if split is None and row.fault is None:
-                    split = split_of(row.source, shares, seed)
+    split_ratio = None if is_split else dict(zip(SPLITS, shares, strict=True))
+    splits = [split for split, *_ in inputs] if is_split else [split for split in SPLITS if split_ratio[split]]
+    fields = options.source_field, options.target_field
+    facts = {"inputs": [name for _, name, _ in inputs], "fields": fields, "seed": seed, "split_ratio": split_ratio}
+    with making(options.output, facts, splits) as data:
+        for own_split, name, records in inputs:
+            logger.info("reading %s", name)
+            for row in progress("reading", None, "rows", pairs_in(records, fields, name)):
+                split = split_of(row.source, shares, seed) if own_split is None and row.fault is None else own_split
                 data.add(split, row)
                 data.facts |= dict(zip(COLUMNS, row.columns, strict=False))  # none of a row that is no example
 
@@ -108,7 +102,7 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, option
         except InputError as error:
             raise InputError(str(error).replace(str(folder), f"--data_dir {data_dir}")) from None
 
-    return made_once(place, cache_dir, name, (contents, fields, options), PROVENANCE, make)
+    return str(made_once(cache_folder(place, cache_dir), name, (contents, fields, options), PROVENANCE, make))
 
 
 def _content_of(data_dir: str) -> object:
@@ -133,38 +127,19 @@ def _parquet_splits(pattern: str) -> dict[str, dict[str, Path]]:
     return splits
 
 
-class Input(NamedTuple):
-    """Rows, and where they come from.
-
-    Attributes:
-        split: the split that the input is; None where it is yet to be split.
-        name: that of its file, or of its set with the commit that was found.
-    """
-
-    split: str | None
-    name: str
-    rows: Iterator[Row]
-
-
-def inputs_of(options: PrepareOptions) -> list[Input]:
-    """Open the inputs: tables; or one set of the Hub, or one `--data_dir`."""
+def inputs_of(options: PrepareOptions) -> Iterator[tuple[str | None, PathName, Iterator[Record]]]:
+    """The split of each input, None where it is yet to be split; its name and its rows."""
     keeps_splits = options.split_ratio is None
-    return [
-        Input(split if keeps_splits else None, str(name), pairs_in(records, options.fields, str(name)))
-        for split, name, records in _opened(options, keeps_splits)
-    ]
-
-
-def _opened(options: PrepareOptions, keeps_splits: bool) -> Iterator[tuple[str | None, PathName, Iterator[Record]]]:
-    """The split of each input, its name and its rows."""
     paths = [Path(name).expanduser() for name in options.input]
     if len(paths) == 1:
         [name], [path] = options.input, paths
         if tables := split_tables(path):
-            yield from ((split, path, rows_of(path, options.tables)) for split, path in tables.items())
+            for split, path in tables.items():
+                yield split if keeps_splits else None, path, rows_of(path, options.tables)
             return
         if is_published(name) and not name.startswith(HUB):
-            yield from ((split, name, rows_of_files(files)) for split, files in _parquet_splits(name).items())
+            for split, files in _parquet_splits(name).items():
+                yield split if keeps_splits else None, name, rows_of_files(files)
             return
         if name.startswith(HUB):
             yield from _of_set(name.removeprefix(HUB), keeps_splits, fewest=1)

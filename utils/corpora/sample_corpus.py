@@ -1,13 +1,9 @@
-"""A sample corpus that the project makes itself: short synthetic newswire with summaries, for the quickstart.
+"""A sample corpus of short synthetic newswire with summaries: `python -m utils.corpora.sample_corpus`.
 
-``python -m utils.corpora.sample_corpus --output_dir data/sample`` writes ``{train,val,test}.{source,target}``, one
-example a line. An article tells one event in several sentences, in any order and among asides that name other people,
-places, companies and figures. The summary follows from the article alone. The names of people, places and companies
-are put together from common parts, and no whole name of one split occurs in another: a model that scores well on the
-test set copies names that it has never seen. The same arguments give the same bytes on every Python version.
-
-``{topics,tags,questions}/{train,val,test}.jsonl`` hold topics of the articles, names in them, and questions with
-answers, for classification, tagging and question answering.
+An article tells one event in several sentences, in any order and among asides. The summary follows from the article
+alone. Names are put together from common parts, and no whole name of one split occurs in another: a model that scores
+well on the test set copies names that it has never seen. The same arguments give the same bytes on every Python
+version. `{topics,tags,questions}/{train,val,test}.jsonl` are for classification, tagging and question answering.
 """
 
 from __future__ import annotations
@@ -38,13 +34,13 @@ from utils.data.tables import Row
 SIZES = {"train": 8000, "val": 200, "test": 200}
 # Names of a split are drawn from its own share of the name pool.
 _SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
+_NUMBERS = {"small": (3, 61), "big": (150, 1000, 10), "money": (5, 100, 5)}
 _NAMES = {"person": "PER", "place": "LOC", "org": "ORG"}
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @cache
 def _parts() -> dict[str, Any]:
-    """Names, words and templates."""
     return yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 
 
@@ -86,24 +82,18 @@ class _Fields(dict[str, str]):
         rng = self._rng
         if kind == "person":
             return f"{rng.choice(self._names['first'])} {rng.choice(self._names['last'])}"
-        if kind == "small":
-            return str(rng.randint(3, 60))
-        if kind == "big":
-            return str(rng.randrange(150, 1000, 10))
-        if kind == "money":
-            return str(rng.randrange(5, 100, 5))
         if kind == "score":
             return f"{rng.randint(3, 9)}-{rng.randint(0, 2)}"
+        if kind in _NUMBERS:
+            return str(rng.randrange(*_NUMBERS[kind]))
         return rng.choice(self._names[kind] if kind in self._names else _parts()["words"][kind])
 
 
 class Story(NamedTuple):
-    """An article.
+    """An article of an event, the topic.
 
     Attributes:
-        article, summary: one line each.
-        topic: the kind of event that it tells.
-        fields: the places of facts in the article: a field, such as person1, and its first character.
+        fields: the positions of facts in the article: a field, such as person1, and its first character.
         values: the texts of the fields.
         questions: field -> a question that its value answers.
     """
@@ -143,7 +133,6 @@ def sample_stories(split: str, count: int, seed: int = 42) -> Iterator[Story]:
 
 
 def tags_of(story: Story) -> dict[str, Any]:
-    """A row for tagging, with the names of people, places and companies in BIO."""
     inside: dict[int, tuple[str, int]] = {}
     for field, begin in story.fields:
         if kind := _NAMES.get(field.rstrip(string.digits)):
@@ -157,7 +146,6 @@ def tags_of(story: Story) -> dict[str, Any]:
 
 
 def question_of(story: Story, number: int, rng: random.Random) -> dict[str, Any]:
-    """A row for question answering."""
     field, question = rng.choice(list(story.questions.items()))
     starts = [begin for name, begin in story.fields if name == field]
     answers = {"text": [story.values[field]] * len(starts), "answer_start": starts}
@@ -165,14 +153,7 @@ def question_of(story: Story, number: int, rng: random.Random) -> dict[str, Any]
 
 
 def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: int = 42) -> None:
-    """Make a data directory of the sample corpus, with folders of its topics, tags and questions, unless it is there.
-
-    Args:
-        sizes: split -> examples.
-
-    Raises:
-        InputError: something else is in the folder, or it cannot be written.
-    """
+    """Make a data directory, with folders of the articles' topics, tags and questions, unless it is there."""
     facts = {"set": "sample", "sizes": dict(sizes), "seed": seed}
     if not is_made(folder, facts):
         with making(folder, facts) as data:

@@ -19,13 +19,12 @@ class ShardExample(NamedTuple):
     """An example of a shard.
 
     Attributes:
-        parts: tokens of its sentences, or of its two segments.
-        ids: its tokens, where they do not lie one behind the other in the documents.
+        parts: the number of tokens of its sentences, or of its two segments.
         label: for a pair, 1 if the second segment is from another document, and 0 if it follows the first one.
     """
 
+    ids: np.ndarray
     parts: list[int]
-    ids: np.ndarray | None = None
     label: int = 0
 
 
@@ -47,21 +46,9 @@ class SegmentPairs:
         self.last: dict[int, TokenizedDocument] = {}  # of each split, in the documents before
 
     def __call__(
-        self, ids: np.ndarray, lengths: Sequence[Sequence[int]], keys: Sequence[bytes], splits: Sequence[int]
+        self, texts: Sequence[TokenizedDocument], keys: Sequence[bytes], splits: Sequence[int]
     ) -> list[list[ShardExample]]:
-        """Make the pairs of some documents.
-
-        Args:
-            ids: tokens of all documents.
-            lengths: the tokens of the sentences of each document.
-            keys: hashes of the documents, from which the pairs are drawn.
-            splits: the number of the split of each document.
-        """
-        ends = np.cumsum([sum(of_document) for of_document in lengths])[:-1]
-        texts = [
-            TokenizedDocument(part, np.cumsum([0, *of_document]).tolist())
-            for part, of_document in zip(np.split(ids, ends), lengths, strict=True)
-        ]
+        """Make the pairs of some documents, whose random numbers are drawn from their keys."""
         of_split: dict[int, list[TokenizedDocument]] = {split: [last] for split, last in self.last.items()}
         places = []
         for text, split in zip(texts, splits, strict=True):
@@ -74,19 +61,16 @@ class SegmentPairs:
         ]
 
     def _pairs_of(self, texts: Sequence[TokenizedDocument], place: int, key: bytes) -> Iterator[ShardExample]:
-        """Make the pairs of the document at this place in the texts."""
         options = self.options
         for copy in range(options.duplicate_factor):
             rng = random.Random(xxhash.xxh3_64_intdigest(key + b"pairs" + copy.to_bytes(4, "little"), options.seed))
             for first, second, random_text in pair_up(texts, place, options.room, options.short_seq_prob, rng):
                 second_ids = (random_text or texts[place]).ids[slice(*second)]
                 ids = np.concatenate([texts[place].ids[slice(*first)], second_ids])
-                yield ShardExample([end - begin for begin, end in (first, second)], ids, int(random_text is not None))
+                yield ShardExample(ids, [end - begin for begin, end in (first, second)], int(random_text is not None))
 
 
 class Segment(NamedTuple):
-    """The tokens of a document from `begin` to before `end`."""
-
     begin: int
     end: int
 
@@ -94,19 +78,11 @@ class Segment(NamedTuple):
 def pair_up(
     texts: Sequence[TokenizedDocument], place: int, room: int, short_seq_prob: float, rng: random.Random
 ) -> Iterator[tuple[Segment, Segment, TokenizedDocument | None]]:
-    """Gather the sentences of a document into pairs of segments (Devlin et al., 2019, appendix A.2).
+    """Gather the sentences of the document at `place` into pairs of segments, which have `room` tokens at most.
 
-    Half of the pairs, whatever their sentences, have a random second segment. A sentence that is left alone at the end
-    begins none, so that this holds there too.
-
-    Args:
-        texts: two at least; random segments are from any but that of the document.
-        place: of the document in texts.
-        room: tokens of a pair at most; of a longer one the longer segment loses tokens, at either end.
-        short_seq_prob: the probability that a document's pairs are to be shorter, by a length drawn from 2 to `room`.
-
-    Yields:
-        The segments, and the text that the second one is from, None if it is this one.
+    Half of the pairs, whatever their sentences, have a random second segment, of another text, which is yielded, too. A
+    sentence that is left alone at the end begins none, so that this holds there too. The pairs of a share of the
+    documents, `short_seq_prob`, are shorter, by a length drawn from 2 to `room`.
     """
     bounds = texts[place].bounds
     count = len(bounds) - 1

@@ -36,13 +36,7 @@ Result = tuple[Numbers, dict[str, str]]  # with the digest of each file that it 
 
 @contextmanager
 def cluster_of(options: MakeShardsOptions, folder: Path) -> Iterator[Client | None]:
-    """Yield a client of the cluster that --scheduler names, or of one on this machine that ends with it; None of no
-    workers.
-
-    Raises:
-        InputError: no scheduler answers.
-        RunError: its workers cannot load this program.
-    """
+    """Yield a client of the cluster of --scheduler, or of one on this machine that ends with it; None of no workers."""
     if options.workers == 0:
         yield None
         return
@@ -114,12 +108,7 @@ def run_stage(
 ) -> list[Numbers]:
     """Run the tasks of a stage, and return the numbers of all, in order; no other files stay where theirs lie.
 
-    Args:
-        client: of the workers; None to run them here.
-        done: what earlier runs have finished; it gets what this one finishes.
-
-    Raises:
-        RunError: workers died, or cannot load this program.
+    `done` has what earlier runs have finished, and gets what this one finishes.
     """
     results = {name: (numbers, files) for stage, name, numbers, files in done.values() if stage == what}
     with progress(what, len(tasks), "tasks") as shown:

@@ -7,7 +7,7 @@
 
 What they write is a function of the corpus and the options alone. A key is made of the seed, the document and the
 example's place in it, so that shards are shuffled across the corpus wherever the documents lie. Memory holds hashes of
-all documents, a run of examples or a shard.
+all documents, a run of examples, the keys of a split's bin or a shard.
 
 Processes that call these load no torch.
 """
@@ -15,12 +15,12 @@ Processes that call these load no torch.
 from __future__ import annotations
 
 import heapq
+import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain
+from itertools import accumulate, chain, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,39 +33,33 @@ from tokenizers import Tokenizer
 
 from bart.files import replacing, sha256_of
 from utils.corpora.documents import NEAR_EMPTY, Document, Piece, gathered, read_documents
-from utils.corpora.segment_pairs import SegmentPairs, ShardExample
-from utils.corpora.shard_options import Work
+from utils.corpora.segment_pairs import SegmentPairs, ShardExample, TokenizedDocument
+from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, Work
 from utils.data.shard_format import MLM_NSP, TOKENIZER
 from utils.data.splits import SPLITS
 from utils.text.sentences import sentence_parts
 
 SHARD_SPLITS = SPLITS[:2]  # train and val
-BUCKETS = 1 << 16  # of keys, by their first bits
-_WIDTH = np.uint64((1 << 64) // BUCKETS)
 ROWS = 1024  # of a row group
 _CHARACTERS = 1 << 20  # that are tokenised at once
 _TOKENS = 1 << 22  # of a run: examples that are sorted in memory
-LONG_SENTENCE = 500  # characters or more
 BYTES = 8  # of UTF-8, for each of --min_tokens, of a document that surely has so many; or a word for each
 REPEATED, REPEATS = "repeated", "repeats.npy"
+KeyedExample = tuple[int, int, ShardExample]  # with the number of its split, and its key
 StageResult = tuple[dict[str, Any], list[Path]]  # numbers, and the files that were written
 
 
 class PlannedShard(NamedTuple):
-    """A file of shards: examples of a split and a bin whose keys are neighbours.
+    """A file of shards: the examples of a split and a bin whose keys are at least `first` and below `end`, if any.
 
     Attributes:
-        group: number of the split and bin, by `_Runs.write`.
-        first, last: buckets that hold all of them.
-        skip: examples of these buckets before its own.
+        group: number of the split and bin, by `_write_run`.
     """
 
     name: str
     group: int
     first: int
-    last: int
-    skip: int
-    examples: int
+    end: int | None
 
 
 def hash_documents(work: Work, number: int, piece: Piece) -> StageResult:
@@ -95,15 +89,12 @@ def hash_documents(work: Work, number: int, piece: Piece) -> StageResult:
 
 
 def _share_of(key: bytes, work: Work) -> float:
-    """A random number from 0 to 1 of a document with this hash, which is held out if it lies below --val_ratio."""
+    """A random number from 0 to 1 of a document with this hash, which is held out below --val_ratio."""
     return xxhash.xxh3_64_intdigest(key + b"val", work.options.seed) / (1 << 64)
 
 
 def find_repeats(work: Work) -> StageResult:
-    """Write the sorted numbers of documents that repeat one with a lower number.
-
-    Documents are numbered through all pieces. Of many with the same text, in any pieces, the first one stays.
-    """
+    """Write the sorted numbers of documents that repeat one with a lower number, through all pieces."""
     hashes = np.concatenate([np.load(path) for path in sorted(work.path("documents", "").glob("*.npy"))])
     order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # it is stable
     repeats = (hashes[order[1:]] == hashes[order[:-1]]).all(axis=1)
@@ -117,13 +108,9 @@ def _save(path: Path, array: np.ndarray) -> None:
 
 
 def pack(lengths: Iterable[int], room: int) -> list[list[int]]:
-    """Gather sentences of a document, one after the other, into examples of at most `room` tokens.
+    """Gather sentences of a document, given by their tokens, into examples of at most `room` tokens.
 
-    Args:
-        lengths: tokens of each sentence. A sentence that has more than `room` is cut, into sentences.
-
-    Returns:
-        The tokens of the sentences of each example.
+    A sentence that has more is cut, into sentences.
     """
     examples: list[list[int]] = []
     example: list[int] = []
@@ -140,55 +127,72 @@ def pack(lengths: Iterable[int], room: int) -> list[list[int]]:
     return [*examples, example] if example else examples
 
 
+def packed(text: TokenizedDocument, room: int) -> Iterator[ShardExample]:
+    """Yield the examples of a document, as `pack` makes them."""
+    end = 0
+    for parts in pack(np.diff(text.bounds).tolist(), room):
+        begin, end = end, end + sum(parts)
+        yield ShardExample(text.ids[begin:end], parts)
+
+
 def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: float) -> StageResult:
     """Cut the documents of a piece that repeat none into examples, and write runs of them, each sorted by their keys.
 
     Args:
         first: the number of the piece's first document among all.
-        val_ratio: the share of the documents that is held out.
 
     Returns:
         kept: documents that gave examples. dropped: reason -> documents that did not. short: examples that were left
-        out since they have too few tokens. undivided: documents that are one sentence of LONG_SENTENCE characters.
+        out since they have too few tokens.
     """
-    options = work.options
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
     hashes = np.load(work.path("documents", f"{number:06d}.npy"))
     numbers = np.load(work.path("repeats", REPEATS), mmap_mode="r")
     repeats = {*numbers[slice(*np.searchsorted(numbers, (first, first + len(hashes))))].tolist()}
-    tokenizer = _tokenizer(work.folder, work.vocabulary)
-    runs, pairs, counts = _Runs(work, number), SegmentPairs(options), Counter[str]()
-    readable = (document for document in read_documents(piece, options.text_field) if not document.fault)
-    fresh = ((place, document) for place, document in enumerate(readable) if first + place not in repeats)
-    for documents in gathered(fresh, lambda numbered: sum(map(len, numbered[1].paragraphs)), _CHARACTERS):
-        sentences = [sentences_of(document) for _, document in documents]
-        counts["undivided"] += sum(len(each) == 1 and len(each[0]) >= LONG_SENTENCE for each in sentences)
-        encoded = tokenizer.encode_batch_fast(list(chain.from_iterable(sentences)), add_special_tokens=False)
-        rows = [row.ids for row in encoded]
-        ids = np.fromiter(chain.from_iterable(rows), work.kind.to_pandas_dtype())
-        sizes = iter(map(len, rows))
-        lengths = [[next(sizes) for _ in of_document] for of_document in sentences]
-        document_keys = [hashes[place].tobytes() for place, _ in documents]
-        splits = [int(piece.held_out or _share_of(key, work) < val_ratio) for key in document_keys]
-        if options.task == MLM_NSP:
-            examples = pairs(ids, lengths, document_keys, splits)
-        else:
-            runs.ids.append(ids)
-            examples = [[ShardExample(part) for part in pack(of_document, options.room)] for of_document in lengths]
-        for key, split, of_document in zip(document_keys, splits, examples, strict=True):
-            short = sum(sum(example.parts) < options.min_tokens for example in of_document)
-            counts["short"] += short
-            counts["kept"] += short < len(of_document)
-            for chunk, example in enumerate(of_document):
-                if example.ids is not None:
-                    runs.ids.append(example.ids)
-                example_key = xxhash.xxh3_64_intdigest(key + chunk.to_bytes(4, "little"), options.seed)
-                runs.examples.append((split, example_key, example))
-        runs.write(at_least=_TOKENS)
-    runs.write()
+    readable = (document for document in read_documents(piece, work.options.text_field) if not document.fault)
+    fresh = (
+        (hashes[place].tobytes(), document) for place, document in enumerate(readable) if first + place not in repeats
+    )
+    counts, written = Counter[str](), []
+    examples = _examples(work, fresh, math.inf if piece.held_out else val_ratio, counts)
+    for run in gathered(examples, lambda keyed: len(keyed[2].ids), _TOKENS):
+        written.append(work.path("examples", f"{number:06d}-{len(written):06d}.arrow"))
+        _write_run(work, written[-1], run)
     dropped = {REPEATED: len(repeats), NEAR_EMPTY: len(hashes) - len(repeats) - counts["kept"]}
-    facts = {"kept": counts["kept"], "dropped": dropped, "short": counts["short"], "undivided": counts["undivided"]}
-    return facts, runs.written
+    return {"kept": counts["kept"], "dropped": dropped, "short": counts["short"]}, written
+
+
+def _examples(
+    work: Work, documents: Iterable[tuple[bytes, Document]], val_ratio: float, counts: Counter[str]
+) -> Iterator[KeyedExample]:
+    """Yield the examples of documents, which come with their hashes; `counts` gets the numbers that are kept and short.
+
+    Args:
+        val_ratio: the share of the documents that is held out.
+    """
+    options = work.options
+    tokenizer, pairs = _tokenizer(work.folder, work.vocabulary), SegmentPairs(options)
+    for group in gathered(documents, lambda hashed: sum(map(len, hashed[1].paragraphs)), _CHARACTERS):
+        hashes = [key for key, _ in group]
+        splits = [int(_share_of(key, work) < val_ratio) for key in hashes]
+        sentences = [sentences_of(document) for _, document in group]
+        encoded = iter(tokenizer.encode_batch_fast(list(chain.from_iterable(sentences)), add_special_tokens=False))
+        texts = []
+        for of_document in sentences:
+            rows = [next(encoded).ids for _ in of_document]
+            ids = np.fromiter(chain.from_iterable(rows), work.kind.to_pandas_dtype())
+            texts.append(TokenizedDocument(ids, [0, *accumulate(map(len, rows))]))
+        if options.task == MLM_NSP:
+            examples = pairs(texts, hashes, splits)
+        else:
+            examples = [[*packed(text, options.room)] for text in texts]
+        for key, split, of_document in zip(hashes, splits, examples, strict=True):
+            long_enough = [len(example.ids) >= options.min_tokens for example in of_document]
+            counts["kept"] += any(long_enough)
+            counts["short"] += long_enough.count(False)
+            for chunk, example in enumerate(of_document):
+                if long_enough[chunk]:
+                    yield split, xxhash.xxh3_64_intdigest(key + chunk.to_bytes(4, "little"), options.seed), example
 
 
 @lru_cache(maxsize=1)
@@ -205,49 +209,25 @@ def sentences_of(document: Document) -> list[str]:
     return [sentence for paragraph in paragraphs for sentence in sentence_parts(paragraph)]
 
 
-@dataclass
-class _Runs:
-    """Gathers examples, and writes them as sorted runs to files of the stage `examples`.
-
-    Attributes:
-        ids: tokens of all examples, in order.
-        examples: each with its split and key.
-        written: the files of runs.
-    """
-
-    work: Work
-    piece: int
-    ids: list[np.ndarray] = field(default_factory=list)
-    examples: list[tuple[int, int, ShardExample]] = field(default_factory=list)
-    written: list[Path] = field(default_factory=list)
-
-    def write(self, at_least: int = 0) -> None:
-        """Write the examples, without those that are too short, as a run, unless they have fewer tokens than this."""
-        if not self.examples or sum(map(len, self.ids)) < at_least:
-            return
-        options = self.work.options
-        splits, keys, examples = zip(*self.examples, strict=True)
-        lengths, keys = np.array([sum(example.parts) for example in examples]), np.array(keys, np.uint64)
-        bins = np.searchsorted(options.bins, lengths + options.special)
-        groups = np.array(splits) * len(options.bins) + bins
-        order = np.lexsort((keys, groups))
-        order = order[lengths[order] >= options.min_tokens]
-        sentences = np.fromiter(chain.from_iterable(example.parts for example in examples), np.uint16)
-        columns = {
-            "group": groups[order].astype(np.uint16),
-            "key": keys[order],
-            "ids": _lists(np.concatenate(self.ids), lengths).take(order),
-            "sentences": _lists(sentences, [len(example.parts) for example in examples]).take(order),
-        }
-        if options.task == MLM_NSP:
-            columns["label"] = np.array([example.label for example in examples], np.uint8)[order]
-        table = pa.table(columns)
-        path = self.work.path("examples", f"{self.piece:06d}-{len(self.written):06d}.arrow")
-        with replacing(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as file:
-            file.write_table(table)
-        self.written.append(path)
-        self.ids.clear()
-        self.examples.clear()
+def _write_run(work: Work, path: Path, run: Sequence[KeyedExample]) -> None:
+    """Write examples, sorted by their splits and bins, which make a group, and then by their keys."""
+    bins = work.options.bins
+    splits, keys, examples = zip(*run, strict=True)
+    lengths, keys = np.array([len(example.ids) for example in examples]), np.array(keys, np.uint64)
+    groups = np.array(splits) * len(bins) + np.searchsorted(bins, lengths + work.options.special)
+    order = np.lexsort((keys, groups))
+    sentences = np.fromiter(chain.from_iterable(example.parts for example in examples), np.uint16)
+    columns = {
+        "group": groups[order].astype(np.uint16),
+        "key": keys[order],
+        "ids": _lists(np.concatenate([example.ids for example in examples]), lengths).take(order),
+        "sentences": _lists(sentences, [len(example.parts) for example in examples]).take(order),
+    }
+    if work.options.task == MLM_NSP:
+        columns["label"] = np.array([example.label for example in examples], np.uint8)[order]
+    table = pa.table(columns)
+    with replacing(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as file:
+        file.write_table(table)
 
 
 def _lists(values: np.ndarray, lengths: Sequence[int] | np.ndarray) -> pa.ListArray:
@@ -261,25 +241,38 @@ def _runs(work: Work) -> Iterator[pa.Table]:
             yield pa.ipc.open_file(file).read_all()
 
 
-def count_keys(work: Work) -> np.ndarray:
-    """Count the examples of each split and bin that have keys of each bucket, (groups, BUCKETS) int64."""
-    counts = np.zeros((len(SHARD_SPLITS) * len(work.options.bins), BUCKETS), np.int64)
-    for run in _runs(work):
-        np.add.at(counts, (run["group"].to_numpy(), run["key"].to_numpy() // _WIDTH), 1)
-    return counts
+def _of_group(run: pa.Table, group: int) -> tuple[pa.Table, np.ndarray]:
+    """The examples of a split and bin in a run, and their keys, which rise."""
+    begin, end = np.searchsorted(run["group"].to_numpy(), (group, group + 1))
+    examples = run.slice(begin, end - begin)
+    return examples, examples["key"].to_numpy()
+
+
+def plan_shards(work: Work) -> list[PlannedShard]:
+    """Divide the examples into shards, whose sizes differ by at most one within a split and bin."""
+    options, shards = work.options, []
+    for group in range(len(SHARD_SPLITS) * len(options.bins)):
+        split, longest = SHARD_SPLITS[group // len(options.bins)], options.bins[group % len(options.bins)]
+        keys = np.sort(np.concatenate([np.zeros(0, np.uint64), *(_of_group(run, group)[1] for run in _runs(work))]))
+        number = -(-len(keys) // MOST_EXAMPLES)
+        if split == SHARD_SPLITS[0]:
+            number = min(len(keys), options.shards or max(number, LEAST_SHARDS))
+        firsts = [int(keys[place * len(keys) // number]) for place in range(number)]
+        for place, (first, end) in enumerate(zip_longest(firsts, firsts[1:])):
+            shards.append(PlannedShard(f"{split}/{longest}-{place:05d}.parquet", group, first, end))
+    return shards
 
 
 def write_shard(work: Work, shard: PlannedShard) -> StageResult:
     """Write a shard, and return its facts for the manifest."""
     parts = []
     for run in _runs(work):
-        begin, end = np.searchsorted(run["group"].to_numpy(), (shard.group, shard.group + 1))
-        keys = run["key"].to_numpy()[begin:end]
-        low = np.searchsorted(keys, np.uint64(shard.first) * _WIDTH)
-        high = np.searchsorted(keys, np.uint64(shard.last) * _WIDTH + (_WIDTH - np.uint64(1)), side="right")
-        parts.append(run.slice(begin + low, high - low))
+        examples, keys = _of_group(run, shard.group)
+        low = np.searchsorted(keys, np.uint64(shard.first))
+        high = len(keys) if shard.end is None else np.searchsorted(keys, np.uint64(shard.end))
+        parts.append(examples.slice(low, high - low))
     examples = pa.concat_tables(parts).combine_chunks()
-    order = np.argsort(examples["key"].to_numpy(), kind="stable")[shard.skip : shard.skip + shard.examples]
+    order = np.argsort(examples["key"].to_numpy(), kind="stable")
     table = examples.drop_columns(["group", "key"]).take(order)
     path = work.folder / shard.name
     path.parent.mkdir(exist_ok=True)

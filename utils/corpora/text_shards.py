@@ -14,7 +14,7 @@ from utils.corpora.make_shards import make_shards
 from utils.corpora.shard_options import WORK, MakeShardsOptions
 from utils.data.options import SHARDS_VAL_RATIO, ShardOptions
 from utils.data.shard_format import FORMAT, MANIFEST
-from utils.data.token_cache import made_once
+from utils.data.token_cache import cache_folder, made_once
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: 
 
     contents = [(str(file.relative_to(place.parent)), file_digest(file)) for file in files]
     identity = FORMAT, task, sequence_length, val_ratio, text_field, tokenizer.to_json(), contents
-    beside = place if place.is_dir() else place.parent
-    folder = made_once(beside, options.cache_dir, f"{place.name}-shards", identity, MANIFEST, make)
+    cache = cache_folder(place if place.is_dir() else place.parent, options.cache_dir)
+    folder = str(made_once(cache, f"{place.name}-shards", identity, MANIFEST, make))
     logger.info("shards of %s: %s", options.data_dir, folder)
     return folder

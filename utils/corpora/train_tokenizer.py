@@ -16,7 +16,7 @@ import xxhash
 
 from bart.errors import InputError, naming
 from bart.tokenization.tokenization_bart import BartTokenizer
-from bart.tokenization.tokenizer import SETTINGS_FILE, TOKENIZER_FILE, texts_to_learn
+from bart.tokenization.tokenizer import texts_to_learn
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.cli import option, parse_dataclass
 from utils.app.output_files import writable_folder
@@ -57,11 +57,7 @@ class TrainTokenizerOptions:
 
 
 def sampled(files: Sequence[Path], text_field: str, megabytes: int) -> Iterator[str]:
-    """Give about so many megabytes of the documents of files, chosen by a hash of their text.
-
-    Raises:
-        InputError: a file cannot be read.
-    """
+    """Give about so many megabytes of the documents of files, chosen by a hash of their text."""
     share = megabytes * 1e6 / max(1, sum(path.stat().st_size for path in files))
     pieces = [piece for path in files for piece in pieces_of(path, text_field)]
     for piece in progress("reading", len(pieces), "pieces", pieces):
@@ -75,13 +71,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     text = "Train a vocabulary on the training split of a data directory, or on raw text."
     options = parse_dataclass(TrainTokenizerOptions, argv, text)
     folder = writable_folder("--output_dir", options.output_dir)
-    names = {TOKENIZER_FILE, SETTINGS_FILE, *BartTokenizer.vocabulary_files, *BertTokenizer.vocabulary_files}
-    with building(folder, is_shared=True) as place:
-        if present := sorted(name for name in names if (folder / name).exists()):
-            raise InputError(
-                f"--output_dir {folder} holds a vocabulary already ({', '.join(present)}), which is not overwritten: "
-                "move it away, or name another folder"
-            )
+    with building(folder) as place:
         if options.data_dir is not None:
             sources, targets = read_pairs(options.data_dir, "train")
             texts = chain(sources, reference_texts(targets))

@@ -67,11 +67,9 @@ def pad_ids(rows: Sequence[np.ndarray], pad_token_id: int) -> Inputs:
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch.
+    """A micro-batch, made of the examples of these numbers.
 
     Attributes:
-        inputs: tensors and lists that the task's collate made of the examples.
-        index: the number of each example in the data, from 0.
         tokens: the number of tokens of these examples, without padding.
         is_real: False for a stand-in, which keeps a process busy that has no examples left, without a part in the loss.
     """
@@ -139,12 +137,8 @@ class Batches(Dataset[Batch]):
 
 
 def evaluation_batches(lengths: np.ndarray, batch_size: int, rank: int = 0, world_size: int = 1) -> list[list[int]]:
-    """Cut a split into one process's batches, longest examples first.
-
-    So there is little padding, and memory runs out at once if it does at all.
-
-    Args:
-        lengths: (N,) tokens.
+    """Cut a split of lengths (N,) into one process's batches, longest first: little padding, and memory runs out at
+    once.
     """
     order = np.argsort(-lengths, kind="stable")[rank::world_size]
     return [order[start : start + batch_size].tolist() for start in range(0, len(order), batch_size)]

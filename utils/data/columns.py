@@ -32,12 +32,7 @@ Fields = tuple[str | None] | tuple[str | None, str | None]
 
 
 class Record(NamedTuple):
-    """A row of a table of any columns.
-
-    Attributes:
-        name: tells a person which row it is.
-        values: its columns; classes by their names, or None where the Hub has -1 for an unknown one.
-    """
+    """A row of a table: a name for messages, and its columns; classes by their names, or None where the Hub has -1."""
 
     name: str
     values: Mapping[str, Any]
@@ -49,10 +44,7 @@ def names_in(records: Iterable[Record]) -> list[str]:
 
 
 def value_in(values: Mapping[str, Any], column: str, default: Any = None) -> Any:
-    """The value of a column; translation.en of no such column is the value en of an object in the column translation.
-
-    A column whose own name has the dot goes before.
-    """
+    """The value of a column; where translation.en is no column, the value en of an object in the column translation."""
     outer, dot, inner = column.partition(".")
     if column in values or not dot or not isinstance(values.get(outer), Mapping):
         return values.get(column, default)
@@ -67,18 +59,10 @@ def column_of(
     where: str,
     trained: Sequence[str] = (),
 ) -> str:
-    """Choose a column.
+    """Choose a column: the one given by the option, or the first of those that training read and of the usual ones.
 
     Args:
-        option: names the column where it is none of `known`.
-        given: the value of the option.
-        known: usual names, the likeliest first.
-        columns: all that there are.
-        trained: the column that training read, where a model tells it, which goes before `known`.
         where: names the owner of the columns, for the error.
-
-    Raises:
-        InputError: there is no such column; the message has those that there are, and those that would be taken.
     """
     for name in [*trained, *known] if given is None else [given]:
         if name in columns or name.partition(".")[0] in columns:  # see `value_in`
@@ -87,8 +71,6 @@ def column_of(
     if given is not None:
         near = get_close_matches(given, columns, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        if "," in given and {*given.split(",")} <= {*columns}:
-            hint = "; one of them: labels that have a column of 0 and 1 each become one column of lists in .jsonl"
         raise InputError(f"{where}: --{option} is {given!r}; allowed: {there}{hint}")
     what = f"{option.removesuffix('_field')} column"
     if trained:
@@ -107,11 +89,7 @@ class FromTraining(str):
 def columns_of_pairs(columns: Collection[str], fields: Fields, where: str) -> tuple[str, ...]:
     """Choose the columns of documents and, unless only documents are read, of summaries, as `column_of` does.
 
-    Args:
-        fields: those that options name or that training read; None takes a pair of usual names that are both there.
-
-    Raises:
-        InputError: there is no such column, or a choice between several.
+    Where `fields` names none, a pair of usual names that are both there is taken.
     """
     usual = [*zip(*KNOWN_FIELDS, strict=True)][: len(fields)]
     sources = sorted({*usual[0]} & {*columns})

@@ -28,12 +28,7 @@ TAG_HEADINGS = {
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence as it was read.
-
-    Attributes:
-        tags: None where they are only to be predicted.
-        column: the column of its words in a table or, in metrics, of its tags; None in a CoNLL file.
-    """
+    """A sentence; its column is that of its words in a table or, in metrics, of its tags, and None in a CoNLL file."""
 
     name: str
     words: list[str]
@@ -63,18 +58,13 @@ def read_conll(
 ) -> list[Sentence]:
     """Read a CoNLL file, whose columns stand between tabs, or between blanks where most lines have no tab.
 
-    Words are in the first column and tags in the last one, unless options name others. Comments, a header, and words
-    that are blank are left out. The log says what was taken.
+    Words are in the first column and tags in the last one, unless options name others, by number or header. Comments, a
+    header, and words that are blank are left out. The log says what was taken.
 
     Args:
-        labelled: read the tags.
-        words_column, tags_column: columns by their number, from 1, or by their name in the header.
         tags_option: the option that an error names for tags_column.
         trained: values of --words_column and --tags_column in training, where a model tells them. They count for what
             is not given; the only column of a file holds words.
-
-    Raises:
-        InputError: a line has other columns than most, a column is not there, or the first one holds no words.
     """
     rows = _rows(path)
     likely = [row for row in rows if not row.may_be_comment] or rows
@@ -168,7 +158,7 @@ def _rows(path: Path) -> list[_Row]:
 
 
 def _is_header(first: _Row, others: Sequence[_Row]) -> bool:
-    """True where the first row names columns, whose last name is no tag of other rows.
+    """True where the first row names columns: its last name is no tag of other rows.
 
     The other tags are in a scheme that this name, such as "Marke", does not fit; or the row has usual names of both.
     """

@@ -59,16 +59,7 @@ class Corruption(Noise):
     def __call__(
         self, ids: Sequence[np.ndarray], sentences: Sequence[np.ndarray], epoch: int, numbers: Sequence[int]
     ) -> list[np.ndarray]:
-        """Corrupt B examples.
-
-        Args:
-            ids: (T,) tokens of each, without `<s>` and `</s>`.
-            sentences: the tokens of each sentence of each example.
-            numbers: the number of each example in its split.
-
-        Returns:
-            (S,) int32 for each, with `<s>` and `</s>`.
-        """
+        """Corrupt B examples without `<s>` and `</s>`, given the tokens of each sentence; the results have both."""
         keys = keys_of(self.seed, epoch, numbers)
         first, last = np.array([self.bos]), np.array([self.eos])
         flat = np.concatenate([part for row in ids for part in (first, row, last)], dtype=np.int32, casting="unsafe")
@@ -86,10 +77,8 @@ class Corruption(Noise):
         return np.split(flat, np.cumsum(sizes)[:-1])
 
     def _order(self, keys: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """The sentences of all examples, `<s>` and `</s>` among them, in their new order.
-
-        Args:
-            counts: (B,) sentences of each example.
+        """The sentences of all examples, `<s>` and `</s>` among them, in their new order; counts (B,) are without
+        these.
         """
         rows, places = rows_of(counts), places_of(counts)
         shuffled = shuffle_of(rows, random_bits(keys, _SENTENCES, rows, places))
@@ -103,15 +92,8 @@ class Corruption(Noise):
     def _without_taken(
         self, keys: np.ndarray, flat: np.ndarray, begins: np.ndarray, sizes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Apply infilling, masking and deletion to all examples.
-
-        Args:
-            flat: (N,) their tokens.
-            begins: (N,) true for those that begin a word.
-            sizes: (B,) tokens of each example.
-
-        Returns:
-            The same as `flat` and `sizes`.
+        """Apply infilling, masking and deletion to the tokens (N,) of all examples, of which `begins` (N,) begin words
+        and which have sizes (B,); return tokens and sizes.
         """
         free = np.flatnonzero(~self.special[flat])  # the tokens that may be taken
         rows = rows_of(sizes)[free]
@@ -154,15 +136,13 @@ class Corruption(Noise):
     def _spans(
         self, keys: np.ndarray, rows: np.ndarray, begins: np.ndarray, counts: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The spans of infilling in all examples.
+        """The spans of infilling in all examples: begins and ends, as numbers among the F tokens that may be taken, and
+        examples.
 
         Args:
             rows: (F,) the example of each token that may be taken.
             begins: (F,) true for those that begin a word.
             counts: (B,) the number of such tokens in each example.
-
-        Returns:
-            Where each span begins and ends, as numbers among the F tokens, and its example.
         """
         begins = begins.copy()
         begins[(np.cumsum(counts) - counts)[counts > 0]] = True

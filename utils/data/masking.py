@@ -30,10 +30,6 @@ class Masking(Noise):
     `most` of them, are chosen. Whole words are chosen in a random order as long as they have no more tokens together,
     the first one in any case. Of the chosen tokens 80 % become `[MASK]`, 10 % a random token, 10 % stay. Special tokens
     are neither chosen nor drawn.
-
-    Args:
-        most: tokens of an example that are chosen at most.
-        of_pairs: true if rows are pairs of segments.
     """
 
     writes = False

@@ -21,8 +21,7 @@ class Noise(ABC):
 
     Attributes:
         writes: true if targets are texts, which a decoder reads as well.
-        special: (V,) true for special tokens, which are neither taken nor drawn.
-        ordinary: the ids of all other tokens.
+        special: (V,) true for special tokens, which are neither taken nor drawn; `ordinary` has the ids of all others.
     """
 
     writes: ClassVar[bool]

@@ -18,7 +18,7 @@ ALL = -1  # the number of examples that stands for all of them
 
 
 def check_limit(name: str, value: int) -> None:
-    """Raise InputError where an option limits a split to no example."""
+    """An option may not limit a split to no example."""
     if value == 0:
         raise InputError(f"--{name} is 0; allowed: {ALL}, or at least 1")
 
@@ -171,15 +171,7 @@ class MaskingOptions:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a task finds its examples.
-
-    Attributes:
-        data_dir: as --data_dir names it.
-        cache_dir: folder for what is made of the data once; None for the default.
-        limits: how many examples of a split are used; -1, or a split that is absent, for all.
-        val_ratio: the share of the training examples that are the validation split; None where the data have one.
-        tables: how tables are read.
-    """
+    """Where a task finds its examples, and how many of each split it uses; see `PlaceOptions`."""
 
     data_dir: str
     cache_dir: str | None = None

@@ -18,12 +18,9 @@ Step = list[list[int]]  # one process's micro-batches of an optimizer step, as n
 
 
 def batches_of_tokens(lengths: np.ndarray, max_tokens: int, seed: int) -> list[np.ndarray]:
-    """All examples in batches of like length, each padded to at most max_tokens.
+    """All examples, of lengths (N, K), in batches of like length, each padded to at most max_tokens.
 
-    Args:
-        lengths: (N, K), see `Examples`.
-        max_tokens: limit of examples * (sum over K of the padded length). An example that is longer is a batch alone.
-        seed: decides which examples of equal length come together.
+    An example that is longer is a batch alone. The seed decides which examples of equal length come together.
     """
     lengths = padded_length(lengths)
     order = np.random.default_rng(seed).permutation(len(lengths))
@@ -49,16 +46,10 @@ class TrainOrder:
 
     Args:
         lengths: (N, K), see `Examples`.
-        batch_size: examples per micro-batch.
         max_tokens: if given, micro-batches are those of `batches_of_tokens` whatever batch_size is: the same in every
             epoch, in another order. Some are halved where steps would not come out even.
-        accumulation: micro-batches per process and optimizer step.
         group_by_length: sort by length within windows of 100 steps, so that batches of batch_size examples hold
             examples of like length and little padding; otherwise steps are drawn at random.
-
-    Attributes:
-        steps: optimizer steps of an epoch.
-        examples_per_step: examples of an optimizer step on all processes; with max_tokens, their mean.
     """
 
     WINDOW: ClassVar[int] = 100  # steps; with more of them, less is left to chance which examples come together
@@ -90,11 +81,7 @@ class TrainOrder:
         self.stand_in = [~int(self.lengths[:, 0].argmin())]
 
     def epoch(self, *number: int) -> list[Step]:
-        """All steps of an epoch.
-
-        Args:
-            number: the epoch; for a window of a stream, the epoch and the window.
-        """
+        """All steps of an epoch; of a window of a stream, which has the numbers of the epoch and the window."""
         generator = np.random.default_rng((self.seed, *number))
         if self.made is None:
             batches = self._cut(generator)
@@ -135,12 +122,7 @@ class TrainOrder:
 
 @dataclass(eq=False)
 class RunOrder(Sampler[Step]):
-    """The steps of a whole run, epoch after epoch.
-
-    Args:
-        total: steps of the run; the length of this sampler.
-        start: steps that an interrupted run has taken; they are left out.
-    """
+    """The steps of a whole run, `total` in number, without those that an interrupted run has taken up to `start`."""
 
     order: TrainOrder
     total: int

@@ -19,13 +19,7 @@ from utils.text.lines import references_of
 
 @dataclass
 class Pair:
-    """An example.
-
-    Attributes:
-        source: (S,) ids.
-        target: (T,) ids.
-        reference: the target's text, where it is needed beside its ids.
-    """
+    """An example: ids (S,) and (T,) and, where it is needed beside its ids, the target's text."""
 
     source: np.ndarray
     target: np.ndarray
@@ -37,7 +31,7 @@ class TokenPairs:
     """Sources and targets of a split as token ids; see `utils.data.batches.Examples`.
 
     Args:
-        targets: None where there are none, and targets are only to be predicted.
+        targets: None where targets are only to be predicted.
         references: the targets' texts, where they are needed beside their ids.
         known_by: the identity of these pairs, where one is known, such as digests of their files.
     """

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from bart.errors import InputError
 from bart.files import PathName
-from utils.data.places import check_not_saved
 from utils.data.splits import EVERY, SPLITS, Choice, MissingSplit
 from utils.text.lines import check_counts, check_is_text, iter_lines, iter_references
 
@@ -19,11 +18,7 @@ Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only 
 
 
 def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
-    """Read the lines of two files side by side.
-
-    Raises:
-        InputError: a file is missing or malformed, or has more lines than the other, or a target is a list of no texts.
-    """
+    """Read the lines of two files side by side."""
     sources, targets = iter_lines(source), iter_references(target)
     for number, (text, summary) in enumerate(zip_longest(sources, targets), 1):
         if text is None or summary is None:
@@ -35,11 +30,7 @@ def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
 
 
 def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
-    """The paths of a split's sources and targets.
-
-    Raises:
-        InputError: the directory or a file is missing; if both files are, a MissingSplit.
-    """
+    """The paths of a split's sources and targets."""
     folder = Path(data_dir)
     if not folder.is_dir():
         check_is_text(folder)
@@ -47,18 +38,12 @@ def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
     source, target = (folder / f"{split}.{side}" for side in SIDES)
     if missing := [file for file in (source, target) if not file.is_file()]:
         holds = f"a data directory holds {{{','.join(SPLITS)}}}.{{source,target}}, or a table of each split"
-        text = f"{missing[0]}: no such file; {holds}"
-        check_not_saved(folder)
-        raise (MissingSplit if len(missing) == 2 else InputError)(text)
+        raise (MissingSplit if len(missing) == 2 else InputError)(f"{missing[0]}: no such file; {holds}")
     return source, target
 
 
 def read_pairs(data_dir: PathName, split: str, choice: Choice = EVERY) -> Pairs:
-    """Read a split's sources and targets, of the examples that are chosen.
-
-    Raises:
-        InputError: as `pair_paths` and `paired` do, for lines that are not chosen as well.
-    """
+    """Read a split's sources and targets, of the examples that are chosen."""
     sources, targets = zip(*choice.of(paired(*pair_paths(data_dir, split)), itemgetter(0)), strict=True)
     return list(sources), list(targets)
 

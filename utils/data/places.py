@@ -40,11 +40,7 @@ def split_tables(data_dir: str | Path) -> dict[str, Path]:
 
 
 def table_in(folder: Path, split: str, suffixes: Sequence[str] = TABLES) -> Path | None:
-    """The table of a split in a directory, such as train.jsonl, or None; other suffixes find other files.
-
-    Raises:
-        InputError: there are several.
-    """
+    """The table of a split in a directory, such as train.jsonl, or None; other suffixes find other files."""
     tables = [folder / f"{name}{suffix}" for name in SPLIT_NAMES.get(split, (split,)) for suffix in suffixes]
     present = [table for table in (*tables, *(Path(f"{table}.gz") for table in tables)) if table.is_file()]
     check_one(folder, split, present)
@@ -56,14 +52,6 @@ def check_one(folder: Path, split: str, files: Sequence[Path]) -> None:
     if len(files) > 1:
         names = " and ".join(file.name for file in files)
         raise InputError(f"{folder}: {names} are {'both' if len(files) == 2 else 'all'} {split}; allowed: one of them")
-
-
-def check_not_saved(folder: Path) -> None:
-    """Raise InputError for a folder of arrow files that `save_to_disk` of `datasets` wrote."""
-    if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
-        raise InputError(
-            f"{folder} is a folder of save_to_disk; allowed: Parquet, as to_parquet of each split writes it"
-        )
 
 
 def suffix_of(path: Path) -> str:

@@ -41,15 +41,9 @@ def opening(what: str) -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def load_from_hub(name: str, streaming: bool = False) -> tuple[dict[str, Any], str]:
-    """Find a set on the Hub.
+    """Find the set `NAME[:CONFIG][@REVISION]` on the Hub; streaming reads its rows only when they are needed.
 
-    Args:
-        name: `NAME[:CONFIG][@REVISION]`.
-        streaming: read rows from the Hub when they are needed; otherwise all files are downloaded, unless they were
-            before.
-
-    Returns:
-        Its splits, under our names if we have a name for them, and `NAME[:CONFIG]@COMMIT`.
+    Returns its splits, under our names if we have a name for them, and `NAME[:CONFIG]@COMMIT`.
     """
     from datasets import disable_progress_bars, load_dataset
     from huggingface_hub import HfApi
@@ -70,14 +64,7 @@ def load_from_hub(name: str, streaming: bool = False) -> tuple[dict[str, Any], s
 
 
 def parquet_files(pattern: str, split: str) -> dict[str, Path]:
-    """Find the Parquet files of a split, by name; those behind URLs are downloaded, unless they were before.
-
-    Args:
-        pattern: a path or URL that contains {split}.
-
-    Raises:
-        MissingSplit: there are none, or none can be reached.
-    """
+    """Find the Parquet files of a split, by name; those behind URLs are downloaded, unless they were before."""
     from datasets import DownloadConfig, DownloadManager
     from datasets.data_files import DataFilesList
 

@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 ABSENT = object()
 AT_ONCE = 1024  # rows of a Parquet file in memory
 NumberedRows = Iterator[tuple[int, Mapping[str, Any]]]  # each row with the number of the line where it ends
-# Names of the list of rows in a JSON object that holds more, such as a version.
-LISTS = ("data", "rows", "examples", "records", "items", "instances")
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one half of a pair, which is no character
 
@@ -38,12 +36,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one half of a pair, w
 def rows_of(path: Path, tables: TableOptions = BY_ENDING, name: str | None = None) -> Iterator[Record]:
     """Read the rows of a table one after the other, as it has them.
 
-    Args:
-        name: the table's name in messages, by default the path. A row is named by it and the line where the row ends
-            or, of a Parquet file, its number.
-
-    Raises:
-        InputError: the file is missing or malformed.
+    Each is named by the table's name, by default the path, and the line where it ends or, of Parquet, its number.
     """
     name = name or str(path)
     read = READERS.get(suffix_of(path))
@@ -64,11 +57,7 @@ def rows_of_set(dataset: Iterable[Mapping[str, Any]], name: str) -> Iterator[Rec
 
 
 def whole(records: Iterable[Record]) -> Iterator[Record]:
-    """Rows of which none may lack values.
-
-    Raises:
-        InputError: a row of CSV is too short, or a text has half a pair of surrogates.
-    """
+    """Rows of which none may lack values."""
     for record in records:
         if absent := [name for name, value in record.values.items() if value is ABSENT]:
             raise InputError(f"{record.name}: no value of {', '.join(absent)}")
@@ -123,11 +112,7 @@ def _parsed(text: str, path: Path, line: int) -> Any:
 
 
 def json_lines(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
-    """Read the objects of a file of JSON lines, each with the number of its line; blank lines are skipped.
-
-    Raises:
-        InputError: a line holds something else; the message names it.
-    """
+    """Read the objects of a file of JSON lines, each with the number of its line; blank lines are skipped."""
     for number, line in enumerate(iter_lines(path, blank=True, encoding=options.encoding), 1):
         if not line.strip():
             continue
@@ -138,29 +123,18 @@ def json_lines(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
 
 
 def _json_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
-    """Read a .json file: JSON lines; or, on any lines, an array of objects, an object with such a list, or one row.
-
-    Rows that are not lines are numbered themselves.
-
-    Raises:
-        InputError: it is none of these, or an object of lists, which may be columns or one row.
-    """
+    """Read a .json file: several JSON lines; or, on any lines, an array of objects, which are numbered themselves."""
     filled = (line for line in iter_lines(path, blank=True, encoding=options.encoding) if line.strip())
     first, second = next(filled, ""), next(filled, "")
     if second and first.lstrip().startswith("{") and first.rstrip().endswith("}"):
         yield from json_lines(path, options)
         return
-    value = _parsed("\n".join(iter_lines(path, blank=True, encoding=options.encoding)), path, 1)
-    rows = value if isinstance(value, list) else [value]
-    if isinstance(value, dict):
-        lists = [each for name, each in value.items() if isinstance(each, list) and (len(value) == 1 or name in LISTS)]
-        if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]):
-            rows = lists[0]
-        elif sum(isinstance(each, (list, dict)) for each in value.values()) > (len(value) > 1):
-            raise InputError(
-                f"{path}: an object of lists or objects, which may be columns or one row; allowed: JSON lines, an "
-                "object a row, as to_json(orient='records', lines=True) of pandas writes them"
-            )
+    rows = _parsed("\n".join(iter_lines(path, blank=True, encoding=options.encoding)), path, 1)
+    if not isinstance(rows, list):
+        raise InputError(
+            f"{path}: one object, which may be columns or a row; allowed: an array of objects, or JSON lines, as "
+            "to_json(orient='records', lines=True) of pandas writes them"
+        )
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise InputError(f"{path}, row {number}: {shortened(row)}; allowed: an object with the fields of the row")
@@ -168,7 +142,7 @@ def _json_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
 
 
 def check_names(path: PathName, names: Iterable[str]) -> None:
-    """Raise InputError where columns of a file have the same name, or more than one has none; one would be lost."""
+    """Columns of a file may not have the same name, nor more than one of them none: one would be lost."""
     if repeated := [name or "no name" for name, count in Counter(names).items() if count > 1]:
         raise InputError(
             f"{path}: the header has {', '.join(repeated)} more than once; allowed: each column once, and of a .csv or "
@@ -219,7 +193,7 @@ def _csv_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
 
 
 def _check_header(path: Path, header: str, delimiter: str, is_given: bool) -> None:
-    """Raise InputError where the first line of a table is not as its ending says, unless --delimiter does."""
+    """The first line of a table must be as its ending says, unless --delimiter says otherwise."""
     if mark := re.fullmatch('"?sep=(.)"?', header):
         raise InputError(
             f"{path}: line 1, sep=, tells a spreadsheet the separator: remove it, and give --delimiter {mark[1]!r}"

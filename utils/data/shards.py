@@ -26,7 +26,7 @@ from bart.files import sha256_of
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.errors import RunError, brief
 from utils.data.noise import Noise
-from utils.data.pairs import Pair, TokenPairs
+from utils.data.pairs import TokenPairs
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, SPECIAL, TOKENIZER, ShardRow
 from utils.data.tokenized import TokenizedTexts
 
@@ -40,10 +40,8 @@ class Shard:
     """A Parquet file of examples.
 
     Attributes:
-        file: its path in the directory.
         bin: tokens of the longest example of its bin, `<s>` and `</s>` included.
         examples: the number of its rows that are used, the first ones.
-        sha256: that of its bytes.
         first: the number of its first example in the split.
     """
 
@@ -56,14 +54,13 @@ class Shard:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest of a directory of shards.
+    """The manifest of a directory of shards; `values` is the whole of it, as JSON has it.
 
     Attributes:
         sequence_length: tokens of the longest example, special ones included.
         task: the task that they are for, a key of SPECIAL.
         vocabulary: SHA-256 of the JSON of the tokenizer whose ids the examples are.
         splits: the shards of each, in the order in which their examples are numbered.
-        values: the whole file, as JSON has it.
     """
 
     directory: Path
@@ -75,11 +72,7 @@ class Manifest:
 
     @classmethod
     def read(cls, directory: str | Path) -> Manifest:
-        """Read the manifest, and check that every shard is there in its whole length.
-
-        Raises:
-            InputError: a shard or the manifest is missing or malformed, or there are no examples to train on.
-        """
+        """Read the manifest, and check that every shard is there in its whole length."""
         folder = Path(directory)
         if not folder.is_dir():
             raise InputError(f"--data_dir {folder}: there is no such directory; {MAKE} makes one")
@@ -117,15 +110,10 @@ class Manifest:
 
     @property
     def columns(self) -> list[str]:
-        """The columns of its shards."""
         return ["ids", "sentences", *(["label"] if self.task == MLM_NSP else ())]
 
     def check(self, tokenizer: PretrainedTokenizer, sequence_length: int | None = None) -> None:
-        """Check that these shards are for a vocabulary and, where it is given, for a length.
-
-        Raises:
-            InputError: they are for another vocabulary or length.
-        """
+        """Check that these shards are for a vocabulary and, where it is given, for a length."""
         if sequence_length not in (None, self.sequence_length):
             raise InputError(
                 f"--data_dir {self.directory}: its shards have examples of up to {self.sequence_length} tokens, and "
@@ -142,11 +130,8 @@ class Manifest:
                 )
 
     def shards(self, split: str, limit: int = -1) -> list[Shard]:
-        """The shards of a split that have examples.
-
-        Args:
-            limit: the number of examples that are used, the first ones of each bin, which has its share of them; all if
-                negative.
+        """The shards of a split that have examples: all, or those of the first `limit` examples, of which each bin has
+        its share.
         """
         shards = [shard for shard in self.splits.get(split, ()) if shard.examples]
         total = sum(shard.examples for shard in shards)
@@ -178,14 +163,9 @@ def _by_bin(shards: Sequence[Shard]) -> dict[int, list[int]]:
 
 
 class ShardReader:
-    """Reads shards row by row, from any position on.
+    """Reads shards row by row, in their order, from the `position()` of another reader of them on.
 
-    Args:
-        shards: in the order in which they are read.
-        position: the `position()` of another reader of these shards; by default the beginning.
-
-    Attributes:
-        count: rows given so far.
+    `count` says how many rows it has given so far.
     """
 
     def __init__(self, directory: Path, shards: Sequence[Shard], position: dict[str, Any] | None = None) -> None:
@@ -198,11 +178,6 @@ class ShardReader:
         return {"count": self.count, "file": self._file, "row": self._row}
 
     def __iter__(self) -> Iterator[ShardRow]:
-        """Read the examples.
-
-        Raises:
-            RunError: a shard cannot be read any further.
-        """
         while self._file < len(self.shards):
             shard = self.shards[self._file]
             for columns in islice(self._rows(shard), shard.examples - self._row):
@@ -245,76 +220,46 @@ def _lists(column: pa.ChunkedArray) -> tuple[np.ndarray, list[int]]:
     return lists.values.to_numpy(), lists.offsets.to_numpy().tolist()
 
 
-class _Shards:
-    """The shards of a split, and the noise that makes examples of their rows."""
-
-    def __init__(self, manifest: Manifest, split: str, noise: Noise, limit: int) -> None:
-        self.name = f"{manifest.directory} {split}"
-        self.directory, self.noise = manifest.directory, noise
-        self.special = SPECIAL[manifest.task]
-        self.shards = manifest.shards(split, limit)
-        self.examples = sum(shard.examples for shard in self.shards)
-        digest = hashlib.sha256(json.dumps([asdict(shard) for shard in self.shards]).encode())
-        self.identity = {"shards": digest.hexdigest(), "corruption": noise.identity}
-
-    def reader(self, order: Sequence[int] | None = None, position: dict[str, Any] | None = None) -> ShardReader:
-        numbers = range(len(self.shards)) if order is None else order
-        return ShardReader(self.directory, [self.shards[number] for number in numbers], position)
-
-    def encode(self, records: Sequence[ShardRow], epoch: int) -> tuple[list[Pair], int]:
-        pairs = self.noise.pairs(records, epoch)
-        tokens = sum(len(pair.source) for pair in pairs)
-        if self.noise.writes:
-            tokens += sum(len(pair.target) for pair in pairs)
-        return pairs, tokens
-
-
-class StreamedShards(_Shards):
-    """Examples to train on, corrupted anew in every epoch.
-
-    Args:
-        limit: see `Manifest.shards`.
+class StreamedShards:
+    """The shards of a split, and the noise that makes examples of their rows, anew in every epoch.
 
     Attributes:
         bins: the numbers of the shards of each bin, which can be read in any order. No optimizer step has examples of
             two bins.
-        counts: examples of each bin, as far as `limit` allows.
+        counts: examples of each bin, as far as the limit allows.
     """
 
-    def __init__(self, manifest: Manifest, noise: Noise, limit: int = -1) -> None:
-        super().__init__(manifest, "train", noise, limit)
+    def __init__(self, manifest: Manifest, noise: Noise, limit: int = -1, split: str = "train") -> None:
+        self.directory, self.noise = manifest.directory, noise
+        self.special = SPECIAL[manifest.task]
+        self.shards = manifest.shards(split, limit)
         self.bins = list(_by_bin(self.shards).values())
         self.counts = [sum(self.shards[number].examples for number in members) for members in self.bins]
+        digest = hashlib.sha256(json.dumps([asdict(shard) for shard in self.shards]).encode())
+        self.identity = {"shards": digest.hexdigest(), "corruption": noise.identity}
 
     def __len__(self) -> int:
-        return self.examples
+        return sum(self.counts)
 
-    def estimated_lengths(self, record: ShardRow) -> list[int]:
-        return [len(record.ids) + self.special]
+    def reader(self, order: Sequence[int], position: dict[str, Any] | None = None) -> ShardReader:
+        return ShardReader(self.directory, [self.shards[number] for number in order], position)
 
 
 class ShardExamples(TokenPairs):
-    """Held-out examples in memory, with noise that is the same whatever the seed of the run.
-
-    Args:
-        limit: see `Manifest.shards`.
-
-    Raises:
-        InputError: there are none.
-    """
+    """Held-out examples in memory, with noise that is the same whatever the seed of the run."""
 
     def __init__(self, manifest: Manifest, split: str, noise: Noise, limit: int = -1) -> None:
         fixed = copy(noise)
         fixed.seed = HELD_OUT_SEED
-        shards = _Shards(manifest, split, fixed, limit)
-        if not shards.examples:
+        shards = StreamedShards(manifest, fixed, limit, split)
+        if not len(shards):
             raise InputError(
                 f"--data_dir {manifest.directory}: the {split} split has no examples; --val_ratio and --val_input of "
                 f"{MAKE} hold documents out"
             )
-        sources, targets, records = [], [], iter(shards.reader())
+        sources, targets, records = [], [], iter(shards.reader(range(len(shards.shards))))
         while rows := list(islice(records, _AT_ONCE)):
-            pairs, _ = shards.encode(rows, 0)
+            pairs = fixed.pairs(rows, 0)
             sources.append(pa.record_batch([pa.array([pair.source for pair in pairs])], ["ids"]))
             targets.append(pa.record_batch([pa.array([pair.target for pair in pairs])], ["ids"]))
         super().__init__(TokenizedTexts(sources), TokenizedTexts(targets), known_by=shards.identity)

@@ -32,11 +32,7 @@ class MissingSplit(InputError):
 
 
 def ratios_of(text: str) -> list[float]:
-    """Parse `--split_ratio`: the shares of train, val and test.
-
-    Raises:
-        InputError: they are not three numbers from 0 whose sum is 1, or that of train is 0.
-    """
+    """Parse `--split_ratio`: the shares of train, val and test."""
     try:
         shares = [float(part) for part in text.split(",")]
     except ValueError:
@@ -68,13 +64,7 @@ def of_split(split: str, rows: Iterable[Item], text_of: Callable[[Item], str]) -
 
 @dataclass(frozen=True)
 class Choice:
-    """The examples of a file, or of a split of the data, that a run uses.
-
-    Attributes:
-        begin, end: the part of [0, 1) that hashes of their texts lie in.
-        limit: how many are used, those with the least hashes; all if negative.
-        tables: how tables are read, whose rows they are.
-    """
+    """The examples of a split that a run uses: those whose hashes lie in [begin, end), of these the `limit` least."""
 
     begin: float = 0.0
     end: float = 1.0
@@ -87,11 +77,7 @@ class Choice:
         return self.limit < 0 and (self.begin, self.end) == (0, 1)
 
     def of(self, rows: Iterable[Item], text_of: Callable[[Item], str]) -> list[Item]:
-        """Choose rows by their texts; they stay in their order, and only the chosen ones are held in memory.
-
-        Raises:
-            InputError: none lies in a part that --val_ratio makes.
-        """
+        """Choose rows by their texts; they stay in their order, and only the chosen ones are held in memory."""
         is_part = (self.begin, self.end) != (0, 1)
         if is_part:
             rows = (row for row in rows if self.begin <= _fraction(text_of(row), "held out") < self.end)

@@ -29,8 +29,7 @@ class Question:
     """A question.
 
     Attributes:
-        name: tells a person which question it is.
-        answers: the right answers, each a part of the context; none if the context does not answer; None if unknown.
+        answers: each a part of the context; none if the context does not answer; None if unknown.
         starts: the character of the context where each answer begins.
     """
 
@@ -45,18 +44,10 @@ class Question:
 def read_questions(
     data_dir: str, split: str, choice: Choice = EVERY, labelled: bool = True, skip_bad_answers: bool = False
 ) -> list[Question]:
-    """Read a split's questions, those that are chosen. Questions are held out by their contexts.
+    """Read a split's questions, those that are chosen, from SQuAD's JSON or what `read_records` takes.
 
-    Args:
-        data_dir: a directory that holds SQuAD's JSON, such as train-v2.0.json or val.json; one such file, whose
-            questions are split by their contexts; or what `read_records` takes, with the columns id, question, context
-            and answers.
-        labelled: read the answers.
-        skip_bad_answers: leave out answers that are not at their place in the context, and questions that have no
-            others; the log counts them.
-
-    Raises:
-        InputError: there is no such file, it is malformed, or answers are not at their place in the context.
+    One file is split by its contexts. `skip_bad_answers` leaves out answers that are not at their place in the context,
+    and questions that have no others; the log counts them.
     """
     rows = _rows(data_dir, split, replace(choice, limit=-1))
     rows = Choice(limit=choice.limit).of(rows, lambda row: f"{row.values.get('question')}\n{_context_of(row)}")
@@ -81,11 +72,7 @@ def read_questions(
 
 
 def read_answers(path: str, tables: TableOptions) -> dict[str, Question]:
-    """Read all questions of a file, by their ids; their answers may stand anywhere.
-
-    Raises:
-        InputError: there is no such file, it is malformed, or has no answers.
-    """
+    """Read all questions of a file, by their ids; their answers may stand anywhere."""
     questions = []
     for name, values in _rows(path, WHOLE, Choice(tables=tables)):
         question, answers = question_of(name, values), _answers_in(values)
@@ -185,11 +172,9 @@ def question_of(
     if not labelled:
         return question
     answers = _answers_in(values)
-    if isinstance(answers, Mapping) and answers.get("text") and None in (answers.get("answer_start") or [None]):
-        raise InputError(f"{name}: its answers have no answer_start; allowed: the character where each begins")
     try:
-        columns = answers["text"], answers["answer_start"]
-        pairs = [(str(text), int(start)) for text, start in zip(*columns, strict=True)]
+        columns = zip(answers["text"], answers["answer_start"], strict=True)
+        pairs = [(str(text), int(start)) for text, start in columns]
     except (TypeError, KeyError, ValueError):
         raise InputError(
             f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "

@@ -18,6 +18,7 @@ from utils.app.errors import RunError
 from utils.data.batches import Batch, Collate, numbers_of, padded_length
 from utils.data.options import BatchOptions
 from utils.data.order import TrainOrder
+from utils.data.shard_format import ShardRow
 from utils.data.shards import StreamedShards
 
 logger = logging.getLogger(__name__)
@@ -42,14 +43,10 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
     needs, the last of them smaller if need be, and which comes when is drawn at random. Files are read in another order
     in every epoch, unless `--n_train` takes the first examples.
 
-    Yields:
-        A cursor, which says where the step's window begins, and the step's micro-batches. Where the data cannot be read
-        any further, a RunError stands in their place: raised here, it would reach the training process from a loader
-        process as many lines.
-
-    Args:
-        cursor: the cursor from which an interrupted run goes on; None for the beginning.
-        start: optimizer steps that the run has taken.
+    It yields a cursor, which says where the step's window begins and from which an interrupted run goes on, and the
+    step's micro-batches. Where the data cannot be read any further, a RunError stands in their place: raised here, it
+    would reach the training process from a loader process as many lines. `start` is the number of optimizer steps that
+    the run has taken.
     """
 
     examples: StreamedShards
@@ -122,9 +119,9 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
         steps = generator.permutation(np.repeat(range(len(bins)), [*map(self._steps_of, counts)])).tolist()
         return orders, (steps[start : start + size] for start in range(0, len(steps), size))
 
-    def _order(self, records: Sequence[Any]) -> TrainOrder:
+    def _order(self, records: Sequence[ShardRow]) -> TrainOrder:
         # As coarse as padding is, so that examples of one length come together in another way in every epoch.
-        lengths = padded_length(np.array([self.examples.estimated_lengths(record) for record in records]))
+        lengths = padded_length(np.array([[len(record.ids) + self.examples.special] for record in records]))
         return TrainOrder(
             lengths,
             self.options.train_batch_size,
@@ -135,19 +132,17 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
             group_by_length=self.groups_by_length,
         )
 
-    def _batch(self, index: list[int], records: Sequence[Any], first: int, epoch: int) -> Batch:
+    def _batch(self, index: list[int], records: Sequence[ShardRow], first: int, epoch: int) -> Batch:
         """Make a micro-batch of some of a window's records, of which the first has the number `first` in the epoch."""
         numbers, is_real = numbers_of(index)
-        examples, tokens = self.examples.encode([records[number] for number in numbers], epoch)
-        return Batch(self.collate(examples), [first + number for number in numbers], tokens, is_real)
+        pairs = self.examples.noise.pairs([records[number] for number in numbers], epoch)
+        tokens = sum(len(pair.source) + self.examples.noise.writes * len(pair.target) for pair in pairs)
+        return Batch(self.collate(pairs), [first + number for number in numbers], tokens, is_real)
 
 
 class StreamLoader:
-    """Loads the steps of a run from a TrainStream, and knows the cursor of every step that it has yielded.
-
-    Args:
-        total: optimizer steps of the run, the first `stream.start` of which are taken already.
-        options: of torch's DataLoader.
+    """Loads the steps of a run from a TrainStream up to `total`, and knows the cursor of every step that it has
+    yielded.
     """
 
     def __init__(self, stream: TrainStream, total: int, **options: Any) -> None:
@@ -162,11 +157,6 @@ class StreamLoader:
         return self.total
 
     def __iter__(self) -> Iterator[list[Batch]]:
-        """Yield the steps.
-
-        Raises:
-            RunError: the data cannot be read any further.
-        """
         for item in islice(self.loader, self.total - self.start):
             if isinstance(item, RunError):
                 raise RunError(

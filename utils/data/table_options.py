@@ -39,7 +39,7 @@ class TableOptions:
 
     @property
     def separator(self) -> str | None:
-        """The delimiter itself, also where it was written as backslash and t."""
+        """The delimiter, also where it was written as backslash and t."""
         return "\t" if self.delimiter == r"\t" else self.delimiter
 
 

@@ -20,7 +20,7 @@ from typing import Any
 from bart.errors import InputError
 from utils.data.columns import Fields, Record, column_of, columns_of_pairs, names_in, value_in
 from utils.data.parallel_text import SIDES, one_line
-from utils.data.places import CONLL, HUB, TABLES, check_not_saved, is_published, split_tables, suffix_of, table_in
+from utils.data.places import CONLL, HUB, TABLES, is_published, split_tables, suffix_of, table_in
 from utils.data.published import load_from_hub, opening, parquet_files
 from utils.data.rows import ABSENT, SURROGATE, rows_of, rows_of_files, rows_of_set, whole
 from utils.data.splits import EVERY, SPLITS, WHOLE, Choice, MissingSplit, check_split, of_split
@@ -31,14 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def published_rows(data_dir: str, split: str) -> Iterator[Record]:
-    """The rows of a split of a set on the Hub, or of Parquet files, which are downloaded once.
-
-    Args:
-        split: train, val or test, or a name of the set's own.
-
-    Raises:
-        InputError: there are no such data or split, or it cannot be reached.
-    """
+    """The rows of a split of a set on the Hub, or of Parquet files, which are downloaded once."""
     with opening(f"the {split} split of {data_dir}"):
         if not data_dir.startswith(HUB):
             yield from rows_of_files(parquet_files(data_dir, split))
@@ -52,17 +45,10 @@ def published_rows(data_dir: str, split: str) -> Iterator[Record]:
 def read_records(
     data_dir: str, split: str, text_column: Callable[[Collection[str]], str], choice: Choice = EVERY
 ) -> list[Record]:
-    """Read the rows of a split, those that are chosen by their texts.
+    """Read the rows of a split, those that are chosen by the texts in the column that `text_column` chooses.
 
-    Args:
-        data_dir: a directory with a table for each split, such as train.jsonl; one table, whose rows are split by
-            their texts as `prepare` splits sources; or a set on the Hub, or Parquet files, where a split may have any
-            name.
-        split: train, val or test, or a name of the set's own; or WHOLE, of one table.
-        text_column: chooses the column of the texts from all columns.
-
-    Raises:
-        InputError: there are no such data or split, or a table is malformed or empty.
+    They come from a directory with a table for each split; one table, whose rows are split by their texts unless the
+    split is WHOLE; or a set on the Hub, or Parquet files, where a split may have any name.
     """
     column = None
 
@@ -85,11 +71,7 @@ def read_records(
 def column_in(
     path: str, option: str, given: str | None, known: Collection[str], tables: TableOptions = BY_ENDING
 ) -> tuple[list[Record], str]:
-    """All rows of a table, and the column of them that `column_of` chooses.
-
-    Raises:
-        InputError: the table is malformed or empty, or there is no such column.
-    """
+    """All rows of a table, and the column of them that `column_of` chooses."""
     chosen = partial(column_of, option, given, known, where=path)
     records = read_records(path, WHOLE, chosen, Choice(tables=tables))
     return records, chosen(names_in(records))
@@ -108,7 +90,6 @@ def _table_of(path: Path, split: str) -> Path:
             f"{path} is no table; allowed: {', '.join(TABLES)}; lines such as fastText's __label__pos become rows of "
             "label and text"
         )
-    check_not_saved(path)
     if path.exists():
         raise MissingSplit(f"{path}: no {split} split in it; {holds}")
     raise InputError(f"{path}: no such file or directory; {holds}")
@@ -116,14 +97,7 @@ def _table_of(path: Path, split: str) -> Path:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table as a pair of texts.
-
-    Attributes:
-        name: tells a person which row it is.
-        source, target: its texts, one line each.
-        fault: why it is no example; None where it is one.
-        columns: of the texts.
-    """
+    """A row of a table as a pair of texts, one line each; `fault` says why it is no example."""
 
     name: str
     source: str = ""
@@ -172,16 +146,7 @@ def pairs_in(records: Iterable[Record], fields: Fields, where: str) -> Iterator[
 
 
 def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field: str | None = None) -> list[str]:
-    """Read documents without summaries, those that are chosen.
-
-    Args:
-        data_dir: a directory with `<split>.source`, or with a table of each split; a file of one document a line, or a
-            table, all of which is read; or a published set, whose rows that are no examples are left out and counted in
-            the log.
-
-    Raises:
-        InputError: they are missing or malformed; in a table, a row has no document.
-    """
+    """Read documents without summaries, those that are chosen; a file of them, which has no splits, is read whole."""
     if is_published(data_dir):
         records = published_rows(data_dir, split)
     else:

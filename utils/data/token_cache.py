@@ -17,10 +17,10 @@ import pyarrow as pa
 import xxhash
 
 from bart.errors import InputError
-from bart.files import PathName, temporary_beside
+from bart.files import PathName
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
-from utils.app.output_files import LOCK, file_digest, held, writable_folder
+from utils.app.output_files import LOCK, file_digest, held, writable_folder, write_whole
 from utils.app.progress import progress
 from utils.data.parallel_text import pair_paths, paired
 from utils.data.splits import EVERY, Choice
@@ -28,8 +28,9 @@ from utils.data.tokenized import TokenizedTexts, tokenise, tokens_schema
 from utils.text.lines import iter_lines, references_of
 
 logger = logging.getLogger(__name__)
-_FORMAT = "5"  # of the files of the cache and of their content; a new number makes them anew
-KEPT = 4  # caches of one text file: those of the settings that were used last
+_FORMAT = "6"  # of the files of the cache and of their content; a new number makes them anew
+IDS, DIGEST = "ids.arrow", "ids.xxh3"
+KEPT = 4  # folders of one name in a cache: those that were used last
 _locks = ExitStack()  # of the folders that this process uses
 
 
@@ -39,7 +40,6 @@ class TextFile:
 
     Attributes:
         digest: stands for its bytes.
-        lines: the number of its lines.
         kept: the numbers of the lines that are used, from 0; None for all.
         lists: of targets, lines that are lists of references, of which the first is tokenised.
     """
@@ -66,99 +66,42 @@ class TextFile:
         return (line for number, line in enumerate(iter_lines(self.path)) if number in kept)
 
     def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
-        """Tokenise the lines; the ids are mapped from an Arrow file, which is made if it is missing.
+        """Tokenise the lines; the ids are mapped from an Arrow file, which is made once and checked by a digest."""
+        made_with = (_FORMAT, self.digest, max_length, self.kept, tokenizer.add_prefix_space, tokenizer.to_json())
+        for _ in range(2):
+            folder = made_once(
+                *(self.cache, self.path.name, made_with, DIGEST),
+                lambda folder: self._write(folder, tokenizer, max_length),
+            )
+            with suppress(FileNotFoundError):
+                if file_digest(folder / IDS) == (folder / DIGEST).read_text():
+                    return TokenizedTexts(pa.ipc.open_file(pa.memory_map(str(folder / IDS))).read_all().to_batches())
+            logger.warning("%s is damaged: it is made anew", folder)
+            shutil.rmtree(folder, ignore_errors=True)
+        raise RunError(f"{folder}: it was damaged right after it was written")
 
-        The name of the Arrow file holds digests of the bytes of the text file, of the vocabulary, the length and the
-        lines that are used, and of its own bytes. If several processes need it, one makes it and the others wait. It is
-        in place only when all of it is written.
-
-        Raises:
-            InputError: the cache cannot be written.
-            RunError: the disk is full, or the text file changed meanwhile.
-        """
-        made_with = (_FORMAT, max_length, self.kept, tokenizer.add_prefix_space, tokenizer.to_json())
-        settings = xxhash.xxh3_128_hexdigest("\0".join(map(str, made_with)).encode())
-        name = f"{self.path.name}-{self.digest[:16]}-{settings[:16]}"
-        ids = self._mapped(name)  # without the lock, which may be another user's, or held for other texts
-        if ids is None:
-            with alone(self.cache):
-                ids = self._mapped(name)
-                if ids is None:
-                    self._write(name, tokenizer, max_length)
-                    ids = self._mapped(name)
-        if ids is None:
-            raise RunError(f"{self.cache / name}: it disappeared or was damaged right after it was written")
-        return ids
-
-    def _write(self, name: str, tokenizer: BartTokenizer, max_length: int) -> None:
-        for leftover in self.cache.glob(".*.arrow.*.tmp"):  # of a process that was killed
-            leftover.unlink()
-        path = self.cache / f"{name}.arrow"
-        temporary = temporary_beside(path)
+    def _write(self, folder: Path, tokenizer: BartTokenizer, max_length: int) -> None:
         try:
-            with pa.ipc.new_file(str(temporary), tokens_schema(tokenizer)) as file:
+            folder.mkdir(exist_ok=True)
+            with pa.ipc.new_file(str(folder / IDS), tokens_schema(tokenizer)) as file:
                 texts = (references_of(line)[0] if self.lists else line for line in self.texts())
                 for batch in tokenise(texts, len(self), tokenizer, max_length):
                     file.write(batch)
             if file_digest(self.path) != self.digest:
                 raise RunError(f"{self.path}: it changed while it was read; start again")
-            with pa.memory_map(str(temporary)) as file:
-                path = self.cache / f"{name}-{xxhash.xxh3_64_hexdigest(file.read_buffer())}.arrow"
-            temporary.replace(path)
+            write_whole(folder / DIGEST, file_digest(folder / IDS))
         except OSError as error:
-            raise unwritable(str(path), error) from None
+            raise unwritable(str(folder / IDS), error) from None
         finally:
-            temporary.unlink(missing_ok=True)
-        self._remove_stale()
-
-    def _caches(self, name: str) -> list[Path]:
-        return list(self.cache.glob(f"{escape(name)}-*.arrow"))
-
-    def _mapped(self, name: str) -> TokenizedTexts | None:
-        """Map a cache with the digest that its name holds; None if there is none."""
-        for path in self._caches(name):
-            try:
-                content = pa.memory_map(str(path)).read_buffer()
-                if xxhash.xxh3_64_hexdigest(content) != path.stem.rpartition("-")[2]:
-                    raise pa.ArrowInvalid("its bytes have changed")
-                ids = pa.ipc.open_file(content).read_all()
-            except FileNotFoundError:  # another process has made it anew
-                continue
-            except (pa.ArrowInvalid, OSError) as error:
-                logger.warning("%s is damaged (%s): it is made anew", path, str(error).splitlines()[0])
-                continue
-            with suppress(OSError):  # it may be another user's
-                os.utime(path)  # tells _remove_stale that it was used
-            return TokenizedTexts(ids.to_batches())
-        return None
-
-    def _remove_stale(self) -> None:
-        """Remove the caches of other bytes of this text file, and all but the KEPT ones that were used last.
-
-        A process that has mapped one of them goes on with it: on Linux and macOS the bytes of a file that was removed
-        stay until the last mapping is gone.
-        """
-        of_these_bytes = self._caches(f"{self.path.name}-{self.digest[:16]}")
-        of_these_bytes.sort(key=lambda path: path.stat().st_mtime_ns)
-        for path in {*self._caches(self.path.name)} - {*of_these_bytes[-KEPT:]}:
-            path.unlink(missing_ok=True)
+            if not (folder / DIGEST).is_file():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 PairFiles = tuple[TextFile, TextFile]  # sources and targets
 
 
 def check_pairs(data_dir: PathName, split: str, choice: Choice = EVERY, cache_dir: str | None = None) -> PairFiles:
-    """Check a split's files of sources and targets.
-
-    Args:
-        choice: the examples that are used, by their sources.
-        cache_dir: the folder of caches; by default `.cache` in the data directory, or a folder of the user's
-            where that cannot be written.
-
-    Raises:
-        InputError: the directory or a file is missing or malformed, the counts differ, or the cache cannot be written.
-        RunError: the disk is full.
-    """
+    """Check a split's files of sources and targets, of which the examples are used that are chosen by their sources."""
     paths = pair_paths(data_dir, split)
     cache = cache_folder(Path(data_dir), cache_dir)
     pairs = progress(f"reading {split}", None, "examples", paired(*paths))
@@ -186,24 +129,24 @@ def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
     )
 
 
-def made_once(
-    place: Path, cache_dir: str | None, name: str, identity: object, whole: str, make: Callable[[Path], None]
-) -> str:
+def made_once(cache: Path, name: str, identity: object, whole: str, make: Callable[[Path], None]) -> Path:
     """The folder of a cache for this name and identity, which `make` fills unless the file `whole` is there.
 
-    All but the KEPT of the name that were used last are removed, unless processes use them.
+    All but the KEPT of the name that were used last are removed then, unless processes use them.
     """
-    cache = cache_folder(place, cache_dir)
     folder = cache / f"{name}-{xxhash.xxh3_128_hexdigest(repr(identity).encode())}"
-    with alone(cache):  # of several processes, one makes it
-        if not (folder / whole).is_file():
-            make(folder)
-        with suppress(OSError):  # it may be another user's
-            folder.touch()
-        made = sorted(cache.glob(f"{escape(name)}-{'[0-9a-f]' * 32}"), key=lambda path: path.stat().st_mtime_ns)
+    if (folder / whole).is_file():  # without the lock of all, which may be another user's, or held for long
         mark_as_used(folder)
-        remove_unused({*made[:-KEPT]} - {folder})
-    return str(folder)
+    if not (folder / whole).is_file():
+        with alone(cache):  # of several processes, one makes it
+            if not (folder / whole).is_file():
+                make(folder)
+            mark_as_used(folder)
+            made = sorted(cache.glob(f"{escape(name)}-{'[0-9a-f]' * 32}"), key=lambda path: path.stat().st_mtime_ns)
+            remove_unused({*made[:-KEPT]} - {folder})
+    with suppress(OSError):  # it may be another user's
+        folder.touch()  # tells others that it was used
+    return folder
 
 
 def mark_as_used(folder: Path) -> None:

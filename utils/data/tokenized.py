@@ -28,13 +28,7 @@ _CHUNK = 16 * _AT_ONCE  # texts of an array; a mapped file has some pages of eac
 class TokenizedTexts:
     """Token ids of many texts in flat arrays, which take a sixteenth of the memory of lists of Python integers.
 
-    Args:
-        batches: lists of `ids`, and whether each text is `cut` if any may be; they may be made while they are taken.
-
-    Attributes:
-        lengths: (N,) int64, tokens of each text.
-        cut: the number of texts that were longer.
-        seconds: the time that it took to make or to map them.
+    They are made of lists of `ids`, and of whether each text is `cut`. `seconds` is the time that this took.
     """
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
@@ -65,9 +59,8 @@ def tokens_schema(tokenizer: BartTokenizer) -> pa.Schema:
 
 
 def tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_length: int) -> Iterator[pa.RecordBatch]:
-    """Yield `ids` of `total` texts, _CHUNK of them at a time, cut to max_length tokens with `</s>` kept last.
-
-    `cut` says of each text whether it was longer.
+    """Yield `ids`, _CHUNK texts at a time, cut to max_length tokens with `</s>` kept last; `cut` says if a text was
+    longer.
     """
     schema = tokens_schema(tokenizer)
     texts = iter(progress("tokenising", total, "texts", texts))

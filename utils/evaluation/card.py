@@ -30,10 +30,7 @@ OURS = "<!-- Training and scoring write this file anew until you delete this lin
 def write_card(folder: Path, export: Path, options_of: Callable[[Path], Sequence[str]]) -> None:
     """Write the card of a run's export, unless a user has made it theirs by deleting the line OURS.
 
-    Since the run is done, whatever goes wrong here is a warning.
-
-    Args:
-        options_of: gives the names of the options that the card of a run shows.
+    Since the run is done, whatever goes wrong here is a warning. `options_of` names the options that the card shows.
     """
     path = export / CARD
     try:

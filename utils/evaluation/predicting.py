@@ -1,11 +1,13 @@
-"""A process's share of a split, predicted under a clock and noted as it is done."""
+"""A process's share of a split, predicted under a clock and noted as it is done; the speed of all processes."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
+import numpy as np
 import torch
 
 from utils.app.distributed import rank_and_world
@@ -14,11 +16,25 @@ from utils.app.progress import Clock, progress
 from utils.app.unfinished import Unfinished
 from utils.data.batches import Examples
 from utils.evaluation.options import ScoringOptions
-from utils.evaluation.speed import ProcessSpeed
 from utils.models.loading import LoadedModel
 from utils.tasks.task import Prediction, ScoredTask
 
 logger = logging.getLogger(__name__)
+PERCENTILES = (50, 90, 95, 99, 100)
+
+
+@dataclass
+class ProcessSpeed:
+    """The measurements of a process while the clock ran."""
+
+    batch_size: int  # at the end; it shrinks where memory runs out
+    seconds: Mapping[str, float]  # of "total", and of it "encode" and "detokenise"
+    latencies: Sequence[float]  # seconds of each example
+    articles: int
+    tokens: int  # of the best sequences
+    tokenise: float  # seconds for all sources, before the clock ran
+    warmup_articles: int
+    peak_memory_gb: float
 
 
 def predict_share(
@@ -31,13 +47,9 @@ def predict_share(
     options: ScoringOptions,
     noted: Unfinished,
 ) -> tuple[dict[int, Prediction], ProcessSpeed]:
-    """Predict this process's share of some examples: of N processes each takes every N-th one by length.
+    """Predict this process's share of the examples `todo`: of N processes each takes every N-th one by length.
 
-    Args:
-        todo: numbers of the examples left, in any order.
-        fitting: how many examples are in work at once.
-        options: its `warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
-        noted: gets each number with its prediction.
+    `options.warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
 
     Returns:
         The share's predictions by number, and the process's speed.
@@ -86,3 +98,39 @@ def _spread(items: Sequence[int], count: int) -> tuple[list[int], list[int]]:
     count = min(count, len(items) // 2)
     chosen = {place * len(items) // count for place in range(count)}
     return [items[place] for place in sorted(chosen)], [item for place, item in enumerate(items) if place not in chosen]
+
+
+def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resumed: int) -> dict[str, Any]:
+    """The content of `<split>_speed.json`, where an earlier attempt had predicted `resumed` articles.
+
+    Rates are those of all processes together, over the time of the slowest one. `seconds` splits the time of that one,
+    and adds the tokenising before it. A value for which nothing was timed is None.
+    """
+    slowest = max(processes, key=lambda process: process.seconds["total"])
+    total, encode, detokenise = (slowest.seconds[part] for part in ("total", "encode", "detokenise"))
+    articles = sum(process.articles for process in processes)
+    tokens = sum(process.tokens for process in processes)
+    milliseconds = 1000 * np.concatenate([process.latencies for process in processes])
+    latency: dict[str, float | None] = dict.fromkeys(["mean", *(f"p{point}" for point in PERCENTILES)])
+    if len(milliseconds):
+        values = [milliseconds.mean(), *np.percentile(milliseconds, PERCENTILES)]
+        latency = dict(zip(latency, map(float, values), strict=True))
+    return {
+        "articles_per_second": articles / total if articles else None,
+        "generated_tokens_per_second": tokens / total if articles else None,
+        "generation_seconds": total,
+        "latency_ms": latency,
+        "batch_size": min(process.batch_size for process in processes),
+        "seconds": {
+            "tokenise": slowest.tokenise,
+            "encode": encode,
+            "decode": total - encode - detokenise,
+            "detokenise": detokenise,
+        },
+        "warmup_articles": sum(process.warmup_articles for process in processes),
+        "timed_articles": articles,
+        "resumed_articles": resumed,
+        "peak_memory_gb": max(process.peak_memory_gb for process in processes),
+        "processes": len(processes),
+        "device": f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device),
+    }

@@ -25,8 +25,7 @@ from utils.app.run_directory import REPORT_ORDER, remove, scored
 from utils.app.unfinished import Unfinished, model_identity
 from utils.data.batches import Examples
 from utils.evaluation.options import ScoringOptions
-from utils.evaluation.predicting import predict_share
-from utils.evaluation.speed import speed_report
+from utils.evaluation.predicting import predict_share, speed_report
 from utils.models.loading import LoadedModel
 from utils.tasks.task import Prediction, ScoredTask
 
@@ -37,29 +36,19 @@ FORMAT = 3  # of what a prediction's values hold
 
 @dataclass(frozen=True)
 class ScoringRun:
-    """A run that scores a split.
-
-    Attributes:
-        task_name: the task, as --task names it.
-        data_dir: the data, as --data_dir names it.
-        model_name: where the weights come from, by which a run that was broken off is known again.
-        batch_size: examples of a process that are in work at once.
-        batch_size_option: the option that sets the batch size, for messages.
-        seed: of tokens that are drawn.
-        overwrites: true if what another run has left in save_dir, its scores or its progress, is replaced.
-    """
+    """A run that scores a split."""
 
     save_dir: Path
     split: str
     task_name: str
     data_dir: str
-    model_name: str
+    model_name: str  # by which a run that was broken off is known again
     precision: str
-    batch_size: int
-    batch_size_option: str
+    batch_size: int  # examples of a process that are in work at once
+    batch_size_option: str  # its option, for messages
     options: ScoringOptions
-    seed: int
-    overwrites: bool
+    seed: int  # of tokens that are drawn
+    overwrites: bool  # replace what another run has left in save_dir, its scores or its progress
 
     @property
     def progress(self) -> Path:
@@ -71,7 +60,7 @@ class ScoringRun:
         return model_identity(self.model_name)
 
     def record(self, settings: Mapping[str, Any], examples: int) -> dict[str, Any]:
-        """The part of the scores that tells by what and of what they are, with what the task's `settings` gives."""
+        """The part of the scores that tells by what and of what they are, with the task's settings."""
         return {
             "task": self.task_name,
             "model": self._model["model"],
@@ -105,14 +94,8 @@ def score_split(
     bytes whatever the number of processes, in fp32 and without sampling: in other precisions an example may depend on
     those in the batch with it, as batches round differently.
 
-    Args:
-        raw: what the task's `read` gave.
-
     Returns:
         Scores and speed, as the files hold them; None on other ranks than 0.
-
-    Raises:
-        InputError: another run's scores or progress lie there.
     """
     task.match(raw, run.split, loaded)
     examples, settings = task.encode(raw, run.split, loaded, for_scoring=True), task.settings(loaded)
@@ -156,9 +139,6 @@ def check_other_runs(run: ScoringRun, record: Mapping[str, Any]) -> set[str]:
 
     Runs are known by the name of their model, so that one that was trained further replaces its own scores. For splits
     that this run does not score, the model alone must be the same.
-
-    Raises:
-        InputError: there are such scores, or another model was trained there, and this run does not replace them.
     """
     folder, model = run.save_dir.resolve(), Path(run.model_name).resolve()
     if (folder / "train_summary.json").exists() and folder not in (model, *model.parents) and not run.overwrites:

@@ -23,8 +23,6 @@ COLUMNS = {"score": "score", "mean": "mean", "deviation": "deviation", "least": 
 
 @dataclass(frozen=True)
 class StabilityArguments:
-    """The options of the command."""
-
     run_dirs: tuple[str, ...] = option(positional=True, help="folders of scored runs, two or more")
 
 
@@ -32,9 +30,6 @@ def describe(args: StabilityArguments) -> str:
     """A table for each split that was scored: each score's mean, sample standard deviation and range, and its runs.
 
     A line behind them names the options, other than the seed, in which the runs differ.
-
-    Raises:
-        InputError: there is one run alone, or a run lacks scores that another has.
     """
     if len(args.run_dirs) < 2:
         raise InputError(f"RUN_DIR is given {len(args.run_dirs)} times; allowed: 2 or more runs")

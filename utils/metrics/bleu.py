@@ -18,15 +18,7 @@ from utils.text.lines import references_of
 def translation_scores(
     predictions: Sequence[str], references: Sequence[str], tokenize: str = BLEU.TOKENIZER_DEFAULT
 ) -> dict[str, float | str]:
-    """Corpus BLEU (mixed case) and chrF2 with sacrebleu's defaults, against all references (see `references_of`).
-
-    Args:
-        tokenize: one of `BLEU.TOKENIZERS`, for BLEU.
-
-    Returns:
-        `bleu` and `chrf`: 0 to 100. `bleu_signature` and `chrf_signature`: sacrebleu's records of all that the figures
-        depend on.
-    """
+    """Corpus BLEU (mixed case) and chrF2 with sacrebleu's defaults, 0 to 100, against all references; signatures."""
     streams = _streams(references)
     scores: dict[str, float | str] = {}
     for name, metric in (("bleu", BLEU(tokenize=tokenize)), ("chrf", CHRF())):
@@ -42,8 +34,6 @@ def _streams(references: Sequence[str]) -> list[list[str | None]]:
 
 @dataclass(frozen=True)
 class BleuArguments:
-    """The options of the command."""
-
     bleu: BleuOptions = part(BleuOptions)
     files: TextFileOptions = part(TextFileOptions)
 

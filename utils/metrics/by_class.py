@@ -16,10 +16,8 @@ ByClass = dict[str, dict[str, float | int]]
 def scores_by_class(names: Sequence[str], hits: ArrayLike, predicted: ArrayLike, right: ArrayLike) -> ByClass:
     """Precision, recall and F1 in percent of each class, and its support: the examples that are of it.
 
-    A score that would be 0 / 0 is 0, as scikit-learn has it.
-
-    Args:
-        hits, predicted, right: (C,) of each class: examples predicted rightly, predicted, and there.
+    A score that would be 0 / 0 is 0, as scikit-learn has it. The counts (C,) are those of examples predicted rightly,
+    predicted, and there.
     """
     scores: ByClass = {}
     counts = np.stack([hits, predicted, right], axis=1).astype(int).tolist()
@@ -36,10 +34,7 @@ def scores_by_class(names: Sequence[str], hits: ArrayLike, predicted: ArrayLike,
 def confusion_of_classes(
     names: Sequence[str], right: Iterable[str], predicted: Iterable[str]
 ) -> dict[str, dict[str, int]]:
-    """Right class -> predicted class -> number of examples, without zeros; a row for each of the names in their order.
-
-    Other classes follow in the order of the alphabet.
-    """
+    """Right class -> predicted class -> number of examples, without zeros; the names come first, in order."""
     pairs = Counter(zip(right, predicted, strict=True))
     order = list(dict.fromkeys([*names, *sorted({name for pair in pairs for name in pair})]))
     return {row: {column: pairs[row, column] for column in order if (row, column) in pairs} for row in order}
@@ -50,10 +45,7 @@ def surest_errors(
 ) -> tuple[list[dict[str, Any]], np.ndarray]:
     """The errors with the greatest measure, the greatest first, and the greatest of each example (N,), 0 without one.
 
-    Args:
-        wrong: index of the example, its text, what is right, what was predicted, and the measure.
-        examples: how many there are.
-        measure: its name.
+    `wrong` gives the index of the example, its text, what is right, what was predicted, and the measure.
     """
     names = ("index", "text", "reference", "prediction", measure)
     # Rounded, since batches of other sizes round otherwise.

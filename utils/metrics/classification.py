@@ -31,17 +31,9 @@ def name_of(label: Any) -> str:
 
 
 def read_label(where: str, value: Any, separator: str | None = None) -> Any:
-    """A label, or the list of labels that a value is, or a text in JSON.
+    """A label without white space at its ends, or the list of labels that a value is, or a text in JSON.
 
-    Names have no white space at their ends.
-
-    Args:
-        where: begins an error.
-        separator: stands between the labels of any other text, of which a blank one is a list of none; None where such
-            a text is one label.
-
-    Raises:
-        InputError: a label is missing, blank, or neither a text nor a finite number.
+    Any other text is one label or, with a separator, a list of them. `where` begins an error.
     """
     labels, is_text = value, isinstance(value, str)
     if is_text and (listed := list_in(value, True, f"{where}: ")) is not None:
@@ -74,7 +66,7 @@ def of_classes(counts: ArrayLike, classes: int | None = None) -> dict[str, float
 
     Args:
         counts: (3, C) of each class: examples predicted rightly, predicted, and there.
-        classes: how many of them count for F1 as the two of a task with two; the others are of labels that are none.
+        classes: how many of them are the task's; the others are of labels that are none.
     """
     hits, predicted, right = np.asarray(counts, dtype=np.float64)
     examples, each = right.sum(), 2 * hits / np.maximum(predicted + right, 1)
@@ -88,8 +80,7 @@ def of_classes(counts: ArrayLike, classes: int | None = None) -> dict[str, float
 def of_label_sets(counts: ArrayLike, examples: float, exact: float) -> dict[str, float]:
     """F1 over all labels together, its mean over labels, and the share of examples that are all right, in percent.
 
-    Args:
-        counts: (3, L) of each label: examples where it is predicted rightly, predicted, and there.
+    The counts (3, L) are those of examples where a label is predicted rightly, predicted, and there.
     """
     hits, predicted, right = np.asarray(counts, dtype=np.float64)
     each = 2 * hits / np.maximum(predicted + right, 1)
@@ -130,8 +121,6 @@ def of_numbers(predicted: Sequence[float], right: Sequence[float]) -> dict[str, 
 
 @dataclass(frozen=True)
 class ClassificationArguments:
-    """The options of the command."""
-
     files: FileOptions = part(FileOptions)
     positive: str | None = option(
         None, section="labels", help="the class of two whose F1 is told; by default the second in order", reaches=bool
@@ -163,7 +152,12 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
         if not np.isfinite(numbers).all():
             where, value, *_ = rows[int(np.isfinite(numbers).argmin())]
             raise InputError(f"{where}: the prediction is {value!r}; allowed: a number, as in {files.references}")
-    _print_correlations(files, right, *predicted)
+    spearman = of_numbers(predicted[0], right)["spearman"]  # which is of no sums and so has no interval
+    moved, *numbers = (values - values[0] for values in (right, *predicted))  # so that sums lose few digits
+    counts = [np.stack([np.ones_like(x), x, moved, x * x, moved * moved, x * moved], axis=1) for x in numbers]
+    title = f"Correlation in percent of {len(right):,} numbers; Spearman's is {spearman:.2f}"
+    facts = {"examples": len(right), "spearman": spearman}
+    print_scores(files, title, counts, lambda sums: {"pearson": pearson_of(sums)}, facts)
 
 
 def _print_labels(
@@ -218,16 +212,6 @@ def _predicted_labels(rows: Sequence[Value], separator: str | None, has_sets: bo
         labels = ((where, read_label(f"{where}: the label", value, used)) for where, value, *_ in rows)
         readings.append([_labels_of(where, label, has_sets) for where, label in labels])
     return min(readings, key=lambda labels: len({*chain.from_iterable(labels)} - known))
-
-
-def _print_correlations(files: FileOptions, right: np.ndarray, *predicted: np.ndarray) -> None:
-    """Print Pearson's correlation with its interval, and Spearman's, which is of no sums and so has none."""
-    spearman = of_numbers(predicted[0], right)["spearman"]
-    moved, *systems = (numbers - numbers[0] for numbers in (right, *predicted))  # so that sums lose few digits
-    counts = [np.stack([np.ones_like(x), x, moved, x * x, moved * moved, x * moved], axis=1) for x in systems]
-    title = f"Correlation in percent of {len(right):,} numbers; Spearman's is {spearman:.2f}"
-    facts = {"examples": len(right), "spearman": spearman}
-    print_scores(files, title, counts, lambda sums: {"pearson": pearson_of(sums)}, facts)
 
 
 def _labels_of(where: str, label: Any, has_sets: bool) -> list[str]:

@@ -1,9 +1,6 @@
-"""Scores of tags.
+"""Scores of tags: of entities as seqeval counts them or, of plain tags such as parts of speech, of each word.
 
-They are those of entities as seqeval counts them or, of plain tags such as parts of speech, of each word.
-
-In BIO and IOB1, seqeval counts by its default, which is the rule of CoNLL's script and of published figures: an I- may
-begin an entity. In BIOES, BILOU and BMES it counts strictly.
+In BIO and IOB1 seqeval's default, as CoNLL's script, lets an I- begin an entity; BIOES, BILOU and BMES count strictly.
 """
 
 from __future__ import annotations
@@ -56,10 +53,7 @@ def _entities(tags: Sequence[str], scheme: Scheme) -> set[tuple[str, int, int]]:
 def tag_counts(
     predicted: Sequence[str], right: Sequence[str], groups: Sequence[str], scheme: Scheme | None
 ) -> np.ndarray:
-    """The counts of a sentence; `tag_scores` turns their sums over sentences into scores.
-
-    Args:
-        groups: what `groups_of` gives.
+    """The counts of a sentence, of the groups that `groups_of` gives; `tag_scores` turns their sums into scores.
 
     Returns:
         (2 + 3 (G + 1),): words; words that are right; and, for each group and for all others together, entities (or
@@ -80,9 +74,6 @@ def tag_scores(counts: Sequence[float], scheme: Scheme | None) -> dict[str, floa
     """Precision, recall and F1 of entities, or macro F1 of plain tags, and the share of words with the right tag.
 
     All are in percent. Macro F1 is the mean over the tags that are predicted or there.
-
-    Args:
-        counts: the sum over sentences of what `tag_counts` returns.
     """
     words, right, *each = counts
     counts = np.reshape(each, (3, -1)).astype(float)
@@ -105,8 +96,6 @@ def scores_by_group(counts: Sequence[float], groups: Sequence[str]) -> ByClass:
 
 @dataclass(frozen=True)
 class EntityArguments:
-    """The options of the command."""
-
     files: FileOptions = part(FileOptions)
     tags_field: str | None = option(
         None,
@@ -149,9 +138,10 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
 
 def _read(path: str, field: str | None, option_name: str, usual: Sequence[str], tables: TableOptions) -> list[Sentence]:
     """Sentences with their tags, of a CoNLL file or a table; a table's may lack words, and hold tags between blanks."""
-    suffix = suffix_of(Path(path))
-    # A .tsv is a CoNLL file unless its header is that of the tables that utils.predict writes.
-    if suffix not in TABLES or (suffix == ".tsv" and not {"prediction", "score"} <= {*_header_of(path)}):
+    suffix, header = suffix_of(Path(path)), []
+    if suffix == ".tsv":  # which is a CoNLL file unless its header is that of the tables that utils.predict writes
+        header = next(iter_lines(path, blank=True)).split("\t")
+    if suffix not in TABLES or (suffix == ".tsv" and not {"prediction", "score"} <= {*header}):
         return read_conll(Path(path), tags_column=field, tags_option=option_name)
     (records, chosen), sentences = column_in(path, option_name, field, usual, tables), []
     for record in records:
@@ -165,10 +155,6 @@ def _read(path: str, field: str | None, option_name: str, usual: Sequence[str], 
             )
         sentences.append(Sentence(record.name, words if isinstance(words, list) else [], tags, chosen))
     return sentences
-
-
-def _header_of(path: str) -> list[str]:
-    return next(iter_lines(path, blank=True)).split("\t")
 
 
 def _predicted(path: str, files: FileOptions, references: Sequence[Sentence]) -> list[list[str]]:

@@ -80,11 +80,7 @@ class _Text:
         return {word for word in _INSIDE.findall(self.text) if word[0].isupper()}
 
     def facts(self, texts: Sequence[_Text], names: Set[str]) -> Iterator[tuple[int, int, set[str]]]:
-        """Begin and end of each number and name, and the values that support a number; a name has none.
-
-        Args:
-            texts: all of the article, which tell names from other words.
-        """
+        """Begin and end of each number and name, which all texts of the article tell, and the values of a number."""
         for begin, end, unit, values in self.numbers:
             if self.text[begin:end].lower() != "one":
                 prefixes = (unit, "") if unit else ("any ",)
@@ -124,9 +120,7 @@ def differing_facts(
     A capitalised word is a name where no text of the article has it in lower case. One that begins a sentence must also
     be capitalised inside a sentence of one, be an acronym, or be one of `names`.
 
-    Args:
-        reference: None where there is none; then no fact is MISSING or ADDED.
-        names: what `names_in` found in other texts.
+    Without a reference no fact is MISSING or ADDED. `names` are those that `names_in` found in other texts.
 
     Returns:
         (begin, end, kind) in order: of characters of the reference where the kind is MISSING, else of the summary.

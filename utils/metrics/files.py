@@ -63,11 +63,7 @@ class FileOptions:
     def values(
         self, option_name: str, field: str | None, right: Sequence[str], predicted: Sequence[str], blank: bool = True
     ) -> tuple[list[Value], list[list[Value]]]:
-        """The references, and of each file of predictions its values, which `right` and `predicted` are usual names of.
-
-        Raises:
-            InputError: the files have not as many rows or, if both have ids, other ones.
-        """
+        """The references, and the values of each file of predictions; `right` and `predicted` are usual columns."""
         references, systems = values_of(self.references, option_name, field, right, blank, self.tables), []
         for path in self.systems:
             usual = self.usual(path, predicted, references[0].column)
@@ -89,11 +85,7 @@ class TextFileOptions(FileOptions):
     )
 
     def read(self, line_break: str = " ") -> tuple[list[str], list[list[str]]]:
-        """The references, each as `references_of` takes it, and the texts of each file of predictions.
-
-        Args:
-            line_break: stands for the breaks of lines within a text.
-        """
+        """The references, each as `references_of` takes it, and the texts of each file of predictions."""
         given, systems = self.values("target_field", self.target_field, TARGETS, TEXTS, blank=False)
         references = []
         for where, value, *_ in given:
@@ -120,16 +112,7 @@ class Value(NamedTuple):
 def values_of(
     path: str, name: str, field: str | None, usual: Sequence[str], blank: bool = True, tables: TableOptions = BY_ENDING
 ) -> list[Value]:
-    """The lines of a file, or the values in a column of a table.
-
-    Args:
-        field: the value of the option that names the column.
-        usual: names of the column, the likeliest first, of which it is one where the option is not given.
-        blank: allow blank lines.
-
-    Raises:
-        InputError: the file is missing, malformed or empty, or there is no such column.
-    """
+    """The lines of a file, or the values in a column of a table: `field` or, where that is None, a usual one."""
     if suffix_of(Path(path)) in TABLES:
         records, chosen = column_in(path, name, field, usual, tables)
         single = chosen.removesuffix("s")  # rows of scored runs have `references` only where there are several
@@ -138,9 +121,7 @@ def values_of(
         raise InputError(f"--{name} is {field}, a column of a table, and {path} is none; allowed: {', '.join(TABLES)}")
     lines = read_lines(path, blank)
     if re.match(r'\{"[^"]*" ?:', lines[0]):
-        raise InputError(
-            f"{path}, line 1: {lines[0][:60]} is a row of JSON; allowed: texts, or a file whose name ends in .jsonl"
-        )
+        raise InputError(f"{path}, line 1: {lines[0][:60]} is a row of JSON; allowed: texts, or a .jsonl file")
     return [Value(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
 
 
@@ -156,11 +137,8 @@ def print_scores(
     """Print the scores of a file of predictions, and the comparison with another one, as a table or JSON.
 
     Args:
-        title: the first line of the table.
-        counts: of each file of predictions the counts (N, K) of each example.
-        scores_of: the scores that the sums of these stand for.
-        facts: what JSON tells besides. Signatures stand below the table; so do the `groups` of the first file: kind of
-            group -> group -> its scores.
+        counts: of each file of predictions the counts (N, K) of each example, from whose sums `scores_of` computes.
+        facts: what JSON tells besides. Below the table stand signatures and `groups`: kind -> group -> its scores.
     """
     predicted, *others = counts
     report = {**scores_and_intervals(predicted, scores_of), **facts}
@@ -170,7 +148,6 @@ def print_scores(
 
 
 def _report(report: Mapping[str, Any], files: FileOptions, title: str) -> str:
-    """The tables of a report, below the names of its files."""
     rows = []
     for name, interval in report["intervals"].items():
         rows.append([label_of(name), f"{report[name]:.2f}", "{:.2f} to {:.2f}".format(*interval)])

@@ -55,12 +55,11 @@ class RougeOptions:
         help="folder of {adj,adv,noun,verb}.exc for --rouge_mode rouge-1.5.5; by default those of nltk's corpus "
         "wordnet, if it is installed",
     )
-
     sentence_end: str = option(
         "",
         metavar="MARK",
-        help="marks in predictions and references that end a sentence, such as '<q>' or, several, '<t> </t>'; they are "
-        "no words; by default sentences end where nltk's Punkt finds an end",
+        help="marks of sentence ends, which are no words, such as '<q>' or, several, '<t> </t>'; by default nltk's "
+        "Punkt finds the ends",
         on_resume="validation",
     )
 
@@ -72,7 +71,7 @@ class RougeOptions:
             raise InputError(f"--rouge_tokenizer {tokenizer} is of --rouge_mode rouge-score; --rouge_mode is {mode}")
 
     def rule(self) -> RougeRule:
-        """The same, with the lists of irregular forms read, if the mode needs them."""
+        """The same, with the lists of irregular forms that the mode needs."""
         exceptions = wordnet_exceptions(self.wordnet_exceptions) if self.rouge_mode == "rouge-1.5.5" else None
         return RougeRule(self.rouge_mode, self.rouge_tokenizer, exceptions, self.sentence_end.split())
 
@@ -103,13 +102,7 @@ class RougeOptions:
 def wordnet_exceptions(folder: PathName | None = None) -> dict[str, str]:
     """WordNet's irregular forms and their bases, such as "went" and "go", for mode rouge-1.5.5.
 
-    Args:
-        folder: holds `{adj,adv,noun,verb}.exc`, with a form and its base on each line. None takes the lists of nltk's
-            corpus `wordnet`, a folder or zip on `nltk.data.path`. Where that is not installed, a warning says so and
-            there are no forms.
-
-    Raises:
-        InputError: a list of the folder is missing or malformed; it names file and line.
+    They come from the lists of a folder or, where None is given, of nltk's corpus `wordnet`; without it there are none.
     """
     exceptions = {}
     for name in _EXCEPTION_LISTS:

@@ -52,8 +52,7 @@ def rouge_per_example(
     pairs = [(text, each) for text, group in zip(predictions, groups, strict=True) for each in group]
     chunks = [pairs[start : start + _CHUNK] for start in range(0, len(pairs), _CHUNK)]
     processes = max(1, min(cpu_count(), len(pairs) // _PAIRS_PER_PROCESS))
-    # joblib starts fresh interpreters. Unlike those of multiprocessing they do not import the main program, which may
-    # be a training run or have no file. A fork would copy torch's threads and locks in whatever state they are.
+    # joblib's interpreters do not import the main program, as multiprocessing's do; a fork would copy torch's locks.
     pool = Parallel(
         processes, batch_size=1, pre_dispatch="all", return_as="generator", idle_worker_timeout=_IDLE_SECONDS
     )
@@ -82,14 +81,12 @@ def rouge(predictions: Sequence[str], references: Sequence[str], rule: RougeRule
 def leads(articles: Sequence[str]) -> dict[str, list[str]]:
     """Each article's first sentences, 1 to 3 of them: the baselines that news summarisers are measured against."""
     sentences = [split_sentences(article) for article in articles]
-    names = {1: "first 1 sentence", 2: "first 2 sentences", 3: "first 3 sentences"}
-    return {name: [" ".join(each[:count]) for each in sentences] for count, name in names.items()}
+    names = ("first 1 sentence", "first 2 sentences", "first 3 sentences")
+    return {name: [" ".join(each[:count]) for each in sentences] for count, name in enumerate(names, 1)}
 
 
 @dataclass(frozen=True)
 class RougeArguments:
-    """The options of the command."""
-
     files: TextFileOptions = part(TextFileOptions)
     rouge: RougeOptions = part(RougeOptions)
 
@@ -99,10 +96,12 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     args = parse_dataclass(RougeArguments, argv, f"{text} A blank one scores 0.", prog)
     (references, systems), options = args.files.read("\n"), args.rouge
     facts: dict[str, Any] = {"mode": options.rouge_mode, "examples": len(references)}
+    title, best = f"ROUGE F in percent ({options.rouge_mode}", ""
     if (count := sum(1 for _ in reference_texts(references))) > len(references):
-        facts["references"] = count
+        facts["references"], best = count, f", maximum and mean over {count:,} references"
     if options.rouge_tokenizer != ROUGE_TOKENIZERS[0]:
         facts["rouge_tokenizer"] = options.rouge_tokenizer
+        title += f", {options.rouge_tokenizer}"
     options.warn_of_scripts(references)
     options.warn_of_marks(chain(reference_texts(references), *systems))
     if options.sentence_end:
@@ -112,7 +111,5 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
         facts["wordnet_exceptions"] = len(rule.exceptions)
     scores = [rouge_per_example(texts, references, rule) for texts in systems]
     counts = [np.stack([*each.values()], axis=1) for each in scores]
-    named = [facts[name] for name in ("mode", "rouge_tokenizer") if name in facts]
-    best = f", maximum and mean over {count:,} references" if "references" in facts else ""
-    title = f"ROUGE F in percent ({', '.join(named)}) on {len(references):,} examples{best}"
+    title += f") on {len(references):,} examples{best}"
     print_scores(args.files, title, counts, means_of(scores[0], len(references)), facts)

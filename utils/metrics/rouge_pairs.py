@@ -8,8 +8,7 @@ Two modes, because published figures come from two programs that differ by tenth
   sentences, which the package calls Lsum.
 
 Both count words of a to z and digits. Mode rouge-score has two more tokenizers, without stemming, for other scripts.
-
-nltk, which the package needs too, takes seconds to load, and is loaded on first use.
+nltk takes seconds to load, and is loaded on first use.
 """
 
 from __future__ import annotations
@@ -37,18 +36,11 @@ ROUGE_TOKENIZERS = ("rouge-score", *_UNICODE_WORDS)
 
 @dataclass(frozen=True)
 class RougeRule:
-    """The way in which ROUGE counts.
-
-    Attributes:
-        mode: one of ROUGE_MODES.
-        tokenizer: one of ROUGE_TOKENIZERS, for mode rouge-score.
-        exceptions: irregular forms and their bases, for mode rouge-1.5.5; None for those of nltk's corpus.
-        sentence_ends: marks that end sentences.
-    """
+    """The way in which ROUGE counts."""
 
     mode: str = ROUGE_MODES[0]
-    tokenizer: str = ROUGE_TOKENIZERS[0]
-    exceptions: Mapping[str, str] | None = None
+    tokenizer: str = ROUGE_TOKENIZERS[0]  # for mode rouge-score
+    exceptions: Mapping[str, str] | None = None  # irregular forms, for rouge-1.5.5; None for those of nltk's corpus
     sentence_ends: Sequence[str] = ()
 
 

@@ -64,11 +64,7 @@ def scores_and_intervals(
 ) -> dict[str, Any]:
     """The scores, and under `intervals` the 95 % percentile bootstrap interval [low, high] of each (Efron, 1979).
 
-    ROUGE-1.5.5 takes as many resamples.
-
-    Args:
-        counts: (N, K) of each example; `scores_of` turns their sums into scores.
-        seed: the same seed gives the same intervals.
+    ROUGE-1.5.5 takes as many resamples of the counts (N, K) of examples, whose sums `scores_of` turns into scores.
     """
     scores = dict(scores_of(counts.sum(axis=0)))
     ends = np.percentile(_table(scores_of, _resampled(counts, resamples, seed)), (2.5, 97.5), axis=0)
@@ -84,16 +80,12 @@ def means_and_intervals(scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def compare_scores(
     a: np.ndarray, b: np.ndarray, scores_of: ScoresOf, shuffles: int = 10_000, seed: int = 0
 ) -> dict[str, dict[str, Any]]:
-    """Compare the scores of two systems on the same examples.
+    """Compare the scores of two systems (N, K) on the same examples.
 
     The p value is that of the hypothesis that both are equally good, two-sided, by approximate randomisation: each
     shuffle swaps the two systems on every example with probability 1/2 (Noreen, 1989; for summaries and translations:
     Riezler & Maxwell, 2005). p is (1 + L) / (1 + shuffles), where L counts the shuffles whose difference is at least as
     large as the observed one; so p is never 0 (Phipson & Smyth, 2010).
-
-    Args:
-        a, b: (N, K), as `scores_and_intervals` takes them.
-        seed: the same seed gives the same result.
 
     Returns:
         Of each score `other`, the one of b; `difference`, a less b; its 95 % bootstrap `interval` [low, high]; and

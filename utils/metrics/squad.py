@@ -71,10 +71,6 @@ def by_question(
     """Exact match, F1 and number of the questions with an answer, without one, and by their first word.
 
     Words that begin fewer than two questions, or less than a hundredth of them, are put together.
-
-    Args:
-        answered: (N,) true for questions that have a right answer.
-        exact, f1_scores: (N,) in percent.
     """
     tokenizer = rouge_tokenizer("words")
     firsts = [next(iter(tokenizer.tokenize(question)), "") for question in questions]
@@ -123,11 +119,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
 
 
 def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]) -> Mapping[str, str]:
-    """Read a file of answers: an object of them by ids, or a table, which without ids is in the order of the questions.
-
-    Raises:
-        InputError: an answer is no text, or they are not of these questions.
-    """
+    """The answers in a file by ids of questions: an object, or a table, without ids in the questions' order."""
     column, suffix = files.prediction_field or "prediction", suffix_of(Path(path))
     if suffix == ".json" or suffix not in TABLES:
         answers = read_json(Path(path))

@@ -1,8 +1,4 @@
-"""Statistics of a summary by counting words: what it copies from its source, its length, its repetitions.
-
-Words are lower-cased runs of letters, with their marks and joiners, and digits, so that punctuation, case and hyphens
-make no difference.
-"""
+"""Statistics of a summary by counting words: what it copies from its source, its length, its repetitions."""
 
 from __future__ import annotations
 
@@ -17,7 +13,7 @@ WORD = regex.compile(rf"[\p{{L}}\p{{N}}][{WORD_CHARACTERS}]*")
 
 
 def words(text: str) -> list[str]:
-    """Lower-cased runs of letters, with their marks, and digits, in order."""
+    """Lower-cased runs of letters, with their marks and joiners, and digits, in order."""
     return [word.lower() for word in WORD.findall(text)]
 
 
@@ -47,12 +43,6 @@ def fragments(source: Sequence[str], summary: Sequence[str]) -> list[tuple[int, 
     return found
 
 
-def novel_rate(source: Sequence[str], summary: Sequence[str], order: int) -> float | None:
-    """Percent of the summary's distinct n-grams that the source lacks; None for a text of fewer than n words."""
-    ngrams = set(_ngrams(summary, order))
-    return 100 * len(ngrams.difference(_ngrams(source, order))) / len(ngrams) if ngrams else None
-
-
 def repetition(summary: Sequence[str]) -> float | None:
     """Percent of the 3-grams that repeat an earlier one (seq-rep-n of Welleck et al., 2020); None if there are none."""
     ngrams = _ngrams(summary, 3)
@@ -64,10 +54,7 @@ def _ngrams(text: Sequence[str], order: int) -> list[tuple[str, ...]]:
 
 
 def text_statistics(source: Sequence[str], summary: Sequence[str]) -> dict[str, float | None]:
-    """Statistics of one summary; None where a text is too short to have one.
-
-    Args:
-        source, summary: their `words`.
+    """Statistics of one summary, from the `words` of both texts; None where a text is too short to have one.
 
     Returns:
         `words`: length. `novel1` to `novel4`: percent of distinct n-grams that the source lacks. `coverage`: percent of
@@ -76,9 +63,14 @@ def text_statistics(source: Sequence[str], summary: Sequence[str]) -> dict[str, 
         earlier one. `compression`: words of the source per word of the summary.
     """
     copied, length = [words for *_, words in fragments(source, summary)], len(summary)
+    novel = {}
+    for order in NOVEL_ORDERS:
+        ngrams = set(_ngrams(summary, order))
+        new = ngrams.difference(_ngrams(source, order))
+        novel[f"novel{order}"] = 100 * len(new) / len(ngrams) if ngrams else None
     return {
         "words": length,
-        **{f"novel{order}": novel_rate(source, summary, order) for order in NOVEL_ORDERS},
+        **novel,
         "coverage": 100 * sum(copied) / length if length else None,
         "density": sum(words**2 for words in copied) / length if length else None,
         "repeated3": repetition(summary),

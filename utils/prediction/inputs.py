@@ -1,9 +1,11 @@
-"""The rows of a table, or lines of a file or of standard input, that are to be predicted."""
+"""Documents to summarise, and rows of a table or lines to predict, of a file or of standard input."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -15,12 +17,22 @@ import xxhash
 from bart.errors import InputError
 from utils.app.output_files import file_digest
 from utils.app.progress import progress
-from utils.data.columns import Record, blank_among, check_blank, names_in
-from utils.data.places import suffix_of
+from utils.data.columns import (
+    KNOWN_FIELDS,
+    LABELS,
+    PAIRS,
+    TAGS,
+    TEXTS,
+    WORDS,
+    Record,
+    blank_among,
+    check_blank,
+    names_in,
+)
+from utils.data.places import TABLES, suffix_of
 from utils.data.published import opening
-from utils.prediction.documents import check_no_header, read_documents
 from utils.tasks.task import Task
-from utils.text.lines import BlankText, iter_lines
+from utils.text.lines import BlankText, check_is_text, decoded_lines, iter_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,6 +41,46 @@ Item = TypeVar("Item")
 AT_ONCE = 1024  # rows in memory
 PARQUET = ".parquet"
 BREAKS = re.compile(r"[\t\r\n]")  # a cell of .tsv has none
+OTHERS = ("id", "idx", "index", "context", "answers")  # columns that often stand beside those of texts
+TERMINAL_LINE = 4095  # bytes of a line that a terminal on Linux passes on; it drops the rest
+
+
+def read_documents(has_one_a_line: bool, file: str | None = None, blank: bool = False) -> list[str]:
+    """Read a file, or standard input, as one document or as one a line; lines end at "\\n" alone."""
+    name = file or "standard input"
+    check_is_text(name)
+    is_typed = file is None and sys.stdin.isatty()
+    if is_typed:
+        expected = "documents, one a line" if has_one_a_line else "a document"
+        print(f"Type or paste {expected}; Enter and then Ctrl-D end it.", file=sys.stderr)
+    try:
+        data = sys.stdin.buffer.read() if file is None else Path(file).read_bytes()
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read ({error.strerror})") from None
+    longest = max(map(len, data.split(b"\n"))) if is_typed else 0
+    if longest >= TERMINAL_LINE:
+        cut = f"a line of {longest} bytes, and a terminal drops what is beyond {TERMINAL_LINE}"
+        raise InputError(f"{name}: {cut}; allowed: shorter lines, or a file (< FILE)")
+    if not data.strip():
+        raise InputError(f"{name}: blank; a text is expected")
+    lines = list(decoded_lines(io.BytesIO(data), name, blank=blank or not has_one_a_line))
+    return lines if has_one_a_line else ["\n".join(lines)]
+
+
+def check_no_header(lines: Sequence[str], name: str, columns: Sequence[str]) -> None:
+    """Raise InputError where lines of texts are those of a table: the first names columns, as that of training."""
+    names = {column.strip('" ').lower() for column in re.split("[,;\t]", lines[0])}
+    are_words = len(names) > 1 and all(re.fullmatch(r"[\w.-]+", column) for column in names)
+    of_texts = {*TEXTS, *WORDS, *(source for source, _ in KNOWN_FIELDS)}
+    usual = names & {*of_texts, *PAIRS, *LABELS, *TAGS, *(target for _, target in KNOWN_FIELDS), *OTHERS}
+    is_trained = columns and columns[0].lower() in names
+    if lines[0].startswith("__label__"):
+        raise InputError(f"{name}: the first line begins with fastText's __label__; allowed: lines of texts alone")
+    if are_words and (is_trained or (names & of_texts and len(usual) > 1)):
+        raise InputError(
+            f"{name}: the first line, {lines[0][:80]!r}, is the header of a table; allowed: a file "
+            f"{', '.join(TABLES)} by its name, or lines of texts alone"
+        )
 
 
 class RowsToPredict:
@@ -36,24 +88,7 @@ class RowsToPredict:
 
     The first time is when this is made, so that what is wrong in the last row is said before the first is predicted.
 
-    Args:
-        file: its path; None for standard input, which is read whole.
-        is_table: true for a table, or another file that the task reads; false for lines, each of which is a text or a
-            JSON object.
-        task: reads the rows.
-        suffix: of the output that they are to become a part of, one of `TABLES` or "".
-        skip_blank: leave out rows with a blank text.
-
-    Attributes:
-        rows: how many there are.
-        blank: names of rows with a blank text, which are not predicted.
-        columns: all that the rows have.
-        chosen: those that the task reads.
-        schema: the types of the columns, where they come from a Parquet file or are to become one.
-
-    Raises:
-        InputError: it is missing, malformed or empty; a row is nothing that the task can read, or other columns are to
-            be read of some rows; the output cannot hold its columns.
+    The task reads a table; a line is a text or a JSON object. `suffix` is that of the output.
     """
 
     def __init__(self, file: str | None, is_table: bool, task: Task, suffix: str, skip_blank: bool = False) -> None:
@@ -62,16 +97,16 @@ class RowsToPredict:
         self.name = file or "standard input"
         self.lines = read_documents(has_one_a_line=True, blank=True) if file is None else []
         choose = task.columns_in if is_table else task.typed_columns
-        self.rows, self.columns, self.chosen = 0, [], ()
-        self.blank: dict[str, BlankText] = {}
-        self.schema: pa.Schema | None = None
+        self.rows, self.columns, self.chosen = 0, [], ()  # chosen columns are read, of all that the rows have
+        self.blank: dict[str, BlankText] = {}  # by the names of rows that are not predicted
+        self.schema: pa.Schema | None = None  # of columns that come from a Parquet file or are to become one
         for records in batches(progress("reading", None, "rows", self.records()), AT_ONCE):
             self.columns = list(dict.fromkeys([*self.columns, *names_in(records)]))
             self.chosen = self.chosen or choose(self.columns)
             self.blank |= blank_among(records, lambda record: task.given([record], self.chosen))
             self.rows += len(records)
             if suffix == ".tsv":
-                check_has_no_breaks(records)
+                _check_has_no_breaks(records)
             if suffix == PARQUET and not self.is_parquet:
                 rows = [record.values for record in records]
                 self.schema = schema_of([rows] if self.schema is None else [self.schema, rows], self.name)
@@ -93,7 +128,6 @@ class RowsToPredict:
 
     @property
     def digest(self) -> str:
-        """A digest of the content."""
         text = "\n".join(self.lines)
         return xxhash.xxh3_128_hexdigest(text.encode()) if self.path is None else file_digest(self.path)
 
@@ -107,21 +141,21 @@ class RowsToPredict:
                 yield pa.Table.from_batches([batch])
 
     def records(self) -> Iterator[Record]:
-        """The rows or lines, each named by its file and line.
-
-        Raises:
-            InputError: the file is missing or malformed.
-        """
+        """The rows or lines, each named by its file and line."""
         if self.is_table:
             yield from self.task.records(self.path)
             return
         for number, line in enumerate(self.lines if self.path is None else iter_lines(self.path, blank=True), 1):
             if number == 1:
                 check_no_header([line], self.name, self.task.columns)
-            yield _typed(f"{self.name}, line {number}", line)
+            where = f"{self.name}, line {number}"
+            try:
+                yield Record(where, json.loads(line) if line.lstrip().startswith("{") else {"text": line})
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{where}: not JSON ({error}); a text must not begin with {{") from None
 
 
-def check_has_no_breaks(records: Iterable[Record]) -> None:
+def _check_has_no_breaks(records: Iterable[Record]) -> None:
     """Raise InputError where a text holds a tab or a line break, since .tsv has no quotes."""
     for name, values in records:
         if column := next((each for each in values if BREAKS.search(f"{each}{values[each]}")), None):
@@ -131,11 +165,7 @@ def check_has_no_breaks(records: Iterable[Record]) -> None:
 
 
 def schema_of(parts: Sequence[pa.Schema | Sequence[dict[str, Any]]], name: str) -> pa.Schema:
-    """The types of columns that hold the values of all parts, which are rows, or the schema of earlier ones.
-
-    Raises:
-        InputError: there are none that Parquet knows; the message calls the rows `name`.
-    """
+    """The types of columns that hold the values of all parts, which are rows, or the schema of earlier ones."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
@@ -170,11 +200,3 @@ def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     items = iter(items)
     while part := list(islice(items, size)):
         yield part
-
-
-def _typed(name: str, line: str) -> Record:
-    """A line as a record: what begins like a JSON object as such, all else as a text."""
-    try:
-        return Record(name, json.loads(line) if line.lstrip().startswith("{") else {"text": line})
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{name}: not JSON ({error}); a text must not begin with {{") from None

@@ -1,4 +1,4 @@
-"""The options that the commands and the service share."""
+"""The options of a model that predicts, which commands and the service share."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ PRECISIONS_ON = {"cpu": ("fp32", "bf16", "int8"), "cuda": ("fp32", "tf32", "bf16
 
 
 @dataclass(frozen=True)
-class TrainedModelOptions:
-    """The model."""
+class InferenceOptions:
+    """The model, and where it computes."""
 
     model: str = option(
         positional=True, section=MODEL, help="checkpoint file, Hub-format or run directory, or Hub name"
@@ -30,12 +30,6 @@ class TrainedModelOptions:
         None, help="JSON with the architecture and decoding options, for a checkpoint that has none of its own"
     )
     tokenizer: str | None = option(None, help="vocabulary; by default the one in the folder of the weights")
-
-
-@dataclass(frozen=True)
-class InferenceOptions(TrainedModelOptions):
-    """The model, and where it computes."""
-
     precision: str = option("fp32", choices=PRECISIONS, help="tf32 and fp16 need a GPU, int8 runs on the CPU")
     gpus: int | None = option(None, least=0, most=1, help="0 runs on the CPU; by default 1 if there is one")
 
@@ -43,10 +37,8 @@ class InferenceOptions(TrainedModelOptions):
         check_gpus(self.gpus or 0)
         allowed = PRECISIONS_ON[self.device]
         if self.precision not in allowed:
-            raise InputError(
-                f"--precision is {self.precision} and this would run on {self.device}; allowed there: "
-                + ", ".join(allowed)
-            )
+            where = f"this would run on {self.device}; allowed there: {', '.join(allowed)}"
+            raise InputError(f"--precision is {self.precision} and {where}")
 
     @property
     def device(self) -> str:

@@ -33,22 +33,16 @@ Rows = Iterable[tuple[Record, Mapping[str, Any]]]  # each with the cells that it
 
 @dataclass(frozen=True)
 class Format:
-    """The form of an output.
+    """The form of an output: that of its suffix, one of OUTPUTS, or "" for lines of predictions alone.
 
-    Attributes:
-        suffix: one of OUTPUTS; "" for lines of predictions alone.
-        separator: stands between the parts of a prediction that is a list, in a line or a cell; see `joined`.
+    The separator stands between the parts of a prediction that is a list, in a line or a cell; see `joined`.
     """
 
     suffix: str
     separator: str
 
     def texts(self, rows: Rows, columns: Sequence[str]) -> Iterator[str]:
-        """The parts of a text file, one for each row.
-
-        Args:
-            columns: those of the rows without their predictions.
-        """
+        """The parts of a text file, one for each row; `columns` are those without their predictions."""
         if self.suffix in DELIMITED:
             yield from self._delimited(rows, columns)
         elif self.suffix:

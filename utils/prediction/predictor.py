@@ -16,20 +16,7 @@ from utils.tasks.task import Prediction, Task
 
 
 class Predictor:
-    """Predicts what it is given. It alone calls the task's methods.
-
-    Args:
-        task: the class of the task.
-        options, evaluation: an `Options` and an `EvalOptions` of the task.
-        batch_size: inputs that are predicted at once; halved for good where memory runs out.
-        place: the table whose rows are predicted, if they are those of one.
-
-    Attributes:
-        loaded: the model, laid out for prediction.
-
-    Raises:
-        InputError: the task does not fit the model, or there is no such model.
-    """
+    """Predicts what it is given, perhaps of the table `place`; `options` and `evaluation` are those of the task."""
 
     def __init__(
         self,
@@ -51,12 +38,7 @@ class Predictor:
     ) -> Iterator[tuple[dict[str, Any], Prediction]]:
         """Predict; yields for each record its row, with the prediction by the task's `prediction_name`, and more.
 
-        Args:
-            columns: those that the task chose, which are read.
-            done: called after each prediction; what it raises ends the work.
-
-        Raises:
-            InputError: a record is nothing that the task can read.
+        The task chose the columns. `done` is called after each prediction; what it raises ends the work.
         """
         task = self.task
         raw = task.given(records, columns)

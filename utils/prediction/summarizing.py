@@ -21,11 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_summarizer(options: InferenceOptions) -> tuple[BartForConditionalGeneration, BartTokenizer]:
-    """Load the model that the options name, in its copy for inference, and its vocabulary.
-
-    Raises:
-        InputError: there is no such model, or it reads another language.
-    """
+    """Load the model that the options name, in its copy for inference, and its vocabulary."""
     model, tokenizer = load_for_evaluation(options.model, options.config_path, options.tokenizer)
     if model.config.source_encoder_layers:
         raise InputError(f"{options.model} reads another language; python -m utils.predict --task translation takes it")
@@ -49,7 +45,6 @@ def summarize(
 
     Args:
         texts: one document, or several. White space around a document is ignored.
-        model: only its generate_many and config.max_position_embeddings are used.
         long_documents: what to do with documents of more than max_source_length tokens. "refuse": raise InputError.
             "cut": leave out the rest. "join": split them into windows (see `split_text`) and join the summaries of the
             windows with spaces, so that the summary grows with the document. "resummarize": summarise the joined
@@ -58,13 +53,6 @@ def summarize(
         batch_size: windows, of all documents, that are summarised at once.
         drop_repeated_sentences: leave out a summary's repeated sentences (see `without_repeats`).
         options: passed to `model.generate_many`, but num_return_sequences is always 1.
-
-    Returns:
-        The summary of the one document, or a list in the order of the documents.
-
-    Raises:
-        InputError: a document is blank, an option is bad, a document is too long for "refuse", or "resummarize" does
-            not make a document shorter.
     """
     documents = [texts] if isinstance(texts, str) else texts
     positions = model.config.max_position_embeddings
@@ -84,11 +72,7 @@ class Rounds:
     """The rounds in which documents are summarised; generation itself is left to the caller.
 
     In each round the caller generates from all `windows` and passes the results to `proceed`, until no windows are
-    left. There is one round, or with "resummarize" as many as it takes.
-
-    Args:
-        documents, long_documents, max_source_length, drop_repeated_sentences: as in `summarize`.
-        positions: of the model.
+    left. There is one round, or with "resummarize" as many as it takes. The arguments are those of `summarize`.
 
     Attributes:
         windows: ids of each window that the model reads in this round; empty when all summaries are done.
@@ -117,11 +101,7 @@ class Rounds:
         self._start({index: text.strip() for index, text in enumerate(self.documents)}, "documents")
 
     def proceed(self, outputs: Sequence[Sequence[int]]) -> None:
-        """Take the ids generated for each window, and begin the next round.
-
-        Raises:
-            InputError: "resummarize" does not make a document shorter.
-        """
+        """Take the ids generated for each window, and begin the next round."""
         texts = (self.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in outputs)
         to_shorten = {}
         for index, (size, window_count) in self.sizes.items():

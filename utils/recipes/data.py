@@ -25,11 +25,7 @@ def as_trained(task: AnyTask, model: str) -> AnyTask:
 
 
 def with_table_prepared(task: AnyTask) -> AnyTask:
-    """A task on the data directory that is made of its table once, if it reads pairs of lines.
-
-    Raises:
-        InputError: as `prepared` does; or --val_ratio is given for data that are one file, or have a validation split.
-    """
+    """A task on the data directory that is made of its table once, if it reads pairs of lines."""
     place, ready = task.place, task
 
     def refused(fault: str) -> InputError:
@@ -49,7 +45,7 @@ def with_table_prepared(task: AnyTask) -> AnyTask:
 
 
 def read_to_train(task: TrainedTask, data_dir: str) -> dict[str, Any]:
-    """Read the splits train and val; InputError, which names --data_dir as given, where one is missing."""
+    """Read the splits train and val; an error names --data_dir as given."""
     examples: dict[str, Any] = {}
     try:
         for split in ("train", "val"):

@@ -35,14 +35,10 @@ logger = logging.getLogger(__name__)
 
 
 def run(args: EvalArguments) -> None:
-    """Score a checkpoint as the arguments say; processes that torchrun started share the examples.
-
-    Raises:
-        InputError: anything wrong with options, files or the machine.
-        RunError: another process of the run is gone.
-    """
+    """Score a checkpoint as the arguments say; processes that torchrun started share the examples."""
     start_log(args.debug)
-    device, places, scoring = device_of(args), args.places, args.scoring
+    places, scoring, precision = args.places, args.scoring, args.hardware.precision
+    device = device_of(args.hardware.device, precision)
     made = args.make_task()
     task_of(places.model, args.task)
     task = with_table_prepared(as_trained(made, places.model))
@@ -57,7 +53,7 @@ def run(args: EvalArguments) -> None:
         task_name=args.task,
         data_dir=made.place.data_dir,
         model_name=places.model,
-        precision=args.hardware.precision,
+        precision=precision,
         batch_size=args.bs,
         batch_size_option="--bs",
         options=scoring,
@@ -79,14 +75,9 @@ def evaluate(
     """Predict and score a split, and write its files, its report and the model card.
 
     Args:
-        loaded: the model as it was trained.
         raw: what the task's `read` gave.
         settings: all options of the program by name.
         resuming: the command that goes on with what is left, for a message.
-
-    Raises:
-        InputError: another run's scores or progress lie there.
-        RunError: another process of the run is gone.
     """
     loaded = replace(loaded, model=for_inference(loaded.model.to(device), run.precision))
     with connected(f"{resuming} goes on with the examples that are left"):
@@ -117,25 +108,17 @@ def card_options(run_dir: Path) -> list[str]:
     return [field.name for fields in groups for field, _ in fields if field.metadata["in_card"]]
 
 
-def device_of(args: EvalArguments) -> torch.device:
-    """The device of this process; a GPU is made the current one.
-
-    Raises:
-        InputError: the machine lacks it, or it does not take the precision.
-    """
-    precision = args.hardware.precision
-    name = args.hardware.device or ("cuda" if torch.cuda.is_available() else "cpu")
+def device_of(name: str | None, precision: str) -> torch.device:
+    """The device of this process, by the value of --device; a GPU is made the current one."""
+    name = name or ("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cpu" and precision in ("fp16", "tf32"):
         raise InputError(f"--{precision} needs a GPU and --device is cpu; the CPU takes fp32, --bf16 or --int8")
     if name != "cpu" and precision == "int8":
         raise InputError(f"--int8 runs on the CPU and --device is {name}; GPUs take --fp16, --bf16 or --tf32")
     if name == "cpu":
         return torch.device("cpu")
-    number = int(name.partition(":")[2] or os.environ.get("LOCAL_RANK", "0"))
-    if number >= torch.cuda.device_count():
-        raise InputError(
-            f"--device is {name}; this machine has {torch.cuda.device_count()} CUDA devices, counted from 0 "
-            "(--device cpu runs on the CPU)"
-        )
+    number, count = int(name.partition(":")[2] or os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if number >= count:
+        raise InputError(f"--device is {name}; this machine has {count} CUDA devices (--device cpu runs on the CPU)")
     torch.cuda.set_device(number)
     return torch.device("cuda", number)

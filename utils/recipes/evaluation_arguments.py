@@ -81,11 +81,7 @@ class PrecisionOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class EvalArguments:
-    """All options, checked as far as that goes without the model.
-
-    Attributes:
-        task_options, evaluation: an `Options` and an `EvalOptions` of the task.
-    """
+    """All options; `task_options` and `evaluation` are an `Options` and an `EvalOptions` of the task."""
 
     places: ModelAndDataOptions
     scoring: ScoringOptions
@@ -110,11 +106,7 @@ class EvalArguments:
     debug: bool = option(False, help="log more, such as the time of each article")
 
     def make_task(self) -> ScoredTask:
-        """The task, with its options.
-
-        Raises:
-            InputError: options that it cannot obey, or that name files which are not there.
-        """
+        """The task, with its options."""
         limits, val_ratio = dict.fromkeys(SPLITS, self.places.n_obs), self.places.val_ratio
         place = Place(self.places.data_dir, limits=limits, val_ratio=val_ratio, tables=self.places.tables)
         return find_task(self.task)(place, self.task_options, evaluation=self.evaluation)

@@ -8,7 +8,6 @@ import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from importlib.util import find_spec
@@ -37,9 +36,11 @@ from utils.data.order import ORDER
 from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun
-from utils.recipes.data import read_to_score, read_to_train
-from utils.recipes.evaluation import card_options, evaluate
-from utils.recipes.training_arguments import ResolvedRun, TrainingArguments
+from utils.recipes.data import read_to_score, read_to_train, with_table_prepared
+from utils.recipes.evaluation import card_options, device_of, evaluate
+from utils.recipes.finetuning_arguments import FinetuneArguments
+from utils.recipes.training_arguments import TrainingArguments
+from utils.tasks.task import ScoredTask, TrainedTask
 from utils.training import trainer
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData
@@ -49,40 +50,31 @@ from utils.training.precision import precision_name
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class RawSplits:
-    """The splits of a run, as its task read them.
-
-    Attributes:
-        training: train and val; empty where nothing is trained.
-        learned: what the task learned of them.
-        scored: the name of the split that is scored, and its examples; None where none is.
-    """
-
-    training: Mapping[str, Any]
-    learned: Any
-    scored: tuple[str, Any] | None
-
-
 def run(args: TrainingArguments) -> None:
-    """Train and score as the arguments say; everything written lies in `--output_dir`.
-
-    Raises:
-        InputError: anything wrong with options, files or the machine, found before training starts.
-        RunError: the run cannot go on.
-    """
+    """Train and score as the arguments say; everything written lies in `--output_dir`."""
     check_machine(args)
     start_log(keep=True)
-    plan = args.resolved()
-    splits = read(plan)
-    with run_folder(plan.args) as earlier_log:
-        set_up(plan.args)
-        if plan.args.do_train:
-            train(plan, splits, earlier_log)
-        if plan.args.do_predict:
-            score(plan, *splits.scored)
+    args, task = args.resolved()
+    task = with_table_prepared(task)
+    # All examples are read first: better refused now than after a download, or after hours of training.
+    splits, learned, scored = {}, None, None
+    if args.do_train:
+        splits = read_to_train(task, args.settings()["data_dir"])
+    if args.do_predict:
+        scored = read_to_score(task, args.scoring.type_path)
+        weights = args.model.weights.model_name_or_path
+        check_output("json_summary", args.scoring.json_summary, args.places.data_dir, weights)
+    if args.do_train:
+        learned = task.learn({**splits, **dict([scored] if scored else [])})
+        args.check_metric(task.metrics_for(learned))
+    with run_folder(args) as earlier_log:
+        set_up(args)
+        if args.do_train:
+            train(args, task, splits, learned, earlier_log)
+        if args.do_predict:
+            score(args, task, *scored)
         elif is_first():
-            write_report(Path(plan.args.run.output_dir))
+            write_report(Path(args.run.output_dir))
 
 
 def check_machine(args: TrainingArguments) -> None:
@@ -97,21 +89,6 @@ def check_machine(args: TrainingArguments) -> None:
         raise InputError(f"--compile needs a C++ compiler on CPUs; {compiler} is not found (CXX names another one)")
     if args.do_train and is_first():
         check_free(Path(args.run.output_dir), args.resumed, args.run.overwrite_output_dir)
-
-
-def read(plan: ResolvedRun) -> RawSplits:
-    """Look at all examples of a run: better refused now than after a download, or after hours of training."""
-    args, task = plan.args, plan.task
-    training = read_to_train(task, plan.data_dir) if args.do_train else {}
-    learned = task.learn(training["train"]) if args.do_train else None
-    if args.do_train:
-        args.check_metric(task.metrics_for(learned))
-    scored = read_to_score(task, args.scoring.type_path) if args.do_predict else None
-    if args.do_predict:
-        check_output("json_summary", args.scoring.json_summary, plan.data_dir, args.model.weights.model_name_or_path)
-    if args.do_train:
-        task.check({**training, **dict([scored] if scored else [])}, learned)
-    return RawSplits(training, learned, scored)
 
 
 @contextmanager
@@ -139,7 +116,18 @@ def run_folder(args: TrainingArguments) -> Iterator[int]:
 
 def set_up(args: TrainingArguments) -> None:
     """Set up the libraries: their messages, the precision of products, the seeds."""
-    quieten_lightning()
+    for name in ("pytorch_lightning", "lightning_fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for harmless in (
+        "does not have many workers",
+        "exists and is not empty",  # the run's directory holds its log already
+        "your dataloader is not resumable",  # the data module resumes it
+        "smaller than the logging interval",
+        "isinstance.treespec, LeafSpec",
+        "sync_dist=True",  # which sums figures that are sums of all processes already
+        "FSDP2-wrapped module .* returned a view tensor",  # which nothing changes in place
+    ):
+        warnings.filterwarnings("ignore", message=f".*{harmless}")
     if not torch.cuda.is_available():
         logger.info("no CUDA device here: running on the CPU in %s", precision_name(args.hardware))
     if args.hardware.tf32:
@@ -147,20 +135,23 @@ def set_up(args: TrainingArguments) -> None:
     pl.seed_everything(args.run.seed, verbose=False)
 
 
-def train(plan: ResolvedRun, splits: RawSplits, earlier_log: int) -> None:
+def train(
+    args: TrainingArguments, task: TrainedTask, splits: Mapping[str, Any], learned: Any, earlier_log: int
+) -> None:
     """Train on the splits train and val, from the beginning or from a checkpoint.
 
     Args:
+        learned: what the task learned of the training examples.
         earlier_log: bytes of the log that an earlier run wrote.
     """
-    args, task, output_dir = plan.args, plan.task, Path(plan.args.run.output_dir)
+    output_dir = Path(args.run.output_dir)
     checkpoint = find_checkpoint(args.resumed, output_dir)
-    loaded = task.initial_model(args.model, splits.learned, checkpoint)
+    loaded = task.initial_model(args.model, learned, checkpoint)
     backend = CudaBackend if args.hardware.gpus else CpuBackend
     loaded.model.compute_with(backend(leaves_out_padding=True))  # no task's loss reads padding
     data = TrainingData(
-        task.encode(splits.training["train"], "train", loaded),
-        task.encode(splits.training["val"], "val", loaded),
+        task.encode(splits["train"], "train", loaded),
+        task.encode(splits["val"], "val", loaded),
         partial(task.collate, tokenizer=loaded.tokenizer),
         args.batches,
         args.optimisation.max_steps,
@@ -169,7 +160,7 @@ def train(plan: ResolvedRun, splits: RawSplits, earlier_log: int) -> None:
         args.lengths,
         args.epochs.max_epochs,
     )
-    metric = args.run.val_metric or task.default_metric(splits.learned)
+    metric = args.run.val_metric or task.metrics_for(learned)[0]
     session = Plan(
         args.run,
         args.hardware,
@@ -198,22 +189,19 @@ def train(plan: ResolvedRun, splits: RawSplits, earlier_log: int) -> None:
         write_card(output_dir, output_dir / EXPORT, card_options)
 
 
-def score(plan: ResolvedRun, split: str, raw: Any) -> None:
+def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> None:
     """Predict and score a split, with the best checkpoint of this run or with the model that is named."""
     gc.collect()  # what training leaves: models, trainers and optimizers name each other
     torch.cuda.empty_cache()
-    args, task, output_dir = plan.args, plan.task, Path(plan.args.run.output_dir)
+    output_dir, device = Path(args.run.output_dir), "cuda" if args.hardware.gpus else "cpu"
     if args.do_train:
         model_name = str(output_dir / EXPORT)
         loaded = task.trained_model(model_name)
     else:
         model_name = args.model.weights.model_name_or_path
         loaded = task.initial_model(args.model, None)
-    device = torch.device("cpu")
-    if args.hardware.gpus:
-        if not args.do_train:  # otherwise Lightning has chosen the device
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-        device = torch.device("cuda", torch.cuda.current_device())
+    if args.do_train and args.hardware.gpus:
+        device = f"cuda:{torch.cuda.current_device()}"  # which Lightning has chosen
     run = ScoringRun(
         save_dir=output_dir,
         split=split,
@@ -228,7 +216,7 @@ def score(plan: ResolvedRun, split: str, raw: Any) -> None:
         overwrites=args.do_train or args.run.overwrite_output_dir,
     )
     resuming = options_to_resume(output_dir) if args.do_train else "the same command"
-    evaluate(run, task, loaded, raw, device, args.settings(), resuming)
+    evaluate(run, task, loaded, raw, device_of(device, run.precision), args.settings(), resuming)
 
 
 def write_records(args: TrainingArguments, output_dir: Path) -> None:
@@ -241,19 +229,3 @@ def write_records(args: TrainingArguments, output_dir: Path) -> None:
     (output_dir / "arguments.yaml").write_text(yaml.safe_dump(args.settings()))
     facts = {**environment(args.hardware.gpus), "processes": args.hardware.processes}
     write_json(output_dir / "environment.json", facts)
-
-
-def quieten_lightning() -> None:
-    """Leave out Lightning's greetings and what it says of habits that this program does not have."""
-    for name in ("pytorch_lightning", "lightning_fabric"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for harmless in (
-        "does not have many workers",
-        "exists and is not empty",  # the run's directory holds its log already
-        "your dataloader is not resumable",  # the data module resumes it
-        "smaller than the logging interval",
-        "isinstance.treespec, LeafSpec",
-        "sync_dist=True",  # which sums figures that are sums of all processes already
-        "FSDP2-wrapped module .* returned a view tensor",  # which nothing changes in place
-    ):
-        warnings.filterwarnings("ignore", message=f".*{harmless}")

@@ -26,31 +26,12 @@ if TYPE_CHECKING:
 STAMP = "BART_RUN_STAMP"  # environment variable by which the processes of a run agree on its folder
 
 
-@dataclass(frozen=True)
-class ResolvedRun:
-    """A run whose options are all known.
-
-    Attributes:
-        args: the options; defaults that depend on the data and the model's config are filled in.
-        task: reads the examples of the run.
-        data_dir: as users name the data, which may be others than those of the task's place, made of them.
-    """
-
-    args: TrainingArguments
-    task: TrainedTask
-    data_dir: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class TrainingArguments(ABC):
-    """All options, in the parts that need them. Defaults that depend on other options are filled in.
+    """All options, in the parts that need them; defaults that depend on other options are filled in.
 
     Attributes:
-        model: the model that training starts from.
         task_options, training: an `Options` and a `TrainingOptions` of the task.
-        task: the name, or the file, of what is trained.
-        do_train, do_predict: true if the run trains; true if it scores a split.
-        lengths, epochs: the choice of the examples that share a batch by their lengths, and the length of the run.
     """
 
     run: RunOptions
@@ -65,12 +46,7 @@ class TrainingArguments(ABC):
     lengths, epochs = LengthBatchOptions(), EpochOptions()
 
     def _complete(self, rate: float, start: str) -> None:
-        """Fill in learning rate and output directory where they are not given, and check the whole.
-
-        Args:
-            rate: the learning rate by default.
-            start: the config or the weights that training starts from, after which the directory is named.
-        """
+        """Fill in the learning rate, and the output directory, which is named after where the run starts."""
         if self.optimisation.learning_rate is None:
             self._fill_in(optimisation=replace(self.optimisation, learning_rate=rate))
         if self.run.output_dir is None:
@@ -92,24 +68,13 @@ class TrainingArguments(ABC):
 
     @abstractmethod
     def make_task(self) -> TrainedTask:
-        """The task, with its options.
+        """The task, with its options."""
 
-        Raises:
-            InputError: options that it cannot obey, or that name files which are not there.
-        """
-
-    def resolved(self) -> ResolvedRun:
-        """The run that these options ask for.
-
-        Raises:
-            InputError: the config, the data or the options do not fit together.
-        """
-        from utils.recipes.data import with_table_prepared  # here, because --help needs no torch
-
+    def resolved(self) -> tuple[Self, TrainedTask]:
+        """These options with the defaults that depend on the data and the model's config; and their task."""
         made = self.make_task()
         task = made.fitted(made.config(self.model))
-        args = self._with_data(task.place.data_dir, task_options=task.options, training=task.training)
-        return ResolvedRun(args, with_table_prepared(task), task.place.data_dir)
+        return self._with_data(task.place.data_dir, task_options=task.options, training=task.training), task
 
     def _with_data(self, data_dir: str, **parts: Any) -> Self:
         """These options with other parts, of data that the task names where the options do not."""
@@ -118,11 +83,11 @@ class TrainingArguments(ABC):
     def check_metric(self, metrics: Iterable[str]) -> None:
         """Raise InputError where --val_metric is none of a task's metrics."""
         if self.run.val_metric not in (None, "loss", *metrics):
-            allowed = ", ".join(["loss", *metrics])
+            allowed = ", ".join(dict.fromkeys(["loss", *metrics]))
             raise InputError(f"--val_metric is {self.run.val_metric!r}; allowed for --task {self.task}: {allowed}")
 
     def _new_output_dir(self, start: str) -> str:
-        """A folder for this run alone. Processes that Lightning starts inherit the stamp of the first one."""
+        """A folder for this run alone; processes that Lightning starts inherit the first one's stamp."""
         if "LOCAL_WORLD_SIZE" in os.environ and self.hardware.processes > 1:
             raise InputError("--output_dir is not given; torchrun's processes must write to one folder: name it")
         if is_first() or STAMP not in os.environ:
@@ -131,11 +96,7 @@ class TrainingArguments(ABC):
         return f"results/{name}_{os.environ[STAMP]}"
 
     def settings(self, on_resume: OnResume | None = None) -> dict[str, Any]:
-        """The options by name, whether they come from the command line, a file or the defaults.
-
-        Args:
-            on_resume: only those of which this becomes when a run goes on; by default all but --config.
-        """
+        """The options by name: those of which this becomes when a run goes on, by default all but --config."""
         return {
             field.name: value
             for field, value in all_options(self)

@@ -24,15 +24,9 @@ VECTORS = "for vectors of texts, use sentence-transformers (docs/tasks.md)"
 
 
 def task_of(model: str, given: str | None = None) -> str:
-    """The task for which the config.json beside a model's weights names a class.
+    """The task for which the config.json beside a model's weights names a class, or the given --task if they serve it.
 
     Without a config.json it is the task of the run that the checkpoint lies in, or else summarization.
-
-    Args:
-        given: the value of --task, which is returned if weights of such a class serve it.
-
-    Raises:
-        InputError: there is no such model, or it is of another task than the given one, or of none.
     """
     folder = resolve(model, ["config.json"])
     places = [folder] if folder.is_dir() else [folder.parent, folder.parent / EXPORT]
@@ -51,11 +45,7 @@ def task_of(model: str, given: str | None = None) -> str:
 
 
 def options_of(name: str) -> tuple[type, type, type]:
-    """The dataclasses of a task's options: in all programs, those of training, and those of scoring.
-
-    Raises:
-        InputError: as `find_task` does.
-    """
+    """The dataclasses of a task's options: in all programs, those of training, and those of scoring."""
     if name in OPTIONS:
         return OPTIONS[name]
     task = find_task(name)
@@ -67,9 +57,6 @@ def find_task(name: str) -> type[Any]:
     """The task of a name, which is one of TASKS or PRETRAINING, or the path of a Python file that defines one.
 
     One of PRETRAINING is a `TrainedTask`, one of TASKS a `Task`, and one of a file at least a `ScoredTask`.
-
-    Raises:
-        InputError: there is no such task or file, or the file does not define exactly one.
     """
     from utils.tasks.task import ScoredTask, TrainedTask
 
@@ -100,7 +87,7 @@ def find_task(name: str) -> type[Any]:
 
 
 def find_row_task(name: str) -> type[Any]:
-    """The task of a name, as `find_task` finds it; InputError if it is no `Task`, which predicts rows."""
+    """The task of a name, if it is a `Task`, which predicts rows."""
     from utils.tasks.task import Task
 
     if not issubclass(task := find_task(name), Task):

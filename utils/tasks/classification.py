@@ -57,7 +57,7 @@ from utils.metrics.significance import pearson_of, scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.model_to_train import renamed
 from utils.tasks.glue import GLUE, HUB_SET, submission
-from utils.tasks.head import Example, HeadExamples, HeadTask, Labels, logits_of
+from utils.tasks.head import Example, HeadExamples, Labels, LabelTask, logits_of
 from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
 from utils.text.lines import joined
@@ -91,7 +91,7 @@ class LabelledTexts:
         return len(self.texts)
 
 
-class Classification(HeadTask):
+class Classification(LabelTask):
     """Texts, or pairs of them, to classes, sets of labels or numbers."""
 
     Options, TrainingOptions, EvalOptions = OPTIONS["classification"]
@@ -121,11 +121,9 @@ class Classification(HeadTask):
             return SINGLE_LABEL if self.glue.labels else REGRESSION
         return self.training.problem_type
 
-    def metrics_for(self, learned: Labels) -> Mapping[str, str]:
-        return dict.fromkeys(METRICS[learned.problem], "max")
-
-    def default_metric(self, learned: Labels) -> str:
-        return super().default_metric(learned) if self.glue is None else self.glue.metric
+    def metrics_for(self, learned: Labels) -> Sequence[str]:
+        first = [] if self.glue is None else [self.glue.metric]
+        return *first, *METRICS[learned.problem], "loss"
 
     # ---- Data
 
@@ -215,8 +213,18 @@ class Classification(HeadTask):
             columns=tuple(columns),
         )
 
-    def learn(self, train: LabelledTexts) -> Labels:
-        """The training labels that there are, and of what kind they are; InputError if all are the same one."""
+    def learn(self, examples: Mapping[str, LabelledTexts]) -> Labels:
+        learned = self.labels_of(examples["train"])
+        smoothing, class_weights = self.training.label_smoothing, self.training.class_weights
+        if smoothing and learned.problem != SINGLE_LABEL:
+            raise InputError(f"--label_smoothing is {smoothing}; allowed with one class for each text")
+        if class_weights is not None and learned.problem == REGRESSION:
+            raise InputError(f"--class_weights is {class_weights!r}; the labels are numbers, which have no classes")
+        self.check_labels(examples, learned)
+        return learned
+
+    def labels_of(self, train: LabelledTexts) -> Labels:
+        """The training labels that there are, at least two, and of what kind they are."""
         problem = self.chosen_problem
         if problem is None:
             problem, labels = SINGLE_LABEL, train.labels
@@ -248,14 +256,6 @@ class Classification(HeadTask):
         for place, label in zip(raw.names, raw.labels or (), strict=False):
             for each in label if isinstance(label, list) else [label]:
                 yield name_of(each), place
-
-    def check(self, examples: Mapping[str, Any], learned: Labels) -> None:
-        smoothing, class_weights = self.training.label_smoothing, self.training.class_weights
-        if smoothing and learned.problem != SINGLE_LABEL:
-            raise InputError(f"--label_smoothing is {smoothing}; allowed with one class for each text")
-        if class_weights is not None and learned.problem == REGRESSION:
-            raise InputError(f"--class_weights is {class_weights!r}; the labels are numbers, which have no classes")
-        super().check(examples, learned)
 
     # ---- Model
 
@@ -300,7 +300,10 @@ class Classification(HeadTask):
             Example(np.asarray(row, np.int32), target, second, bool(was_cut))
             for (row, second), target, was_cut in zip(rows, targets, is_cut, strict=True)
         ]
-        return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded, for_scoring))
+        encoded = HeadExamples(examples, took)
+        if split == "train" and not for_scoring:
+            self.weigh(encoded, raw, loaded)
+        return encoded
 
     def collate(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
         inputs = self.inputs_of(examples, tokenizer)
@@ -332,7 +335,7 @@ class Classification(HeadTask):
 
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         logits = logits_of(self.output_of(model, batch))
-        return model.loss(logits, batch["labels"], reduction="sum", **self.loss_options(batch, logits))
+        return model.loss(logits, batch["labels"], reduction="sum", **self.loss_options(model, logits))
 
     def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
         """Sums: loss, which is neither weighted nor smoothed, targets, and what the metrics are made of.

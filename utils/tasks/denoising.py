@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration, Seq2SeqOutput
@@ -14,9 +13,6 @@ from utils.models.options import NewModelOptions
 from utils.tasks.options import PRETRAINING
 from utils.tasks.pretraining import Pretraining
 from utils.tasks.text_to_text import operations_of, summed_loss
-
-if TYPE_CHECKING:
-    from typing import Self
 
 
 class Denoising(Pretraining[BartForConditionalGeneration]):
@@ -35,7 +31,7 @@ class Denoising(Pretraining[BartForConditionalGeneration]):
             config.pre_ln = self.options.pre_ln is not False
         return config
 
-    def fitted(self, config: BartConfig) -> Self:
+    def fitted(self, config: BartConfig) -> Denoising:
         return super().fitted(config).with_parts(options=replace(self.options, pre_ln=config.pre_ln))
 
     # ---- Training and validation

@@ -8,21 +8,13 @@ HUB_SET = "hub:nyu-mll/glue"
 
 
 class GlueTask(NamedTuple):
-    """One of GLUE's tasks (Wang et al., 2019).
+    """One of GLUE's tasks (Wang et al., 2019)."""
 
-    Attributes:
-        columns: of the text and, in tasks on pairs, of the second one.
-        labels: in the order of the Hub's numbers; none of a regression.
-        file: of the submission, without its suffix.
-        writes_names: whether the submission names labels, or has their numbers.
-        metric: by which the best checkpoint is chosen.
-    """
-
-    columns: tuple[str, ...]
-    labels: tuple[str, ...]
-    file: str
-    writes_names: bool = False
-    metric: str = "accuracy"
+    columns: tuple[str, ...]  # of the text and, in tasks on pairs, of the second one
+    labels: tuple[str, ...]  # in the order of the Hub's numbers; none of a regression
+    file: str  # of the submission, without its suffix
+    writes_names: bool = False  # whether the submission names labels, or has their numbers
+    metric: str = "accuracy"  # by which the best checkpoint is chosen
 
 
 _SENTENCES = ("sentence1", "sentence2")
@@ -41,13 +33,7 @@ GLUE = {
 
 
 def submission(name: str, mismatched: bool, predictions: list[str]) -> tuple[str, str]:
-    """The name and the content of a submission's file.
-
-    Args:
-        name: one of GLUE.
-        mismatched: whether these are predictions of MNLI's mismatched set.
-        predictions: labels, or numbers of a regression, in the order of the test set.
-    """
+    """The name and the content of a submission's file, of labels or numbers in the order of the test set."""
     task = GLUE[name]
     if not task.labels:
         written = [f"{min(5.0, max(0.0, float(value))):.3f}" for value in predictions]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import logging
 import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -37,9 +36,6 @@ from utils.tasks.options import MOST_READ, NAMES_FILES, REFUSE, HeadEvalOptions,
 from utils.tasks.task import Prediction, Task
 from utils.text.lines import read_lines
 
-if TYPE_CHECKING:
-    from typing import Self
-
 logger = logging.getLogger(__name__)
 
 
@@ -48,7 +44,7 @@ class Labels:
     """The labels that a head learns.
 
     Attributes:
-        names: of the labels, in the order of the head's outputs.
+        names: in the order of the head's outputs.
         problem: one of `bart.configuration.configuration.PROBLEMS`, of a head that classifies texts.
         columns: of the texts in the training data, or the options that named them; the model's config keeps these.
     """
@@ -64,40 +60,27 @@ class Example:
 
     Attributes:
         ids: (S,).
+        labels: the right ones, as the task's `collate` takes them; None where nobody knows.
         second: where the second text begins; None of a single one.
         is_cut: true if the model reads a part of it alone.
-        labels: the right ones, as the task's `collate` takes them; None where nobody knows.
-        class_weights: (N,) of all labels, where a loss has such.
     """
 
     ids: np.ndarray
     labels: Any = None
     second: int | None = None
     is_cut: bool = False
-    class_weights: np.ndarray | None = field(default=None, init=False)
 
 
 class HeadExamples:
-    """Examples in memory; see `utils.data.batches.Examples`.
+    """Examples in memory; see `utils.data.batches.Examples`."""
 
-    Args:
-        class_weights: of the labels, in the order of the head's outputs.
-    """
-
-    def __init__(
-        self, examples: Sequence[Example], seconds: float, class_weights: Mapping[str, float] | None = None
-    ) -> None:
+    def __init__(self, examples: Sequence[Example], seconds: float) -> None:
         self.examples, self.seconds = examples, seconds
         self.lengths = np.array([[len(example.ids)] for example in examples])
         digest = hashlib.sha256()
         for example in examples:
             digest.update(example.ids.tobytes() + repr(example.labels).encode())
         self.identity: dict[str, Any] = {"examples": len(examples), "content": digest.hexdigest()}
-        if class_weights is not None:
-            self.identity["class_weights"] = class_weights
-            weights = np.array(list(class_weights.values()))
-            for example in examples:
-                example.class_weights = weights
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -134,7 +117,7 @@ class HeadTask(Task[PretrainedModel]):
             setattr(config, name, all_settings(self.options)[name])
         return config
 
-    def as_trained(self, config: ModelConfig) -> Self:
+    def as_trained(self, config: ModelConfig) -> HeadTask:
         """This task, reading the columns that training read and as many tokens, as far as the model's config says."""
         length = self.options.max_source_length or config.extra.get("max_source_length")
         options = replace(self.options, max_source_length=length)
@@ -155,7 +138,7 @@ class HeadTask(Task[PretrainedModel]):
         return self.checked(LoadedModel(*loading.load_for_evaluation(path, config_path, tokenizer, self.model_classes)))
 
     def checked(self, loaded: LoadedModel, learned: Labels | None = None) -> LoadedModel:
-        """A model that was loaded, if it fits the options; InputError where it does not."""
+        """A model that was loaded, if it fits the options."""
         config = loaded.model.config
         check_lengths(config, max_source_length=self.options.max_source_length)
         if loaded.tokenizer.has_types and getattr(config, "type_vocab_size", 2) < 2:
@@ -165,7 +148,52 @@ class HeadTask(Task[PretrainedModel]):
     def read_length(self, loaded: LoadedModel) -> int:
         return self.options.max_source_length or min(MOST_READ, loaded.model.config.max_position_embeddings)
 
-    # ---- Data
+    def inputs_of(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
+        """input_ids and attention_mask (B, S) of examples; and token_type_ids, of an architecture that has types."""
+        inputs = pad_ids([example.ids for example in examples], tokenizer.pad_token_id)
+        if tokenizer.has_types:
+            width = inputs["input_ids"].shape[1]
+            seconds = [width if example.second is None else example.second for example in examples]
+            is_second = torch.arange(width) >= torch.tensor(seconds)[:, None]
+            inputs["token_type_ids"] = is_second.long() * inputs["attention_mask"]
+        return inputs
+
+    def output_of(self, model: PretrainedModel, batch: Inputs) -> Any:
+        """The output of the network for a batch of `inputs_of`."""
+        names = ("input_ids", "attention_mask", "token_type_ids")
+        return model(**{name: batch[name] for name in names if name in batch})
+
+    def sums_of(self, predictions: Sequence[Prediction], counts: Tensor, loaded: LoadedModel) -> Tensor:
+        """The sums of a batch's validation: loss, targets, and what metrics are made of."""
+        of_loss = [sum(getattr(prediction, name) for prediction in predictions) for name in ("loss", "targets")]
+        return torch.cat([torch.tensor(of_loss, dtype=torch.float64), counts.double()]).to(loaded.model.device)
+
+    # ---- Prediction
+
+    @abstractmethod
+    def predict_batch(self, loaded: LoadedModel, batch: Inputs) -> list[Prediction]:
+        """Predict the examples of a batch; the caller fills in the seconds."""
+
+    def predict(
+        self, loaded: LoadedModel, examples: HeadExamples, numbers: Sequence[int], batch_size: int, clock: Clock
+    ) -> Iterator[tuple[int, Prediction]]:
+        for start in range(0, len(numbers), batch_size):
+            began, chunk = time.perf_counter(), numbers[start : start + batch_size]
+            inputs = self.collate([examples[number] for number in chunk], loaded.tokenizer)
+            batch = Batch(inputs, list(chunk), 0).to(loaded.model.device)
+            with torch.no_grad():
+                predictions = self.predict_batch(loaded, batch.inputs)
+            seconds = time.perf_counter() - began
+            for number, prediction in zip(chunk, predictions, strict=True):
+                prediction.seconds = seconds
+                yield number, prediction
+
+    def settings(self, loaded: LoadedModel) -> dict[str, Any]:
+        return {"labels": loaded.labels, "max_source_length": self.read_length(loaded)}
+
+
+class LabelTask(HeadTask):
+    """A task whose head gives labels: their names, those that training lacks, and their weights in the loss."""
 
     def label_names(self, in_folder: bool = False) -> list[str] | None:
         """The names of labels that are numbers: those of --tag_names, or of a file in the data directory."""
@@ -200,30 +228,24 @@ class HeadTask(Task[PretrainedModel]):
         number = name_of(label)
         if not number.removeprefix("-").isdecimal() or (names is None and isinstance(label, str)):
             return label
-        if names is None or not 0 <= int(number) < len(names):
-            allowed = "names, or numbers that --label_names names"
-            if names is not None:
-                allowed = f"0 to {len(names) - 1}, for {', '.join(names)}"
-            raise InputError(f"{where}: a label is {label}; allowed: {allowed}")
+        if names is None:
+            raise InputError(f"{where}: a label is {label}; allowed: names, or numbers that --label_names names")
+        if not 0 <= int(number) < len(names):
+            raise InputError(f"{where}: a label is {label}; allowed: 0 to {len(names) - 1}, for {', '.join(names)}")
         return names[int(number)]
 
+    @abstractmethod
     def labels_in(self, raw: Any) -> Iterator[tuple[str, str]]:
         """The labels of examples, each with the place where it stands."""
-        return iter(())
-
-    def check(self, examples: Mapping[str, Any], learned: Labels | None) -> None:
-        if learned:
-            self.check_labels(examples, learned)
 
     def match(self, raw: Any, split: str, loaded: LoadedModel) -> None:
         self.check_labels({split: raw}, Labels(loaded.labels, getattr(loaded.model.config, "problem_type", None)))
 
     def check_labels(self, examples: Mapping[str, Any], learned: Labels) -> None:
         """Raise InputError for labels that a model does not know, or name them where they count as errors."""
-        unknown: dict[tuple[str, str], list[str]] = {}
         if learned.problem == REGRESSION:
             return
-        known, names, several = set(learned.names), learned.names, learned.problem == MULTI_LABEL
+        known, unknown = {*learned.names}, dict[tuple[str, str], list[str]]()
         for split, raw in examples.items():
             for label, place in self.labels_in(raw):
                 if label not in known:
@@ -234,98 +256,60 @@ class HeadTask(Task[PretrainedModel]):
             f"{label!r} of {split} ({len(places)} in all, the first one {places[0]})"
             for (label, split), places in islice(unknown.items(), 20)
         ) + (" and more" if len(unknown) > 20 else "")
-        if self.options.unknown_labels == REFUSE or several:
-            allowed = ", ".join(names[:20]) + (" and more" if len(names) > 20 else "")
-            wrong = "is for one label a text" if several else "counts them as errors"
-            raise InputError(
-                f"labels that training has not seen: {listed}; allowed: {allowed}; --unknown_labels wrong {wrong}"
-            )
-        logger.warning("labels that training has not seen count as errors: %s", listed)
+        several = learned.problem == MULTI_LABEL
+        if self.options.unknown_labels != REFUSE and not several:
+            logger.warning("labels that training has not seen count as errors: %s", listed)
+            return
+        allowed = ", ".join(learned.names[:20]) + (" and more" if len(learned.names) > 20 else "")
+        wrong = "is for one label a text" if several else "counts them as errors"
+        raise InputError(
+            f"labels that training has not seen: {listed}; allowed: {allowed}; --unknown_labels wrong {wrong}"
+        )
 
-    def weights_to_train(self, raw: Any, split: str, loaded: LoadedModel, for_scoring: bool) -> dict[str, float] | None:
-        """The weights of the model's labels in the loss of training examples; its config then names them.
+    # ---- Training
+
+    def weigh(self, examples: HeadExamples, raw: Any, loaded: LoadedModel) -> None:
+        """Let the model's config hold the weights of its labels in the training loss, by the examples to train on.
 
         They are scikit-learn's: all labels over the number of labels times each one's count. Where an example may have
         several labels, each is a problem of two classes, and its weight is the examples without it over those with it.
         """
-        if split != "train" or for_scoring:
-            return None
         config = loaded.model.config
         config.extra.pop("class_weights", None)  # of the run that the weights come from
         if self.training.class_weights is None:
-            return None
+            return
         counts = Counter(label for label, _ in set(self.labels_in(raw)))  # some lists name a label twice
         mean, weights = counts.total() / len(counts), {}
         for name in loaded.labels:
             others = len(raw) - counts[name] if getattr(config, "problem_type", None) == MULTI_LABEL else mean
             weights[name] = others / counts[name] if others and counts[name] else 1.0
-        config.class_weights = weights
+        config.class_weights = examples.identity["class_weights"] = weights
         logger.info("class weights: %s", ", ".join(f"{name} {weight:.4g}" for name, weight in weights.items()))
-        return weights
-
-    def inputs_of(self, examples: Sequence[Example], tokenizer: PretrainedTokenizer) -> Inputs:
-        """input_ids and attention_mask (B, S) of examples; and token_type_ids, of an architecture that has types."""
-        inputs = pad_ids([example.ids for example in examples], tokenizer.pad_token_id)
-        if tokenizer.has_types:
-            width = inputs["input_ids"].shape[1]
-            seconds = [width if example.second is None else example.second for example in examples]
-            is_second = torch.arange(width) >= torch.tensor(seconds)[:, None]
-            inputs["token_type_ids"] = is_second.long() * inputs["attention_mask"]
-        if examples[0].class_weights is not None:
-            inputs["class_weights"] = torch.from_numpy(np.stack([example.class_weights for example in examples]))
-        return inputs
-
-    def output_of(self, model: PretrainedModel, batch: Inputs) -> Any:
-        """The output of the network for a batch of `inputs_of`."""
-        names = ("input_ids", "attention_mask", "token_type_ids")
-        names = [name for name in names if name in inspect.signature(model.forward).parameters]  # BART has no types
-        return model(**{name: batch[name] for name in names if name in batch})
-
-    # ---- Training
 
     def is_target(self, labels: Tensor) -> Tensor:
         """True for labels that the loss counts; numbers all do."""
         return torch.ones_like(labels, dtype=torch.bool) if labels.is_floating_point() else labels != IGNORE_INDEX
 
-    def count(self, batch: Inputs) -> Tensor:
+    def count(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         """The number of targets or, of classes that have weights, the sum of the targets' weights, as torch divides."""
-        labels = batch["labels"]
-        if "class_weights" not in batch or labels.is_floating_point():
+        labels, weights = batch["labels"], class_weights_of(model)
+        if weights is None or labels.is_floating_point():
             return self.is_target(labels).sum()
-        return (batch["class_weights"][0].double()[labels.clamp(min=0)] * self.is_target(labels)).sum()
+        return (weights[labels.clamp(min=0)] * self.is_target(labels)).sum()
 
-    def loss_options(self, batch: Inputs, logits: Tensor) -> dict[str, Any]:
+    def loss_options(self, model: PretrainedModel, logits: Tensor) -> dict[str, Any]:
         """The `weight` (N,), if there is one, and the `label_smoothing` of the training loss, for torch."""
-        weights = batch["class_weights"][0].to(logits.dtype) if "class_weights" in batch else None
+        weights = class_weights_of(model)
+        weights = None if weights is None else weights.to(logits.dtype)
         return {"weight": weights, "label_smoothing": self.training.label_smoothing}
 
-    def sums_of(self, predictions: Sequence[Prediction], counts: Tensor, loaded: LoadedModel) -> Tensor:
-        """The sums of a batch's validation: loss, targets, and what metrics are made of."""
-        of_loss = [sum(getattr(prediction, name) for prediction in predictions) for name in ("loss", "targets")]
-        return torch.cat([torch.tensor(of_loss, dtype=torch.float64), counts.double()]).to(loaded.model.device)
 
-    # ---- Prediction
-
-    @abstractmethod
-    def predict_batch(self, loaded: LoadedModel, batch: Inputs) -> list[Prediction]:
-        """Predict the examples of a batch; the caller fills in the seconds."""
-
-    def predict(
-        self, loaded: LoadedModel, examples: HeadExamples, numbers: Sequence[int], batch_size: int, clock: Clock
-    ) -> Iterator[tuple[int, Prediction]]:
-        for start in range(0, len(numbers), batch_size):
-            began, chunk = time.perf_counter(), numbers[start : start + batch_size]
-            inputs = self.collate([examples[number] for number in chunk], loaded.tokenizer)
-            batch = Batch(inputs, list(chunk), 0).to(loaded.model.device)
-            with torch.no_grad():
-                predictions = self.predict_batch(loaded, batch.inputs)
-            seconds = time.perf_counter() - began
-            for number, prediction in zip(chunk, predictions, strict=True):
-                prediction.seconds = seconds
-                yield number, prediction
-
-    def settings(self, loaded: LoadedModel) -> dict[str, Any]:
-        return {"labels": loaded.labels, "max_source_length": self.read_length(loaded)}
+def class_weights_of(model: PretrainedModel) -> Tensor | None:
+    """The weights (N,) of labels in the training loss, which the config holds."""
+    weights = model.config.extra.get("class_weights")
+    if weights is None:
+        return None
+    return torch.tensor([*weights.values()], dtype=torch.float64).to(model.device, non_blocking=True)
 
 
 def logits_of(output: Any) -> Tensor:

@@ -37,7 +37,7 @@ class MlmNsp(Mlm):
 
     # ---- Training and validation
 
-    def count(self, batch: Inputs) -> Tensor:
+    def count(self, model: BertForPreTraining, batch: Inputs) -> Tensor:
         """(2,): masked tokens, and pairs."""
         masked = (batch["labels"] != IGNORE_INDEX).sum()
         return torch.stack([masked, torch.full_like(masked, len(batch["labels"]))])
@@ -49,7 +49,7 @@ class MlmNsp(Mlm):
     def validate(self, loaded: LoadedModel[BertForPreTraining], batch: Inputs) -> Tensor:
         """Sums (6,): both losses, both counts, and how many of both are right."""
         losses, right = zip(*self._measured(loaded.model, batch), strict=True)
-        return torch.cat([torch.stack(losses), self.count(batch), torch.stack(right)]).double()
+        return torch.cat([torch.stack(losses), self.count(loaded.model, batch), torch.stack(right)]).double()
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[BertForPreTraining]) -> dict[str, float]:
         of_tokens, of_pairs, tokens, pairs, right, right_pairs = sums

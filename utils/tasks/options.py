@@ -1,10 +1,14 @@
-"""The options of all tasks, which `--help` shows: this file loads no torch."""
+"""The options of all tasks, which `--help` shows: this file loads no torch.
+
+Of each task, `...Options` are those in all programs, `...TrainingOptions` what finetune.py adds, and `...EvalOptions`
+what run_eval.py adds.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from bart.configuration.configuration import PROBLEMS
 from bart.errors import InputError
@@ -15,9 +19,6 @@ from utils.data.shard_format import DENOISING, MLM, MLM_NSP
 from utils.metrics.options import BleuOptions, RougeOptions
 from utils.models.generation_options import GENERATE, GenerationOptions
 from utils.tasks.glue import GLUE
-
-if TYPE_CHECKING:
-    from bart.tokenization.tokenizer import PretrainedTokenizer
 
 REFUSE = "refuse"
 NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
@@ -47,8 +48,6 @@ smoothing_option = partial(
 
 @dataclass(frozen=True)
 class TextToTextOptions:
-    """The columns of a table that examples are made of, and how a text is read and generated."""
-
     source_field: str | None = option(
         None,
         section="texts",
@@ -65,8 +64,6 @@ class TextToTextOptions:
 
 @dataclass(frozen=True)
 class TextToTextTrainingOptions:
-    """The options that finetune.py adds."""
-
     label_smoothing: float = smoothing_option()
     max_target_length: int | None = card_option(
         None, section="texts", least=3, help=f"tokens of a training target; by default {TARGET_LENGTH} at most"
@@ -90,8 +87,6 @@ class TextToTextTrainingOptions:
 
 @dataclass(frozen=True)
 class TextToTextEvalOptions:
-    """The options that run_eval.py adds."""
-
     only_predict: ClassVar[dict[str, Any]] = {"references": False}
 
     references: bool = option(
@@ -109,22 +104,16 @@ class TextToTextEvalOptions:
 
 @dataclass(frozen=True)
 class SummarizationOptions(TextToTextOptions):
-    """The options in all programs."""
-
     rouge: RougeOptions = part(RougeOptions)
 
 
 @dataclass(frozen=True)
 class TranslationOptions(TextToTextOptions):
-    """The options in all programs."""
-
     bleu: BleuOptions = part(BleuOptions)
 
 
 @dataclass(frozen=True)
 class TranslationTrainingOptions(TextToTextTrainingOptions):
-    """The options that finetune.py adds."""
-
     source_encoder_layers: int | None = card_option(
         None,
         section="source language",
@@ -149,8 +138,6 @@ class TranslationTrainingOptions(TextToTextTrainingOptions):
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """The part of a text that is read."""
-
     max_source_length: int | None = card_option(
         None,
         section="texts",
@@ -162,8 +149,6 @@ class ReadingOptions:
 
 @dataclass(frozen=True)
 class LabelOptions(ReadingOptions):
-    """The same for texts with labels, and what becomes of labels that training lacks."""
-
     unknown_labels: str = option(
         REFUSE,
         choices=(REFUSE, "wrong"),
@@ -181,8 +166,6 @@ class LabelOptions(ReadingOptions):
 
 @dataclass(frozen=True)
 class HeadTrainingOptions:
-    """The options that finetune.py adds for a head."""
-
     new_head: bool = option(False, section="model", help="begin a new head where the weights have one")
     classifier_dropout: float | None = card_option(
         None, section="regularisation", least=0, most=0.99, help="of the head; by default the config's"
@@ -191,8 +174,6 @@ class HeadTrainingOptions:
 
 @dataclass(frozen=True)
 class LabelTrainingOptions(HeadTrainingOptions):
-    """The same for a head that gives labels."""
-
     class_weights: str | None = option(
         None,
         section="training",
@@ -206,16 +187,12 @@ class LabelTrainingOptions(HeadTrainingOptions):
 
 @dataclass(frozen=True)
 class HeadEvalOptions:
-    """The options that run_eval.py adds for a head."""
-
     only_predict: ClassVar[dict[str, Any]] = {"predict": True}
     predict: bool = option(False, section="texts", help="only predict: nothing that examples say of the answer is read")
 
 
 @dataclass(frozen=True)
 class ClassificationOptions(LabelOptions):
-    """The columns of a table that examples are made of, and the part of a text that is read."""
-
     task_name: str | None = option(None, section="texts", choices=tuple(GLUE), help=TASK_NAME_HELP)
     text_field: str | None = option(None, help=f"column of the texts; by default {', '.join(TEXTS)}")
     pair_field: str | None = option(
@@ -236,8 +213,6 @@ class ClassificationOptions(LabelOptions):
 
 @dataclass(frozen=True)
 class ClassificationTrainingOptions(LabelTrainingOptions):
-    """The options that finetune.py adds."""
-
     problem_type: str | None = option(
         None,
         section="texts",
@@ -250,8 +225,6 @@ class ClassificationTrainingOptions(LabelTrainingOptions):
 
 @dataclass(frozen=True)
 class TaggingOptions(LabelOptions):
-    """The columns of a file that examples are made of, and the part of a text that is read."""
-
     words_field: str | None = option(
         None, section="texts", help=f"column of a table's words; by default {', '.join(WORDS)}"
     )
@@ -265,8 +238,6 @@ class TaggingOptions(LabelOptions):
 
 @dataclass(frozen=True)
 class TaggingTrainingOptions(LabelTrainingOptions):
-    """The options that finetune.py adds."""
-
     token_states: str | None = card_option(
         None,
         section="model",
@@ -309,21 +280,9 @@ class WindowOptions:
                 "--version_2_with_negative, which is off"
             )
 
-    def room(self, length: int, tokenizer: PretrainedTokenizer) -> int:
-        """Tokens of a context in a window of some length beside the longest question."""
-        return length - self.max_query_length - 2 - tokenizer.separators
-
-    def stride(self, length: int, tokenizer: PretrainedTokenizer) -> int:
-        """Tokens that a window shares with the one before."""
-        if self.doc_stride is not None:
-            return self.doc_stride
-        return min(128, max(0, self.room(length, tokenizer)) // 2)
-
 
 @dataclass(frozen=True)
 class QuestionAnsweringOptions(ReadingOptions):
-    """The part of a text that is read at once, and its windows."""
-
     skip_bad_answers: bool = option(
         False, help="leave out answers that are not where answer_start says, and questions that have no others"
     )
@@ -332,8 +291,6 @@ class QuestionAnsweringOptions(ReadingOptions):
 
 @dataclass(frozen=True)
 class PretrainingOptions:
-    """The options of all tasks of pretraining."""
-
     max_source_length: int | None = card_option(
         None,
         section="data",
@@ -349,8 +306,6 @@ class PretrainingOptions:
 
 @dataclass(frozen=True)
 class DenoisingOptions(PretrainingOptions):
-    """The options of the task, apart from those of its noise."""
-
     pre_ln: bool | None = option(
         None,
         section="model",

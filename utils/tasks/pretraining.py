@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,20 +27,11 @@ from utils.models.options import AdaptationOptions, NewModelOptions
 from utils.tasks.options import PretrainingOptions
 from utils.tasks.task import Model, TrainedTask
 
-if TYPE_CHECKING:
-    from typing import Self
-
 
 class Pretraining(TrainedTask[Model]):
-    """Examples of shards, with noise, to what they were.
+    """Examples of shards, with noise, to what they were; `weights` names the initial ones, None stands for random ones.
 
     The noise of a training example is another one in every epoch, that of a validation example always the same.
-
-    Args:
-        training: the options of the noise.
-        weights: checkpoint file, run directory, export or Hub name to take the initial weights from; None for random
-            ones.
-        seed: of the noise.
     """
 
     Options = PretrainingOptions
@@ -64,8 +55,8 @@ class Pretraining(TrainedTask[Model]):
         self.manifest.check(self.tokenizer, length)
         self.noise = self.make_noise(seed)
 
-    def default_metric(self, learned: None) -> str:
-        return "loss"
+    def metrics_for(self, learned: None) -> Sequence[str]:
+        return "loss", *self.metrics
 
     # ---- Data
 
@@ -74,8 +65,7 @@ class Pretraining(TrainedTask[Model]):
         """The noise that makes examples of the rows of shards."""
 
     def read(self, split: str, for_scoring: bool = False) -> str:
-        """The split's name: the manifest is read, and its files are checked, when the task is made."""
-        return split
+        return split  # the manifest is read, and its files are checked, when the task is made
 
     def encode(
         self, raw: str, split: str, loaded: LoadedModel[Model], for_scoring: bool = False
@@ -89,7 +79,7 @@ class Pretraining(TrainedTask[Model]):
 
     # ---- Model
 
-    def fitted(self, config: ModelConfig) -> Self:
+    def fitted(self, config: ModelConfig) -> Pretraining[Model]:
         check_lengths(config, max_source_length=self.options.max_source_length)
         return self
 
@@ -115,7 +105,7 @@ class Pretraining(TrainedTask[Model]):
     def validate(self, loaded: LoadedModel[Model], batch: Inputs) -> Tensor:
         """Sums (3,): loss, targets, and targets that are the likeliest token where they stand."""
         output = self.output_of(loaded.model, batch)
-        return torch.stack([output.loss.double(), self.count(batch).double(), output.correct.double()])
+        return torch.stack([output.loss.double(), self.count(loaded.model, batch).double(), output.correct.double()])
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[Model]) -> dict[str, float]:
         loss, targets, correct = sums

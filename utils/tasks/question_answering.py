@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -31,9 +31,6 @@ from utils.models.loading import LoadedModel
 from utils.tasks.head import Example, HeadExamples, HeadTask
 from utils.tasks.options import OPTIONS, QUESTION_LENGTH
 from utils.tasks.task import Prediction, Scores
-
-if TYPE_CHECKING:
-    from typing import Self
 
 NEGATIVE, QUERY = "version_2_with_negative", "max_query_length"  # options
 NO_ANSWER = 0  # the token, `<s>` or `[CLS]`, that stands for it
@@ -73,16 +70,22 @@ class QuestionAnswering(HeadTask):
 
     # ---- Model
 
-    def as_trained(self, config: ModelConfig) -> Self:
+    def as_trained(self, config: ModelConfig) -> QuestionAnswering:
         return super().as_trained(config).fitted(config)
 
-    def fitted(self, config: ModelConfig) -> Self:
+    def fitted(self, config: ModelConfig) -> QuestionAnswering:
         windows, length = self.options.windows, self.options.max_source_length or config.max_position_embeddings
         question = self.trained.get(QUERY) or QUESTION_LENGTH
         question = question if length > question + SHORTEST_CONTEXT + 2 else length // 2
         chosen = {NEGATIVE: self.trained.get(NEGATIVE, False), QUERY: question}
         missing = {name: value for name, value in chosen.items() if getattr(windows, name) is None}
         return self.with_parts(options=replace(self.options, windows=replace(windows, **missing)))
+
+    def room_and_stride(self, loaded: LoadedModel) -> tuple[int, int]:
+        """Tokens of a context beside the longest question in a window, and those of the window before among them."""
+        options = self.options.windows
+        room = self.read_length(loaded) - options.max_query_length - 2 - loaded.tokenizer.separators
+        return room, min(128, max(0, room) // 2) if options.doc_stride is None else options.doc_stride
 
     # ---- Data
 
@@ -107,8 +110,7 @@ class QuestionAnswering(HeadTask):
     ) -> HeadExamples:
         """Questions with their windows; to train on, windows alone."""
         began, options, tokenizer = time.perf_counter(), self.options.windows, loaded.tokenizer
-        length = self.read_length(loaded)
-        room, stride = options.room(length, tokenizer), options.stride(length, tokenizer)
+        length, (room, stride) = self.read_length(loaded), self.room_and_stride(loaded)
         if stride >= room or room < SHORTEST_CONTEXT:
             raise InputError(
                 f"--max_source_length is {length}; beside a question of --max_query_length {options.max_query_length} "
@@ -191,7 +193,7 @@ class QuestionAnswering(HeadTask):
 
     # ---- Training and validation
 
-    def count(self, batch: Inputs) -> Tensor:
+    def count(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         starts = batch["start_positions"]
         return starts.new_full((), len(starts))  # made on the device: copying the number there would wait
 
@@ -310,8 +312,8 @@ class QuestionAnswering(HeadTask):
         return {"prediction": row["prediction"], "score": row["probability"], "span": row["span"]}
 
     def settings(self, loaded: LoadedModel) -> dict[str, Any]:
-        stride = self.options.windows.stride(self.read_length(loaded), loaded.tokenizer)
-        return {**super().settings(loaded), "windows": {**all_settings(self.options.windows), "doc_stride": stride}}
+        windows = {**all_settings(self.options.windows), "doc_stride": self.room_and_stride(loaded)[1]}
+        return {**super().settings(loaded), "windows": windows}
 
 
 def _scores_of_each(questions: Sequence[Question], predictions: Sequence[Prediction]) -> dict[str, np.ndarray]:

@@ -31,9 +31,9 @@ class Summarization(TextToText):
         # The process that scores reads the irregular forms now, not after hours of decoding.
         self.rule = self.options.rouge.rule() if is_first() else None
 
-    def default_metric(self, learned: None) -> str:
+    def metrics_for(self, learned: None) -> Sequence[str]:
         # An arg-max under teacher forcing that merely echoes the reference's previous token has a high ROUGE.
-        return "loss" if self.training.eval_beams == 0 else "rouge2"
+        return "loss" if self.training.eval_beams == 0 else "rouge2", *self.metrics, "loss"
 
     def look_at(self, references: Sequence[str]) -> None:
         self.options.rouge.warn_of_scripts(references)

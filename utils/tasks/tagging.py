@@ -34,20 +34,12 @@ from utils.data.places import CONLL, TABLES, suffix_of, table_in
 from utils.data.splits import WHOLE, Choice, check_split, of_split
 from utils.data.tables import read_records
 from utils.data.tokenized import warn_of, warn_of_cut, warn_of_unknown
+from utils.metrics import entities
 from utils.metrics.by_class import confusion_of_classes, surest_errors
-from utils.metrics.entities import (
-    ENTITY_METRICS,
-    PLAIN_METRICS,
-    groups_of,
-    kinds_of,
-    scores_by_group,
-    tag_counts,
-    tag_scores,
-)
 from utils.metrics.significance import scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
-from utils.tasks.head import Example, HeadExamples, HeadTask, Labels, logits_of
+from utils.tasks.head import Example, HeadExamples, Labels, LabelTask, logits_of
 from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
 from utils.text.lines import BlankText, list_in
@@ -76,7 +68,7 @@ class TaggedExample(Example):
     sentence: Sentence | None = None
 
 
-class Tagging(HeadTask):
+class Tagging(LabelTask):
     """Words to tags. Where tags are in a scheme such as BIO, metrics count whole entities as seqeval does."""
 
     Options, TrainingOptions, EvalOptions = OPTIONS["tagging"]
@@ -84,10 +76,10 @@ class Tagging(HeadTask):
     fields: ClassVar = {"words": list[str] | None, "text": str | None}
     model_classes = (BartForTokenClassification, BertForTokenClassification)
     suffixes: ClassVar = frozenset(CONLL) - {".txt"}  # which holds lines of text, unless a directory says otherwise
-    metrics: ClassVar[Mapping[str, str]] = dict.fromkeys((*ENTITY_METRICS, *PLAIN_METRICS), "max")
+    metrics: ClassVar[Mapping[str, str]] = dict.fromkeys((*entities.ENTITY_METRICS, *entities.PLAIN_METRICS), "max")
 
-    def metrics_for(self, learned: Labels) -> Mapping[str, str]:
-        return dict.fromkeys(PLAIN_METRICS if scheme_of(learned.names) is None else ENTITY_METRICS, "max")
+    def metrics_for(self, learned: Labels) -> Sequence[str]:
+        return *(entities.PLAIN_METRICS if scheme_of(learned.names) is None else entities.ENTITY_METRICS), "loss"
 
     def config(self, model: ModelOptions) -> ModelConfig:
         config, stack = super().config(model), self.training.token_states
@@ -121,8 +113,8 @@ class Tagging(HeadTask):
         check_split(sentences, data_dir, split, "sentences")
         return sentences
 
-    def learn(self, train: list[Sentence]) -> Labels:
-        """The tags of the training data; InputError if all are the same one."""
+    def learn(self, examples: Mapping[str, list[Sentence]]) -> Labels:
+        train = examples["train"]
         tags = {tag for sentence in train for tag in sentence.tags}
         if len(tags) < 2:
             raise InputError(f"{self.place.data_dir}: the training tags are {', '.join(tags)}; allowed: at least two")
@@ -135,7 +127,9 @@ class Tagging(HeadTask):
             logger.info("the training tags are in %s: whole entities are counted, as seqeval does%s", scheme.name, rest)
         given = {name: value for name in CONLL_COLUMNS if (value := getattr(self.options, name)) is not None}
         columns = given or tuple(filter(None, [train[0].column, self.options.tags_field]))
-        return Labels(sorted(tags, key=lambda tag: (not is_outside(tag), tag)), columns=columns)
+        learned = Labels(sorted(tags, key=lambda tag: (not is_outside(tag), tag)), columns=columns)
+        self.check_labels(examples, learned)
+        return learned
 
     def labels_in(self, raw: list[Sentence]) -> Iterator[tuple[str, str]]:
         for sentence in raw:
@@ -247,7 +241,10 @@ class Tagging(HeadTask):
         words, read = (sum(map(len, of_each)) for of_each in ([sentence.words for sentence in raw], filled))
         warn_of(words - read, words, f"words are blank, are not read and get the tag {OUTSIDE}")
         took = time.perf_counter() - began
-        return HeadExamples(examples, took, self.weights_to_train(raw, split, loaded, for_scoring))
+        encoded = HeadExamples(examples, took)
+        if split == "train" and not for_scoring:
+            self.weigh(encoded, raw, loaded)
+        return encoded
 
     def collate(self, examples: Sequence[TaggedExample], tokenizer: PretrainedTokenizer) -> Inputs:
         inputs = self.inputs_of(examples, tokenizer)
@@ -260,21 +257,21 @@ class Tagging(HeadTask):
 
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         logits = logits_of(self.output_of(model, batch))
-        return _loss(logits, batch["labels"], **self.loss_options(batch, logits)).sum()
+        return _loss(logits, batch["labels"], **self.loss_options(model, logits)).sum()
 
     def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
-        """Sums: loss, which is neither weighted nor smoothed, targets, and the counts of `tag_counts`."""
+        """Sums: loss, which is neither weighted nor smoothed, targets, and the counts of `entities.tag_counts`."""
         predictions, scheme = self.predict_batch(loaded, batch), scheme_of(loaded.labels)
-        groups = groups_of(loaded.labels, scheme)
+        groups = entities.groups_of(loaded.labels, scheme)
         counts = sum(
-            tag_counts(prediction.values["tags"], sentence.tags, groups, scheme)
+            entities.tag_counts(prediction.values["tags"], sentence.tags, groups, scheme)
             for prediction, sentence in zip(predictions, batch["sentence"], strict=True)
         )
         return self.sums_of(predictions, torch.from_numpy(counts), loaded)
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel) -> dict[str, float]:
         loss, targets, *counts = sums
-        return {"loss": loss / max(targets, 1), **tag_scores(counts, scheme_of(loaded.labels))}
+        return {"loss": loss / max(targets, 1), **entities.tag_scores(counts, scheme_of(loaded.labels))}
 
     # ---- Prediction
 
@@ -298,14 +295,14 @@ class Tagging(HeadTask):
     def score(self, raw: list[Sentence], predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
         scheme = scheme_of(loaded.labels)
         given = Counter(tag for tag, _ in self.labels_in(raw))
-        groups = groups_of([*loaded.labels, *sorted({*given} - {*loaded.labels})], scheme)
+        groups = entities.groups_of([*loaded.labels, *sorted({*given} - {*loaded.labels})], scheme)
         pairs = [
             (prediction.values["tags"], sentence.tags) for prediction, sentence in zip(predictions, raw, strict=True)
         ]
         [(common, _)] = given.most_common(1)
-        always = sum(tag_counts([common] * len(tags), tags, groups, scheme) for _, tags in pairs)
-        counts = np.array([tag_counts(*pair, groups, scheme) for pair in pairs], dtype=np.float64)
-        predicted, right = (kinds_of(chain.from_iterable(tags), scheme) for tags in zip(*pairs, strict=True))
+        always = sum(entities.tag_counts([common] * len(tags), tags, groups, scheme) for _, tags in pairs)
+        counts = np.array([entities.tag_counts(*pair, groups, scheme) for pair in pairs], dtype=np.float64)
+        predicted, right = (entities.kinds_of(chain.from_iterable(tags), scheme) for tags in zip(*pairs, strict=True))
         errors, surest = surest_errors(
             (
                 (number, word, tag, guess, 100 * score)
@@ -318,9 +315,11 @@ class Tagging(HeadTask):
             len(raw),
         )
         scores = {
-            **scores_and_intervals(counts, lambda sums: tag_scores(sums, scheme)),
-            "baselines": {f"always {common}": tag_scores(always, scheme)},
-            "groups": {"tag" if scheme is None else "kind of entity": scores_by_group(counts.sum(axis=0), groups)},
+            **scores_and_intervals(counts, lambda sums: entities.tag_scores(sums, scheme)),
+            "baselines": {f"always {common}": entities.tag_scores(always, scheme)},
+            "groups": {
+                "tag" if scheme is None else "kind of entity": entities.scores_by_group(counts.sum(axis=0), groups)
+            },
             "confusion": confusion_of_classes(groups if scheme is None else [OUTSIDE, *groups], right, predicted),
             "errors": errors,
         }

@@ -43,8 +43,7 @@ class Prediction:
 
     Attributes:
         values: JSON values. `score` and `row` read them, and a run that was broken off keeps them.
-        loss, targets: sum of the loss over the example's targets, and their number; 0 where nothing is known but what
-            to predict from.
+        loss, targets: sum of the loss over the example's targets, and their number; 0 where none are known.
         tokens: generated for it.
         seconds: that it was in work, apart from the time when the clock was paused.
     """
@@ -59,24 +58,15 @@ class Prediction:
 class TrainedTask(ABC, Generic[Model]):
     """The part of a task that training needs, and its report and card.
 
-    A task owns its options, the reading and encoding of its examples, its loss and its metrics. It knows nothing of
-    optimizers, precisions, processes and checkpoints: the training loop divides the loss by the number of targets, over
-    all micro-batches and processes of an optimizer step.
-
-    No call depends on an earlier one but by its arguments. `read` gives examples, `learn` what a model must know of
-    them, a loading method a `LoadedModel`, and later calls take these.
-
-    Args:
-        place: where the examples are.
-        options: an `Options`; None for the defaults.
-        training: a `TrainingOptions`; None for the defaults.
+    A task owns its options, the reading and encoding of its examples, its loss and its metrics. The training loop
+    divides the loss by the number of targets, over all micro-batches and processes of an optimizer step. No call
+    depends on an earlier one but by its arguments.
 
     Attributes:
         Options: dataclass of the options of the task in all programs; fields by `utils.app.cli.option`.
         TrainingOptions: the same for those that finetune.py adds.
         means: the number of means that the loss is the sum of; `count` and `loss` give (means,) if there are several.
-        metrics: all metrics that `metrics_of` may give, each with "max" or "min", the direction in which it gets
-            better. "loss" is a metric of every task.
+        metrics: all metrics that `metrics_of` may give beside the loss, each with "max" or "min", which is better.
         model_classes: of the networks that it trains, one for each architecture.
         default_config: the config of a model from random weights.
         target: what the loss is the mean over.
@@ -104,16 +94,12 @@ class TrainedTask(ABC, Generic[Model]):
 
     # ---- Metrics
 
-    def metrics_for(self, learned: Any) -> Mapping[str, str]:
-        """The `metrics` that validation gives for such data; the first one is the default for the best checkpoint."""
-        return self.metrics
-
-    def default_metric(self, learned: Any) -> str:
-        """The metric by which the best checkpoint is chosen where the command line names none."""
-        return next(iter(self.metrics_for(learned)), "loss")
+    def metrics_for(self, learned: Any) -> Sequence[str]:
+        """What validation gives for such data; by default the first one chooses the best checkpoint."""
+        return *self.metrics, "loss"
 
     def validation_name(self, metric: str) -> str:
-        """The name of a metric of validation in logs. It tells where the metric is not computed as scoring does it."""
+        """The name of a metric in logs, which tells where it is not computed as scoring does it."""
         return f"val_{metric}"
 
     # ---- Data
@@ -130,33 +116,22 @@ class TrainedTask(ABC, Generic[Model]):
         return changed
 
     def of_split(self, split: str) -> str:
-        """Words that name a split in a message; none where rows or what is typed are predicted, of no split."""
+        """Words that name a split in a message; none where rows or typed texts are predicted."""
         return f" of the {split} split" if self.place.data_dir and split != WHOLE else ""
 
     @abstractmethod
     def read(self, split: str, for_scoring: bool = False) -> Any:
-        """Find a split's examples (train, val or test); InputError if they are not there or malformed.
+        """Find the examples of train, val or test; with `for_scoring` `score` and `row` will need them themselves."""
 
-        Args:
-            for_scoring: true if `score` and `row` will need the examples themselves.
-        """
-
-    def learn(self, train: Any) -> Any:
-        """What a model must know of the training examples, which `read` gave, such as the labels of its head."""
+    def learn(self, examples: Mapping[str, Any]) -> Any:
+        """What a model must know of train, such as the labels of its head; InputError if other splits have more."""
         return ()
-
-    def check(self, examples: Mapping[str, Any], learned: Any) -> None:
-        """Raise InputError if what `read` gave for a split has what training cannot know, by what `learn` gave."""
 
     @abstractmethod
     def encode(
         self, raw: Any, split: str, loaded: LoadedModel[Model], for_scoring: bool = False
     ) -> Examples | StreamedShards:
-        """Turn what `read` or, in a task that can be scored, `given` gave into token ids.
-
-        Args:
-            for_scoring: true if the examples are predicted and not trained on, whatever their split.
-        """
+        """Turn what `read` or `given` gave into token ids; with `for_scoring` they are only predicted."""
 
     @abstractmethod
     def collate(self, examples: Sequence[Any], tokenizer: PretrainedTokenizer) -> Inputs:
@@ -165,29 +140,28 @@ class TrainedTask(ABC, Generic[Model]):
     # ---- Model
 
     def config(self, model: ModelOptions) -> ModelConfig:
-        """The config that training starts with; InputError if there is none, or an option does not fit it."""
+        """The config that training starts with."""
         return model.config(self.config_classes())
 
     def fitted(self, config: ModelConfig) -> Self:
-        """This task with options whose default depends on the config; InputError if one asks for more than it has."""
+        """This task with options whose default depends on the config."""
         return self
 
     @abstractmethod
     def initial_model(self, model: ModelOptions, learned: Any, checkpoint: Path | None = None) -> LoadedModel[Model]:
-        """The model that a run starts from, or goes on from; InputError if none fits the options.
+        """The model that a run starts from or, of a checkpoint, goes on from.
 
         Args:
             learned: what `learn` gave; None where nothing is trained.
-            checkpoint: of training, whose weights are taken; the optimizer comes later.
         """
 
     # ---- Training and validation
 
     def operations(self, model: Model, batch: Batch) -> float:
-        """Operations of a training step's matrix products on the tokens of a batch, for MFU; 0 where nobody counts."""
+        """Operations of a training step's matrix products, for MFU; 0 where nobody counts them."""
         return 0.0
 
-    def count(self, batch: Inputs) -> Tensor:
+    def count(self, model: Model, batch: Inputs) -> Tensor:
         """The targets in a batch that the loss is the mean over: their number, or the sum of their weights.
 
         A scalar, or (means,).
@@ -202,27 +176,20 @@ class TrainedTask(ABC, Generic[Model]):
         """
 
     def for_validation(self, loaded: LoadedModel[Model], precision: str) -> LoadedModel[Model]:
-        """The model for one validation, with what only that needs.
-
-        Args:
-            precision: one of `utils.app.machine.PRECISIONS`, in which training computes.
-        """
+        """The model for one validation, with what only that needs; training computes in `precision`."""
         return loaded
 
     @abstractmethod
     def validate(self, loaded: LoadedModel[Model], batch: Inputs) -> Tensor:
-        """Sums over a validation batch (F,) of which `metrics_of` can tell the metrics of many batches together."""
+        """Sums over a validation batch (F,), which are added up for `metrics_of`."""
 
     @abstractmethod
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel[Model]) -> dict[str, float]:
-        """The loss and the metrics of a split, from the sum of what `validate` gave for its batches."""
+        """The loss and the metrics of a split, from the sums of all its batches."""
 
 
 class ScoredTask(TrainedTask[Model]):
     """A task that can be scored, with what predicting and scoring a split need on top of training.
-
-    Args:
-        evaluation: an `EvalOptions`; None for the defaults.
 
     Attributes:
         EvalOptions: dataclass of the options that run_eval.py adds. Its `only_predict` are the fields that let a task
@@ -243,29 +210,21 @@ class ScoredTask(TrainedTask[Model]):
         self.check_options()
 
     def check_options(self) -> None:
-        """Note what the options stand for, when the task is made; InputError if they do not fit together."""
+        """Note what the options stand for, when the task is made, and check that they fit together."""
 
     @abstractmethod
     def trained_model(
         self, path: PathName, config_path: str | None = None, tokenizer: str | None = None
     ) -> LoadedModel[Model]:
-        """A trained model for evaluation.
-
-        Args:
-            config_path: JSON with the architecture and decoding options, for a model that has none of its own.
-            tokenizer: a vocabulary in place of the one that lies with the weights.
-        """
+        """A trained model for evaluation; a config is for weights that have none, a vocabulary replaces theirs."""
 
     def as_trained(self, config: ModelConfig) -> Self:
-        """This task, reading the columns that training read, as far as the model's config names them."""
+        """This task, reading the columns that training read, if the config names them."""
         columns = config.extra.get("columns", ())
         return self.with_parts(**{"file_columns" if isinstance(columns, Mapping) else "columns": columns})
 
     def match(self, raw: Any, split: str, loaded: LoadedModel[Model]) -> None:
-        """Compare what `read` gave to be scored with what the model knows, whose labels may get the names in it.
-
-        InputError if the model cannot know all of it.
-        """
+        """Check that the model knows the labels in what is to be scored; they may get the names in it."""
 
     @abstractmethod
     def predict(
@@ -273,9 +232,7 @@ class ScoredTask(TrainedTask[Model]):
     ) -> Iterator[tuple[int, Prediction]]:
         """Predict some examples, at most batch_size of them at once, in any order.
 
-        Args:
-            clock: gets the seconds of the parts "encode" and "detokenise", and is "paused" while what is computed is no
-                part of a prediction, such as the loss.
+        The clock gets the seconds of "encode" and "detokenise", and is "paused" for what is no prediction: the loss.
         """
 
     @abstractmethod
@@ -285,9 +242,6 @@ class ScoredTask(TrainedTask[Model]):
         Reports show what stands among the former under `intervals` (metric -> [low, high]), under `baselines` (name ->
         metrics of what needs no training), under `groups` (a word for their kind -> group of examples -> its metrics,
         and a whole number: how many there are), and, as `utils.metrics.by_class` gives them, `confusion` and `errors`.
-
-        Args:
-            raw: what `read` gave.
         """
 
     @abstractmethod
@@ -308,10 +262,9 @@ class Task(ScoredTask[Model]):
 
     Attributes:
         suffixes: of other files than tables that the task reads.
-        separator: stands between the parts of a prediction that is a list, where it is printed.
+        separator: between the parts of a prediction that is a list, where it is printed.
         endpoint: the path of the service.
-        fields: what a line of JSON and a request may have, with its type: a text, or a list of them. Where all may be
-            missing, exactly one is given.
+        fields: of a line of JSON or a request, with their types. Where all may be missing, exactly one is given.
     """
 
     suffixes: ClassVar[Collection[str]] = ()
@@ -320,32 +273,25 @@ class Task(ScoredTask[Model]):
     fields: ClassVar[Mapping[str, Any]] = {"text": str}
 
     def records(self, file: Path) -> Iterable[Record]:
-        """The rows of a table, or of another file that the task reads, one after the other."""
+        """The rows of a table, or of another file that the task reads."""
         return whole(rows_of(file, self.place.tables))
 
     @abstractmethod
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
-        """Choose the columns of a table that are read to predict from all; InputError if there is no such column."""
+        """Choose the columns of a table that are read to predict from."""
 
     def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
-        """The fields of what users and clients type that are read, where all of it has the fields `columns`."""
+        """Choose among the fields of what users and clients type."""
         return tuple(self.fields)
 
     @abstractmethod
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> Any:
-        """Examples that are only to be predicted, in place of what `read` gives; InputError if one cannot be read.
-
-        Args:
-            columns: what `columns_in` or `typed_columns` gave.
-        """
+        """Examples that are only to be predicted, from what `columns_in` or `typed_columns` chose."""
 
     @abstractmethod
     def read_length(self, loaded: LoadedModel[Model]) -> int:
         """Tokens that the model reads of a text at once."""
 
     def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
-        """The columns that a prediction, whose `row` is given, adds to a table: `prediction`, `score` and others.
-
-        A score is a probability. Of a prediction that is a list, it is a list of those of its parts.
-        """
+        """The columns that a prediction adds to a table; `score` has its probability, or those of a list's parts."""
         return {"prediction": row[self.prediction_name]}

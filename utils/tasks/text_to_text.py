@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,9 +45,6 @@ from utils.tasks.task import Prediction, Scores, Task
 from utils.text.lines import BlankText, references_of
 from utils.text.sentences import without_repeats
 
-if TYPE_CHECKING:
-    from typing import Self
-
 logger = logging.getLogger(__name__)
 # Articles whose loss is computed at once while others are decoded; bounds the memory of the logits.
 LOSSES_AT_ONCE = 8
@@ -57,8 +54,7 @@ TARGET_LENGTHS = ("max_target_length", "val_max_target_length", "test_max_target
 class TextToText(Task[BartForConditionalGeneration]):
     """Turns a source text into a target text.
 
-    A subclass names its `metrics` and gives `scores_of_each`, or overrides `score` where a metric is not a mean over
-    examples.
+    A subclass names its `metrics` and gives `scores_of_each`, or overrides `score`.
     """
 
     Options = TextToTextOptions
@@ -79,11 +75,11 @@ class TextToText(Task[BartForConditionalGeneration]):
         return super().validation_name(f"{metric}_forced" if is_forced else metric)
 
     def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, Sequence[float]]:
-        """The `metrics` of each example; a reference may be a list, as `references_of` reads it."""
+        """The `metrics` of each example; `references_of` reads a reference that may be a list."""
         return {}
 
     def look_at(self, references: Sequence[str]) -> None:
-        """Warn where these references of a split are not such as the scores count."""
+        """Warn where references are not such as the scores count."""
 
     # ---- Data
 
@@ -105,8 +101,8 @@ class TextToText(Task[BartForConditionalGeneration]):
             return read_pairs(data_dir, held_in, choice)
         return check_pairs(data_dir, held_in, choice, self.place.cache_dir)
 
-    def learn(self, train: PairFiles) -> tuple[str, ...]:
-        """The columns of sources and targets, where they come from a table."""
+    def learn(self, examples: Mapping[str, PairFiles]) -> tuple[str, ...]:
+        """The columns of sources and targets, where `read` had a directory that was made of a table."""
         provenance = Path(self.place.data_dir) / PROVENANCE
         facts = read_json(provenance) if provenance.is_file() else {}
         return tuple(facts[name] for name in COLUMNS if facts.get(name))
@@ -130,8 +126,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         tokenizers = (loaded.source_tokenizer or loaded.tokenizer, loaded.tokenizer)
         source, target = raw
         if isinstance(source, TextFile):
-            sides = zip(raw, tokenizers, lengths, strict=True)
-            tokens = (file.tokenized(tokenizer, longest) for file, tokenizer, longest in sides)
+            tokens = map(TextFile.tokenized, raw, tokenizers, lengths)
             identity = {"source": source.identity, "target": target.identity}
             pairs = TokenPairs(*tokens, list(target.texts()) if split == "val" else None, identity)
             lists = target.lists
@@ -158,10 +153,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         return self.options.max_source_length or loaded.model.config.max_position_embeddings
 
     def _target_length(self, kind: str) -> int | None:
-        """The tokens that targets are cut to in training and validation, train or val, and in scoring, test.
-
-        None stands for the model's positions.
-        """
+        """The tokens that targets of train, val, or test, in all scoring, are cut to; None: the model's positions."""
         training = self.training
         lengths = {"train": training.max_target_length, "val": training.val_max_target_length}
         return lengths.get(kind, training.test_max_target_length) or self.evaluation.max_target_length
@@ -171,7 +163,7 @@ class TextToText(Task[BartForConditionalGeneration]):
 
     # ---- Model
 
-    def fitted(self, config: BartConfig) -> Self:
+    def fitted(self, config: BartConfig) -> TextToText:
         """This task, with the lengths that are not given filled in for a model of so many positions."""
         positions, training = config.max_position_embeddings, self.training
         lengths = {name: getattr(training, name) for name in TARGET_LENGTHS}
@@ -187,21 +179,21 @@ class TextToText(Task[BartForConditionalGeneration]):
     def initial_model(
         self, model: ModelOptions, learned: tuple[str, ...] | None, checkpoint: Path | None = None
     ) -> LoadedBart:
-        """The model, with a length of generated texts; InputError where it cannot generate what it will be asked to."""
+        """The model, with a length of generated texts, if it can generate what it will be asked to."""
         columns = learned or ()
         loaded = initial_model(model, self.config(model), self.model_classes, columns=columns, checkpoint=checkpoint)
         config, generation = loaded.model.config, loaded.model.generation_config
         positions = config.max_position_embeddings
         if generation.max_length is None and generation.max_new_tokens is None:
             generation.max_length = self.training.max_target_length or min(TARGET_LENGTH, positions)
-        for given in (self._generation(self.training.eval_beams), self.scoring_generation()):
-            check_generation(generation, given, config.vocab_size, positions)
+        for scores in (False, True):
+            check_generation(generation, self._generation(scores), config.vocab_size, positions)
         return loaded
 
     def trained_model(self, path: PathName, config_path: str | None = None, tokenizer: str | None = None) -> LoadedBart:
         loaded = LoadedModel(*loading.load_for_evaluation(path, config_path, tokenizer))
         config, generation = loaded.model.config, loaded.model.generation_config
-        options, given = self.options, self.scoring_generation()
+        options, given = self.options, self._generation()
         check_lengths(
             config,
             max_source_length=options.max_source_length,
@@ -226,14 +218,10 @@ class TextToText(Task[BartForConditionalGeneration]):
         return summed_loss(model, batch, self.training.label_smoothing).loss
 
     def for_validation(self, loaded: LoadedBart, precision: str) -> LoadedBart:
-        """With a copy for inference that decodes, on GPUs in half precision.
-
-        Autocast would cast all weights in every decoding step, and steps under it cannot be recorded.
-        """
+        # Autocast would cast all weights in every decoding step, and steps under it cannot be recorded.
         decodes = self.metrics and self.training.eval_beams != 0
-        if not decodes or precision not in ("fp16", "bf16") or loaded.lora_scale is not None:
-            return loaded
-        if loaded.model.device.type != "cuda":
+        is_half = precision in ("fp16", "bf16") and loaded.model.device.type == "cuda"
+        if not decodes or not is_half or loaded.lora_scale is not None:
             return loaded
         return replace(loaded, decoder=loading.for_inference(loaded.model, precision))
 
@@ -242,7 +230,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         model, tokenizer, labels = loaded.model, loaded.tokenizer, batch["labels"]
         output = teacher_forced(model, batch)
         loss = smoothed_loss(output.logits, labels, self.training.label_smoothing)
-        sums = [loss.double(), self.count(batch).double(), loss.new_tensor(len(labels), dtype=torch.float64)]
+        sums = [loss.double(), self.count(model, batch).double(), loss.new_tensor(len(labels), dtype=torch.float64)]
         if self.metrics:
             if self.training.eval_beams == 0:
                 # Teacher forcing: at every position the likeliest token after the reference's own prefix.
@@ -254,12 +242,11 @@ class TextToText(Task[BartForConditionalGeneration]):
         return torch.stack(sums)
 
     def _decoded(self, loaded: LoadedBart, batch: Inputs, encoder_states: Tensor) -> Tensor:
-        """The ids that beams choose in validation."""
         model, context = loaded.model, nullcontext()
         if loaded.decoder is not None:
             model, context = loaded.decoder, torch.autocast(loaded.decoder.device.type, enabled=False)
             encoder_states = encoder_states.to(model.dtype)
-        options = {**self._generation(self.training.eval_beams), "num_return_sequences": 1}
+        options = {**self._generation(scores=False), "num_return_sequences": 1}
         with context:
             return model.generate(
                 batch["input_ids"], attention_mask=batch["attention_mask"], encoder_outputs=encoder_states, **options
@@ -272,15 +259,12 @@ class TextToText(Task[BartForConditionalGeneration]):
 
     # ---- Prediction
 
-    def _generation(self, beams: int | None) -> dict[str, Any]:
-        """The options of generate that the command line gave, with so many beams."""
-        given = self.options.decoding.generation
-        return given if not beams else {**given, "num_beams": beams}
-
-    def scoring_generation(self) -> dict[str, Any]:
-        """The options of generate in scoring that the command line gave."""
-        training = self.training
-        return self._generation(self.evaluation.eval_beams or training.pred_beams or training.eval_beams)
+    def _generation(self, scores: bool = True) -> dict[str, Any]:
+        """The options of generate that the command line gave for scoring, or for validation."""
+        given, beams = self.options.decoding.generation, self.training.eval_beams
+        if scores:
+            beams = self.evaluation.eval_beams or self.training.pred_beams or beams
+        return {**given, "num_beams": beams} if beams else given
 
     def predict(
         self, loaded: LoadedBart, examples: TokenPairs, numbers: Sequence[int], batch_size: int, clock: Clock
@@ -304,7 +288,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         sources = [examples.sources[number].tolist() for number in numbers]
         encoded = None if examples.targets is None else note_losses
         drops_repeats = self.options.decoding.drop_repeated_sentences
-        for article in model.generate_many(sources, batch_size, encoded=encoded, **self.scoring_generation()):
+        for article in model.generate_many(sources, batch_size, encoded=encoded, **self._generation()):
             clock.seconds["encode"] += article.encoding_seconds
             with clock.part("detokenise"):
                 texts = tokenizer.batch_decode(list(article.sequences), skip_special_tokens=True)
@@ -338,7 +322,7 @@ class TextToText(Task[BartForConditionalGeneration]):
     def settings(self, loaded: LoadedBart) -> dict[str, Any]:
         positions = loaded.model.config.max_position_embeddings
         return {
-            "generation": loaded.model.generation_config.merged(**self.scoring_generation()).to_dict(),
+            "generation": loaded.model.generation_config.merged(**self._generation()).to_dict(),
             "max_source_length": self.read_length(loaded),
             "max_target_length": self._target_length("test") or positions,
             "prefix": self.evaluation.prefix,
@@ -347,11 +331,7 @@ class TextToText(Task[BartForConditionalGeneration]):
 
 
 def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2SeqOutput:
-    """Logits for every target token of a batch after the reference's prefix.
-
-    Args:
-        batch: what `collate_pairs` makes, or `encoder_outputs` in place of `input_ids`.
-    """
+    """Logits for every target token of a batch, which may have `encoder_outputs`, after the reference's prefix."""
     return model(
         batch.get("input_ids"),
         batch["attention_mask"],
@@ -362,29 +342,18 @@ def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2Se
 
 def summed_loss(model: BartForConditionalGeneration, batch: Inputs, label_smoothing: float = 0.0) -> Seq2SeqOutput:
     """`smoothed_loss` of what `collate_pairs` makes, and the number of targets that are the arg-max."""
-    return model(
-        batch["input_ids"],
-        batch["attention_mask"],
-        labels=batch["labels"],
-        summed_loss=True,
-        label_smoothing=label_smoothing,
-    )
+    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
+    return model(**inputs, summed_loss=True, label_smoothing=label_smoothing)
 
 
 def operations_of(model: BartForConditionalGeneration, batch: Batch, freeze_embeds: bool = False) -> float:
-    """Operations of a training step on the tokens of a batch, in which padding takes none."""
+    """Operations of a training step on a batch, in which padding takes none."""
     source, target = (batch.inputs[name].shape[1] for name in ("input_ids", "labels"))
     return training_operations(model.config, source, target, freeze_embeds) * batch.tokens / (source + target)
 
 
 def smoothed_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0, reduction: str = "sum") -> Tensor:
-    """Label-smoothed cross entropy (Szegedy et al., 2016, section 7) in fp32, summed over the targets.
-
-    Args:
-        logits: (B, T, V).
-        labels: (B, T), -100 where there is no target.
-        reduction: "none" gives (B·T,), 0 where there is no target.
-    """
+    """Label-smoothed cross entropy (Szegedy et al., 2016, section 7) in fp32 of logits (B, T, V) and labels (B, T)."""
     return F.cross_entropy(
         logits.flatten(0, 1).float(),
         labels.flatten(),

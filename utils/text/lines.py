@@ -40,7 +40,7 @@ def named(blank: Sequence[object], total: int) -> str:
 
 
 def check_is_text(path: PathName) -> None:
-    """Raise InputError where the ending of a file says that it holds no text."""
+    """The ending of a file may not say that it holds no text."""
     if (suffix := Path(path).suffix.lower()) in NO_TEXT:
         hint = "; save the workbook as CSV" if suffix in WORKBOOKS else ""
         raise InputError(f"{path}: files that end in {suffix} hold no text; allowed: UTF-8 text{hint}")
@@ -86,10 +86,6 @@ def iter_lines(path: PathName, blank: bool = False, ends: bool = False, encoding
         blank: allow blank lines, since a model may generate nothing.
         ends: keep what ends the lines, which may be a part of a cell.
         encoding: that of a table, which --encoding names; None for UTF-8.
-
-    Raises:
-        InputError: the file is missing, damaged, empty or no text, a line is blank that must not be, or bytes are not
-            UTF-8; the message names file and line.
     """
     check_is_text(path)
     unpacked = gzip.open if Path(path).suffix.lower() == ".gz" else open
@@ -113,22 +109,16 @@ def read_lines(path: PathName, blank: bool = False) -> list[str]:
 
 
 def check_counts(paths: tuple[PathName, PathName], first: int, second: int) -> None:
-    """Raise InputError where two files differ in their number of lines."""
+    """Two files must have equally many lines."""
     if first != second:
         raise InputError(f"{paths[0]} has {first} lines, {paths[1]} has {second}; they must be equally many")
 
 
 def references_of(line: str, where: str = "", line_break: str = " ") -> list[str]:
-    """The reference texts that a line of targets stands for: those of a list of texts, otherwise the line itself.
+    """The reference texts that a line of targets stands for: those of a list of texts in JSON, otherwise the line
+    itself.
 
-    A list is in JSON. One of numbers is a text.
-
-    Args:
-        where: begins an error.
-        line_break: stands for the breaks of lines within a text of a list.
-
-    Raises:
-        InputError: the list has no text, or something that is none.
+    `where` begins an error; `line_break` stands for the breaks of lines within a text of a list.
     """
     values = list_in(line, where=where)
     if values is None:
@@ -148,25 +138,16 @@ def reference_texts(lines: Iterable[str]) -> Iterator[str]:
 
 
 def iter_references(path: PathName) -> Iterator[str]:
-    """Yield the lines of a file of targets, whose lists are checked.
-
-    Raises:
-        InputError: as of `iter_lines` and `references_of`; the message names the line.
-    """
+    """Yield the lines of a file of targets, whose lists are checked."""
     for number, line in enumerate(iter_lines(path), 1):
         references_of(line, f"{path}, line {number}: ")
         yield line
 
 
 def list_in(text: str, of_numbers: bool = False, where: str = "") -> list[object] | None:
-    """The list that a text is in JSON; None of other texts.
+    """The list that a text is in JSON; None of other texts, and of a list of numbers unless these are wanted.
 
-    Args:
-        of_numbers: take a list of numbers for a list too, and not for a text.
-        where: begins an error.
-
-    Raises:
-        InputError: it is a list as Python, numpy or pandas prints it, in which no rule tells one text from two.
+    A list as Python, numpy or pandas prints it is refused: no rule tells one text of it from two.
     """
     text, values = text.strip(), None
     if text.startswith("[") and text.endswith("]"):

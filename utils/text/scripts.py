@@ -52,12 +52,7 @@ def share_of(characters: str, texts: Iterable[str]) -> float:
 
 
 def warn_of_unspaced(references: Iterable[str], chosen: str, others: str) -> None:
-    """Warn where more than a tenth of references is in scripts without blanks, whose clauses count as words.
-
-    Args:
-        chosen: the option with its value.
-        others: values that do not count so, and what they do.
-    """
+    """Warn where more than a tenth of references is in scripts without blanks; `others` says which options count."""
     if (unspaced := share_of(UNSPACED, references)) > 0.1:
         text = "%.0f %% of the references' letters are of scripts without blanks: %s takes clauses for words; %s"
         logger.warning(text, 100 * unspaced, chosen, others)

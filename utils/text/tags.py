@@ -21,12 +21,7 @@ def is_outside(tag: str) -> bool:
 
 @dataclass(frozen=True)
 class Scheme:
-    """The scheme of some tags.
-
-    Attributes:
-        name: BIO, which stands for IOB1 too; IOE, BIOES, BILOU or BMES.
-        pattern: matches a tag that has a letter.
-    """
+    """The scheme of some tags: BIO, which stands for IOB1 too; IOE, BIOES, BILOU or BMES."""
 
     name: str
     pattern: re.Pattern[str]

@@ -16,7 +16,8 @@ SHORTEST_WINDOW = 8
 
 
 def split_text(text: str, tokenizer: BartTokenizer, max_length: int) -> list[list[int]]:
-    """Split a text into few windows of similar length; returns their ids, `<s>` and `</s>` included.
+    """Split a text into few windows of at most max_length tokens and similar length; returns their ids, `<s>` and
+    `</s>` too.
 
     Every character is in exactly one window, except white space between windows and around the text. Windows end at
     sentence ends. A sentence that is longer than a window is split between words, and such a word between characters.
@@ -24,9 +25,6 @@ def split_text(text: str, tokenizer: BartTokenizer, max_length: int) -> list[lis
 
     Windows are filled one after the other, which gives their number. The smallest window size that needs no more of
     them is then found by bisection, so that the last window is not much shorter than the others.
-
-    Args:
-        max_length: tokens that a window may have, `<s>` and `</s>` included; at least SHORTEST_WINDOW.
     """
     room = max_length - 2
     units = sentence_parts(text.strip())
@@ -70,9 +68,8 @@ def _split_long(unit: str, count: int) -> list[str]:
 def _fill(lengths: Sequence[tuple[int, int]], size: int) -> list[int]:
     """Fill windows of `size` tokens one after the other; return the index of the first unit of each window.
 
-    Args:
-        lengths: tokens of each unit at the start of a window, and after another unit. A window has more than `size`
-            tokens only if it holds a single unit.
+    `lengths` has the tokens of each unit at the start of a window, and after another unit. A window has more than
+    `size` tokens only if it holds a single unit.
     """
     starts: list[int] = []
     used = 0

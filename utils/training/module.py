@@ -58,7 +58,7 @@ class TrainingModule(pl.LightningModule):
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
         if self.total_steps - self.trainer.global_step <= self.total_steps * self.plan.optimisation.dropout_off_ratio:
             turn_dropout_off(self.model)
-        counts = [self.task.count(batch.inputs) for batch in step if batch.is_real]
+        counts = [self.task.count(self.model, batch.inputs) for batch in step if batch.is_real]
         nothing = torch.zeros(self.task.means, dtype=torch.float64, device=self.device)  # exact, and weights fit in
         targets = self._summed(sum(counts, nothing)).to(torch.get_default_dtype())
         targets += targets == 0  # a loss over nothing is 0: sentences may be cut before the end of their first word

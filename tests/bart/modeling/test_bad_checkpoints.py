@@ -26,19 +26,15 @@ def model() -> BartForConditionalGeneration:
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["checkpoint-500", "checkpoint-1000"], "checkpoint-1000, checkpoint-500, of transformers' Trainer: name one"),
         (["adapter_config.json", "adapter_model.safetensors"], "an adapter of peft: merge it into its base model"),
         (["adapter_config.json", "config.json", "model.safetensors"], "an adapter of peft: merge it into its base"),
-        (["config.json", "tf_model.h5"], "tf_model.h5, weights of TensorFlow"),
-        (["bert_config.json", "model.ckpt.index", "model.ckpt.meta"], "model.ckpt.index, weights of TensorFlow"),
-        (["config.json", "flax_model.msgpack"], "flax_model.msgpack, weights of Flax"),
-        (["config.json", "model.onnx"], "model.onnx, a graph for inference"),
+        (["config.json", "tf_model.h5"], "a directory without weights; it must hold export/ or one of model.safe"),
     ],
     ids=str,
 )
-def test_what_other_programs_leave_is_called_by_its_name(tmp_path: Path, names: list[str], message: str) -> None:
+def test_what_other_programs_leave_is_not_taken_for_weights(tmp_path: Path, names: list[str], message: str) -> None:
     for name in names:
-        (tmp_path / name).write_text("{}") if "." in name else (tmp_path / name).mkdir()
+        (tmp_path / name).write_text("{}")
     fails(tmp_path, message)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import collections
-import functools
 import json
 import os
 from pathlib import Path
@@ -67,11 +66,6 @@ SAVED = {  # forms of one file: how it is written, its name, and what a user pas
     "safetensors called .bin": (safetensors.torch.save_file, "pytorch_model.bin", ""),
     "zip called .safetensors": (torch.save, "model.safetensors", ""),
     "bin directory": (torch.save, "pytorch_model.bin", ""),
-    "old bin with copies": (
-        functools.partial(torch.save, _use_new_zipfile_serialization=False),
-        "pytorch_model.bin",
-        "",
-    ),
     "only the head's copy": (safetensors.torch.save_file, "model.safetensors", ""),
 }
 FORMS = [*SAVED, "safetensors shards", "bin shards"]
@@ -90,9 +84,6 @@ def write(form: str, directory: Path, model: BartForConditionalGeneration) -> Pa
         state = {prefix + name: tensor for name, tensor in (state | dict.fromkeys(COPIES, state[EMBEDDINGS])).items()}
         torch.save({"epoch": 1, "hyper_parameters": {"a": 1}, "state_dict": state}, directory / "_epoch1_step2.ckpt")
         return directory / "_epoch1_step2.ckpt"
-    if form == "old bin with copies":
-        state |= dict.fromkeys(COPIES, state[EMBEDDINGS])
-        state |= {"model.encoder.version": torch.tensor([2.0]), "model.decoder.version": torch.tensor([2.0])}
     if form == "only the head's copy":
         state["lm_head.weight"] = state.pop(EMBEDDINGS)
     save, name, given = SAVED[form]

@@ -61,10 +61,8 @@ def test_training_is_deterministic() -> None:
     ("texts", "options", "message"),
     [
         (TEXTS, {"vocab_size": 260}, r"vocab_size=260: give a whole number from 261"),
-        (TEXTS, {"vocab_size": True}, r"vocab_size=True"),
         (TEXTS, {"vocab_size": 300, "min_frequency": 0}, r"min_frequency=0: give a whole number from 1"),
         ([], {"vocab_size": 300}, r"texts is empty"),
-        (["", ""], {"vocab_size": 300}, r"texts is empty"),
         ("one string", {"vocab_size": 300}, r"not one string"),
     ],
 )
@@ -105,17 +103,9 @@ def test_merges_with_windows_line_ends(tokenizer: BartTokenizer, tmp_path: Path)
     ("name", "content", "message"),
     [
         ("tokenizer.json", b"not JSON", r"tokenizer\.json: not a tokenizer\.json"),
-        ("tokenizer.json", b'{"version": "1.0"}', r"tokenizer\.json: not a tokenizer\.json"),
-        ("tokenizer.json", b"\xff", r"tokenizer\.json: not a tokenizer\.json: .* valid UTF-8"),
-        ("vocab.json", b'{"<s>": 0', r"vocab\.json and merges\.txt: .*EOF while parsing"),
         ("vocab.json", b"[" * 100_000, r"vocab\.json and merges\.txt: .*recursion limit"),
-        ("vocab.json", b"[1]", r"vocab\.json and merges\.txt: .*Bad vocabulary"),
-        ("vocab.json", b'{"a": "b"}', r"vocab\.json"),
-        ("vocab.json", b'{"a": -1}', r"vocab\.json"),
         ("merges.txt", b"#version: 0.2\nt h e\n", r"vocab\.json and merges\.txt: .*Merges .* invalid at line"),
-        ("merges.txt", b"#version: 0.2\n\nh e", r"vocab\.json and merges\.txt: .*Merges .* invalid at line"),
         ("merges.txt", b"q q\n", r"vocab\.json and merges\.txt: .*`qq` out of vocabulary"),
-        ("merges.txt", b"\xff q\n", r"vocab\.json and merges\.txt: .*UTF-8"),
         ("tokenizer_config.json", b"{", r"tokenizer_config\.json: not valid JSON"),
     ],
 )
@@ -128,7 +118,7 @@ def test_malformed_files(tokenizer: BartTokenizer, tmp_path: Path, name: str, co
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("names", [[], ["vocab.json"], ["merges.txt"], ["tokenizer_config.json"]])
+@pytest.mark.parametrize("names", [[], ["vocab.json"]])
 def test_a_folder_without_a_tokenizer(tokenizer: BartTokenizer, tmp_path: Path, names: list[str]) -> None:
     with pytest.raises(InputError, match=r"holds neither tokenizer\.json nor vocab\.json with merges\.txt"):
         BartTokenizer.from_pretrained(folder_of(tokenizer, tmp_path, *names))
@@ -165,8 +155,6 @@ def test_tokenizers_of_another_kind(tokenizer: BartTokenizer) -> None:
 def test_saving_where_no_folder_can_be(tokenizer: BartTokenizer, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match="cannot write the tokenizer here"):
-        tokenizer.save_pretrained(tmp_path / "file" / "folder")
-    with pytest.raises(InputError, match="cannot write the tokenizer here"):
         tokenizer.save_pretrained(tmp_path / "file")
     for name in ("merges.txt", "tokenizer.json"):
         (tmp_path / f"full {name}").mkdir()
@@ -174,9 +162,6 @@ def test_saving_where_no_folder_can_be(tokenizer: BartTokenizer, tmp_path: Path)
         with pytest.raises(InputError, match=f"full {name}: cannot write the tokenizer here: No space") as raised:
             tokenizer.save_pretrained(tmp_path / f"full {name}")
         assert raised.value.__cause__.errno == errno.ENOSPC  # by which commands end as a full disk ends them
-    (tmp_path / "folder" / "merges.txt").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"folder: cannot write the tokenizer here: Is a directory"):
-        tokenizer.save_pretrained(tmp_path / "folder")
 
 
 def test_a_checkpoint_carries_its_tokenizer(tokenizer: BartTokenizer, tmp_path: Path) -> None:
@@ -221,28 +206,17 @@ def test_truncation_without_a_length_takes_the_tokenizers_own(tokenizer: BartTok
     ("texts", "options", "message"),
     [
         ("a", {"max_length": 2, "truncation": True}, "max_length=2: give a whole number from 3"),
-        ("a", {"max_length": -1}, "max_length=-1"),
-        ("a", {"max_length": 8.0}, r"max_length=8\.0"),
-        ("a", {"max_length": True}, "max_length=True"),
         ("a", {"max_length": 8, "truncation": False}, "max_length=8 needs truncation=True or padding='max_length'"),
-        ("a", {"max_length": 8, "padding": True}, "max_length=8 needs truncation=True or padding='max_length'"),
         ("a", {"truncation": "only_first"}, "truncation='only_first': give one of"),
-        (["a"], {"is_split_into_words": True}, "BartTokenizer got is_split_into_words, which is bool True; allowed: "),
         ("a", {"pad_to_multiple_of": 8}, "BartTokenizer got pad_to_multiple_of, which is int 8; allowed: "),
-        ("a", {"return_length": True}, "return_length"),
         ("a", {"text_pair": "b", "truncation": True, "max_length": 3}, "max_length=3: give a whole number from 4"),
         ("a", {"text_pair": ["b"]}, "texts and text_pair must both be one text, or both lists"),
-        ("a", {"text_pair": 128}, "texts and text_pair must both be one text, or both lists"),
         (["a", "b"], {"text_pair": ["c"]}, "text_pair has 1 texts; allowed: 2"),
-        ("a", {"padding": "left"}, "padding='left'"),
         ("a", {"return_tensors": "tf"}, "return_tensors='tf': give one of \\(None, 'pt', 'np'\\)"),
         (["a", "a b c"], {"return_tensors": "pt"}, "different lengths, so give padding=True"),
         ([], {}, "texts is empty"),
         (None, {}, "texts must be a string or a list of strings, got NoneType"),
-        (b"a", {}, "got bytes"),
         (["a", None], {}, r"texts\[1\] must be a string, got NoneType"),
-        ([("a", "b", "c")], {}, r"texts\[0\] must be a string, got tuple"),
-        ([("a", "b"), "c"], {}, r"texts\[0\] must be a string, got tuple"),
         (["a", "b \udfff"], {}, r"texts\[1\]: unpaired surrogate '\\udfff' at character 2"),
     ],
 )
@@ -281,18 +255,10 @@ def test_decode_takes_lists_and_tensors(tokenizer: BartTokenizer) -> None:
     assert tokenizer.batch_decode([]) == []
 
 
-@pytest.mark.parametrize("ids", [[-100], [[1, 2]], [1.5], [2**40], ["<s>"], torch.ones(2, 2, dtype=torch.long)])
+@pytest.mark.parametrize("ids", [[-100], [[1, 2]], [1.5]])
 def test_ids_that_cannot_be_decoded(tokenizer: BartTokenizer, ids: object) -> None:
     with pytest.raises(InputError, match="cannot decode"):
         tokenizer.decode(ids)
-
-
-@pytest.mark.parametrize("name", ["padding_side", "truncation_side"])
-def test_the_left_side_is_refused(tokenizer: BartTokenizer, name: str) -> None:
-    with pytest.raises(InputError, match=f"{name} is 'left'; allowed: 'right'"):
-        setattr(tokenizer, name, "left")
-    with pytest.raises(InputError, match="text must be a string, got list; the tokenizer itself takes a list"):
-        tokenizer.encode(["a", "b"])
 
 
 # Processes

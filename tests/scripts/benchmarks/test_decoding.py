@@ -58,7 +58,6 @@ def test_peers_agree_on_random_weights(tmp_path: Path, capsys: pytest.CaptureFix
     assert [row[0] for row in rows] == modes
     report = json.loads(output.read_text())
     assert {"torch", "transformers", "ctranslate2"} < report["machine"]["versions"].keys()
-    assert (report["decoding"]["num_beams"], report["decoding"]["max_length"]) == (3, 13)
     for mode, result in zip(modes, report["results"], strict=True):
         assert (result["mode"], len(result["rates"])) == (mode, 2)
         assert result["rate"] * result["seconds"] == pytest.approx(3)
@@ -67,8 +66,6 @@ def test_peers_agree_on_random_weights(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_articles_that_stop_by_themselves(decode: Callable[..., dict[str, Any]]) -> None:
     report = decode([TRANSFORMERS, OURS])
-    given = report["decoding"]
-    assert (given["num_beams"], given["no_repeat_ngram_size"], given["max_length"]) == (2, 3, 12)
     assert report["results"][1]["identical_share"] >= SAME_IDS
 
 
@@ -80,7 +77,6 @@ def test_ctranslate2_decodes_text(decode: Callable[..., dict[str, Any]]) -> None
 
 def test_options_that_a_peer_lacks_are_left_out(decode: Callable[..., dict[str, Any]]) -> None:
     report = decode([TRANSFORMERS, OURS], bad_words_ids=[[5]])
-    assert report["decoding"].get("bad_words_ids") is None
     assert report["results"][1]["identical_share"] >= SAME_IDS
 
 

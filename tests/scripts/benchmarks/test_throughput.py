@@ -12,7 +12,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -32,7 +31,6 @@ from scripts.benchmarks.throughput import (
     parse,
 )
 from tests.tiny_run import write_tiny_run
-from tests.tiny_shards import write_tiny_shards
 from utils.app.errors import RunError
 
 ROOT = Path(__file__).parents[3]
@@ -56,12 +54,6 @@ def test_values_have_defaults_and_options_go_to_the_program(monkeypatch: pytest.
     assert parse(["inference"]) == (InferenceBenchmark(), [])
     expected = PretrainingBenchmark(batch_size=32, length=512, data_dir="more", config_path="c.json")
     assert parse(["pretraining", "32", "512", "more", "c.json", "--seed", "1"]) == (expected, ["--seed", "1"])
-    given = TrainingBenchmark(batch_size=8, max_source_length=512)
-    assert parse(["training", "8", "512", "--lr", "1", "--help"]) == (given, ["--lr", "1", "--help"])
-    values = [2, 3, 40, 12, "model", "data", "config.json"]
-    names = "batch_size eval_beams max_source_length max_target_length model data_dir config_path".split()
-    expected = InferenceBenchmark(**dict(zip(names, values, strict=True)))
-    assert parse(["inference", *map(str, values)])[0] == expected
     for name, value in {"CONFIG_PATH": "c.json", "STEPS": "7", "BATCHES": "3", "PRECISIONS": "fp16 fp32"}.items():
         monkeypatch.setenv(name, value)
     for name, value in {"GPU_COUNTS": "1 0", "TIME_LIMIT": "2.5", "RESULTS_DIR": "a b"}.items():
@@ -74,10 +66,9 @@ def test_values_have_defaults_and_options_go_to_the_program(monkeypatch: pytest.
         assert shared == ((1, 0), ("fp16", "fp32"), 2.5, "a b")
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["scoring", "4"]])
-def test_a_kind_comes_first(words: list[str]) -> None:
-    with pytest.raises(InputError, match="the first value is .*; allowed: training, pretraining, inference, each"):
-        parse(words)
+def test_a_kind_comes_first() -> None:
+    with pytest.raises(InputError, match="the first value is 'scoring'; allowed: training, pretraining, inference, e"):
+        parse(["scoring", "4"])
 
 
 @pytest.fixture
@@ -206,12 +197,14 @@ def test_a_row_over_the_time_limit_ends_with_all_its_processes(
         """Time is up as soon as the row has begun, however fast this machine is."""
         if time_limit != 1000:
             return really_wait(process, time_limit)
-        while "begun" not in (tmp_path / "output.txt").read_text():
+        while "begun" not in (tmp_path / "row/output.txt").read_text():
             time.sleep(0.05)
         raise subprocess.TimeoutExpired(process.args, time_limit)
 
     monkeypatch.setattr(subprocess.Popen, "wait", wait)
-    assert throughput.run(witness.starter(LIKE_TORCHRUN), tmp_path, 1000) is None
+    folder = tmp_path / "row"
+    _, failure = throughput.measure(witness.starter(LIKE_TORCHRUN), lambda _: {}, folder, 1000)
+    assert failure == "it took longer than the time limit of 1000 s"
     assert not witness.survived()
 
 
@@ -270,7 +263,11 @@ def test_other_rows_follow_a_failed_one(
 ) -> None:
     folder = tmp_path / "out"
     with pytest.raises(RunError, match=f"no configuration could be measured; {folder} has their output"):
-        rows_run("[[ $RESULTS_DIR == *fp32 ]] || { echo 'RuntimeError: out of memory'; echo goodbye; exit 1; }")
+        rows_run(
+            "mkdir $RESULTS_DIR/export; "
+            "[[ $RESULTS_DIR == *fp32 ]] || { echo 'RuntimeError: out of memory'; echo goodbye; exit 1; }"
+        )
+    assert not list(folder.rglob("export"))
     printed = capsys.readouterr().out
     assert (folder / "training_benchmark.log").read_text() in printed
     rows = [line.replace("|", "").split() for line in printed.splitlines()]
@@ -285,49 +282,6 @@ def test_other_rows_follow_a_failed_one(
         rows_run("true")
 
 
-# ---- Whole runs of the scripts
-
-
-def run_script(name: str, *values: object, **environment: object) -> dict[str, Any]:
-    """The JSON report of a benchmark that succeeds."""
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", f"scripts/run_{name}_benchmark.sh", *map(str, values)], cwd=ROOT, capture_output=True, text=True,
-        env={**os.environ, "PATH": path, **{name: str(value) for name, value in environment.items()}},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads((Path(str(environment["RESULTS_DIR"])) / f"{name}_benchmark.json").read_text())
-
-
-@pytest.mark.slow
-def test_training_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
-    write_tiny_run(tmp_path)
-    out = tmp_path / "out"
-    chosen = {"PRECISIONS": "fp32", "STEPS": 6, "CONFIG_PATH": tmp_path / "config.json", "RESULTS_DIR": out}
-    options = ["--model_name_or_path", "scratch", "--tokenizer", tmp_path / "tokenizer", "--num_workers", 0]
-    report = run_script("training", 4, 40, 12, tmp_path / "data", *options, **chosen)
-    [measured] = report["rows"]
-    assert (measured["gpus"], measured["precision"], report["arguments"]["batch_size"]) == (0, "fp32", 4)
-    assert measured["metrics"]["throughput"] > 0 and measured["metrics"]["tokens_per_second"] > 0
-    assert report["machine"]["cores"] and report["options"][0] == "--model_name_or_path"
-    # An interval to warm up, and two that hold 6 steps.
-    assert "step 15/15" in (out / "cpu_fp32" / "output.txt").read_text()
-    assert not list(out.rglob("*.ckpt")) and not (out / "cpu_fp32" / "export").exists()
-
-
-@pytest.mark.slow
-def test_pretraining_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
-    tokenizer = write_tiny_shards(tmp_path / "pretrain_lddl_32")
-    config = json.loads((ROOT / "configs/config_tiny.json").read_text()) | {"vocab_size": len(tokenizer)}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    chosen = {"PRECISIONS": "fp32", "GPU_COUNTS": 0, "STEPS": 6, "RESULTS_DIR": tmp_path / "out"}
-    report = run_script("pretraining", 4, 32, tmp_path, tmp_path / "config.json", "--num_workers", 0, **chosen)
-    [measured] = report["rows"]
-    assert measured["metrics"]["throughput"] > 0 and measured["metrics"]["tokens_per_second"] > 0
-    assert "step 15/15" in (tmp_path / "out/cpu_fp32/output.txt").read_text()
-    assert not list((tmp_path / "out").rglob("*.ckpt")) and not (tmp_path / "out/cpu_fp32/phase_1/export").exists()
-
-
 @pytest.mark.slow
 def test_inference_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
     write_tiny_run(tmp_path, n_test=13)
@@ -336,7 +290,11 @@ def test_inference_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
     BartForConditionalGeneration(config).save_pretrained(tmp_path / "model", tokenizer)
     values = [2, 3, 40, 12, tmp_path / "model", tmp_path / "data", tmp_path / "config.json"]
     chosen = {"PRECISIONS": "int8", "GPU_COUNTS": 0, "BATCHES": 3, "RESULTS_DIR": tmp_path / "out"}
-    report = run_script("inference", *values, "--length_penalty", 0.5, **chosen)
+    words = map(str, [*values, "--length_penalty", 0.5])
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, **{name: str(value) for name, value in chosen.items()}}
+    subprocess.run(["bash", "scripts/run_inference_benchmark.sh", *words], cwd=ROOT, env=environment, check=True)
+    report = json.loads((tmp_path / "out/inference_benchmark.json").read_text())
     [measured] = report["rows"]
     assert (measured["gpus"], measured["precision"], report["arguments"]["batch_size"]) == (0, "int8", 2)
     speed, scores = (

@@ -62,17 +62,6 @@ def wait_in_a_library_for_a_process(place: Path) -> None:
     wait_in_a_library()
 
 
-class SlowToGo:
-    def __del__(self) -> None:
-        time.sleep(1)
-
-
-def drop_what_is_slow_to_go() -> None:
-    """Python ignores what is raised while it is in a destructor."""
-    SlowToGo()
-    sleep()
-
-
 def program(work: Callable[[], None], output: Path) -> None:
     file = output.open("w")
     for stream in (1, 2):
@@ -105,7 +94,6 @@ def until(output: Path, text: str) -> None:
     ("work", "number", "name"),
     [
         (sleep, signal.SIGINT, "Ctrl-C"),
-        (drop_what_is_slow_to_go, signal.SIGTERM, "SIGTERM"),
         (clean_up_in_vain, signal.SIGTERM, "SIGTERM"),
         (sleep_with_a_loader, signal.SIGTERM, "SIGTERM"),
         (wait_in_a_library, signal.SIGTERM, "SIGTERM"),

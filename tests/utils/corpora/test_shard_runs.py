@@ -96,7 +96,7 @@ def test_a_cluster_that_lacks_the_program(make: Make, monkeypatch: pytest.Monkey
 
 def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(make_shards, "count_keys", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(make_shards, "plan_shards", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         make("out")
     with pytest.raises(
         InputError, match="holds the progress of another run .its options min_tokens is 8, this run's is 9"

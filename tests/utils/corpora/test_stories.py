@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bart.errors import InputError
-from utils.corpora.stories import parse_story, story_name, unpack
+from utils.corpora.get_data import parse_story, story_name, unpack
 from utils.data.parallel_text import one_line
 
 STORY = """\

@@ -17,8 +17,7 @@ from utils.app.progress import Clock
 from utils.app.unfinished import Unfinished
 from utils.evaluation import predicting
 from utils.evaluation.options import ScoringOptions
-from utils.evaluation.predicting import predict_share
-from utils.evaluation.speed import ProcessSpeed, speed_report
+from utils.evaluation.predicting import ProcessSpeed, predict_share, speed_report
 from utils.tasks.task import Prediction
 
 LENGTHS = np.array([5, 9, 2, 7, 3, 8, 4, 6, 1, 11, 10])
@@ -110,9 +109,6 @@ def test_the_slowest_process_gives_the_time_and_all_give_the_articles() -> None:
     assert report.pop("latency_ms") == pytest.approx(
         {"mean": 400, "p50": 300, "p90": 760, "p95": 880, "p99": 976, "p100": 1000}
     )
-    histogram = report.pop("latency_histogram")
-    assert sum(histogram["counts"]) == 5 and len(histogram["edges_ms"]) == len(histogram["counts"]) + 1
-    assert (histogram["edges_ms"][0], histogram["edges_ms"][-1]) == pytest.approx((100, 1000))
     assert report == {
         "articles_per_second": 5 / 4,
         "generated_tokens_per_second": 80 / 4,

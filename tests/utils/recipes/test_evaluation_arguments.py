@@ -62,26 +62,31 @@ def test_contradictions_are_refused(options: str, message: str) -> None:
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[int] = []
+
+    def device(*options: str) -> torch.device:
+        hardware = parse(*options).hardware
+        return device_of(hardware.device, hardware.precision)
+
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    assert device_of(parse()) == device_of(parse("--device", "cpu", "--int8")) == torch.device("cpu")
+    assert device() == device("--device", "cpu", "--int8") == torch.device("cpu")
     for options, message in (
         ("--fp16", "--fp16 needs a GPU and --device is cpu; the CPU takes fp32, --bf16 or --int8"),
         ("--device cuda --int8", "--int8 runs on the CPU and --device is cuda"),
         ("--device cuda", "--device is cuda; this machine has 0 CUDA devices"),
     ):
         with pytest.raises(InputError, match=message):
-            device_of(parse(*options.split()))
+            device(*options.split())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert device_of(parse("--fp16")) == torch.device("cuda", 0)
-    assert device_of(parse("--device", "cuda:1")) == torch.device("cuda", 1)
-    with pytest.raises(InputError, match=r"--device is cuda:2; this machine has 2 CUDA devices, counted from 0"):
-        device_of(parse("--device", "cuda:2"))
+    assert device("--fp16") == torch.device("cuda", 0)
+    assert device("--device", "cuda:1") == torch.device("cuda", 1)
+    with pytest.raises(InputError, match=r"--device is cuda:2; this machine has 2 CUDA devices"):
+        device("--device", "cuda:2")
     monkeypatch.setenv("LOCAL_RANK", "1")  # torchrun's
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    assert device_of(parse("--device", "cuda")) == torch.device("cuda", 1)
+    assert device("--device", "cuda") == torch.device("cuda", 1)
     with pytest.raises(InputError, match="--device is cuda:1, and torchrun started several processes"):
         parse("--device", "cuda:1")
     assert chosen == [0, 1, 1]

@@ -27,6 +27,7 @@ from utils.data.parallel_text import read_pairs
 from utils.recipes import training
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
+from utils.training import session
 
 DOCS = Path(__file__).parents[3] / "docs/training.md"
 
@@ -56,7 +57,8 @@ def test_a_run_leaves_everything_the_design_names(train: Train) -> None:
 def test_mfu_is_logged_where_operations_are_counted(
     train: Train, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("utils.training.trainer.gpu_rate", lambda hardware: 1e9)
+    measured = session.Measurements
+    monkeypatch.setattr(session, "Measurements", lambda every, _, earlier: measured(every, 1e9, earlier))
     found = [float(row["mfu"] or 0) for row in rows(train("run", "--max_steps", 2, *options)) if "mfu" in row]
     assert (len(found) == 2 and min(found) > 0) if not options else not any(found)
 
@@ -118,12 +120,6 @@ def test_every_run_leaves_its_record(train: Train) -> None:
     assert sorted(path.name for path in output.glob("*.csv")) == ["metrics.1.csv", "metrics.2.csv", "metrics.csv"]
 
 
-def test_wandb_that_is_not_installed(train: Train, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--wandb_project is bart; .*pip install wandb"):
-        train("run", "--wandb_project", "bart")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: Path) -> None:
     output = train("run", "--max_steps", 2, "--do_predict")
     others = [output / "notes.txt", output / "mine" / "last.ckpt"]
@@ -165,9 +161,9 @@ def test_a_compiler_that_is_missing_is_named(train: Train, monkeypatch: pytest.M
 
 
 def test_a_folder_that_is_removed_during_the_run_is_named(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    def removed(plan: Any, *_: object) -> None:
-        shutil.rmtree(plan.args.run.output_dir)
-        Path(plan.args.run.output_dir, "metrics.csv").read_bytes()
+    def removed(args: Any, *_: object) -> None:
+        shutil.rmtree(args.run.output_dir)
+        Path(args.run.output_dir, "metrics.csv").read_bytes()
 
     monkeypatch.setattr(training, "train", removed)
     with pytest.raises(RunError, match=r"^--output_dir .*run: it was removed during the run$"):

@@ -40,7 +40,7 @@ def test_scoring_reads_the_targets_that_training_read(tmp_path: Path) -> None:
         (tmp_path / f"{split}.jsonl").write_text(json.dumps(row))
     place = Place(str(tmp_path))
     task = with_table_prepared(Summarization(place, SummarizationOptions(target_field="gist")))
-    columns = task.learn(task.read("train"))
+    columns = task.learn({"train": task.read("train")})
     scored = Summarization(place).as_trained(BartConfig(columns=columns))
     assert with_table_prepared(scored).read("test", for_scoring=True) == (["a"], ["yes"])
     with pytest.raises(InputError, match="no column 'gist', which training read; name one with --target_field"):

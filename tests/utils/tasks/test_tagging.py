@@ -126,7 +126,7 @@ def test_the_columns_that_the_config_keeps(
     (tmp_path / file).write_text(content)
     task = Tagging(Place(str(tmp_path)), TaggingOptions(**options))
     sentences = task.read("train")
-    assert task.learn(sentences).columns == columns
+    assert task.learn({"train": sentences}).columns == columns
     config = BartConfig(columns=columns)
     assert Tagging(Place(str(tmp_path))).as_trained(config).read("train") == sentences
 
@@ -160,9 +160,9 @@ def test_the_log_says_the_scheme(tags: str, said: str, tmp_path: Path, caplog: p
     caplog.set_level(logging.INFO)
     (tmp_path / "train.conll").write_text("".join(f"w{number} {tag}\n" for number, tag in enumerate(tags.split())))
     task = Tagging(Place(str(tmp_path)))
-    learned = task.learn(task.read("train"))
+    learned = task.learn({"train": task.read("train")})
     assert said in caplog.text
-    assert task.default_metric(learned) == ("accuracy" if "plain" in said else "f1")
+    assert task.metrics_for(learned)[0] == ("accuracy" if "plain" in said else "f1")
 
 
 @pytest.mark.parametrize(
@@ -201,10 +201,10 @@ def test_letters_that_training_has_not_seen(tmp_path: Path) -> None:
         (tmp_path / f"{split}.conll").write_text(text)
     task = Tagging(Place(str(tmp_path)))
     raw = {split: task.read(split) for split in ("train", "val")}
-    task.check(raw, task.learn(raw["train"]))
+    task.learn(raw)
     for tag in ("B-Y", "S-X", "X"):
         with pytest.raises(InputError, match=f"not seen: '{tag}' of val .1 in all"):
-            task.check({**raw, "val": [Sentence("", ["a", "b"], ["I-X", tag])]}, task.learn(raw["train"]))
+            task.learn({**raw, "val": [Sentence("", ["a", "b"], ["I-X", tag])]})
 
 
 def test_a_split_that_is_missing_is_no_fault_of_the_columns(tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ from utils.evaluation.report.building import REPORT, build_report
 
 @dataclass(frozen=True)
 class ReportArguments:
-    """The options of the command."""
-
     run_dirs: tuple[str, ...] = option((), positional=True, help="one folder, which finetune.py or run_eval.py wrote")
     output: str | None = option(None, metavar="FILE", help=f"the page; by default RUN_DIR/{REPORT}")
     split: str | None = option(
@@ -28,9 +26,8 @@ class ReportArguments:
 
     def __post_init__(self) -> None:
         if len(self.run_dirs) != 1:
-            count = len(self.run_dirs)
-            compare = "--compare of utils.metrics compares two systems"
-            raise InputError(f"{count} run directories; a report is of one run: {compare}")
+            what = f"{len(self.run_dirs)} run directories; a report is of one run"
+            raise InputError(f"{what}: --compare of utils.metrics compares two systems")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -33,11 +33,8 @@ Mark = tuple[int, int, int]  # of a text: begin, end and kind
 def add_articles(run: ReportedRun, split: str) -> None:
     """Read a run's articles of one split, and analyse those that have source and summary.
 
-    These get `source_words`, `statistics` and, if they have a reference, `reference_statistics` as `text_statistics`
+    These get `statistics` and, if they have a reference, `reference_statistics` as `text_statistics`
     returns them, and `marks` of what is copied and of facts that differ: those of each text by its name.
-
-    Raises:
-        InputError: the file is damaged, or its articles are not as many as were scored.
     """
     path, scores = run.articles_path(split), run.scores.get(split, {})
     run.articles = [article for _, article in json_lines(path)] if path.exists() else []
@@ -57,7 +54,6 @@ def add_articles(run: ReportedRun, split: str) -> None:
         texts = {name: text_of(article, name) for name in ("source", "reference", "summary")}
         first = article.get("references", [texts["reference"]])[0]
         source, reference, summary = map(words, (texts["source"], first, texts["summary"]))
-        article["source_words"] = len(source)
         for key, text in (("reference_statistics", reference), ("statistics", summary)):
             ratio = len(text) / len(reference) if reference else None
             statistics = {**text_statistics(source, text), "length_ratio": ratio}
@@ -92,16 +88,8 @@ def text_names(run: ReportedRun) -> list[str]:
     return [name for article in run.articles[:1] for name, text in article.items() if isinstance(text, str)]
 
 
-def has_statistics(run: ReportedRun) -> bool:
-    return bool(run.articles) and "statistics" in run.articles[0]
-
-
 def shown_texts(run: ReportedRun) -> list[dict[str, Any]]:
-    """The texts of the articles: the source, the reference if there is one, and what the run generated.
-
-    Returns:
-        `name` and `heading` of each text, its `values` and its `marks`, both in the articles' order.
-    """
+    """The texts of the articles: the source, the reference if there is one, and what the run generated."""
     names = [name for name in text_names(run) if name not in ("source", "reference", "id")]
     names = ["source", *(["reference"] if "reference" in text_names(run) else []), *names]
     return [

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from bart.errors import InputError
 from bart.files import PathName, replacing
-from utils.app.charts import COLOURS, GRID, INK, Chart, draw
 from utils.app.errors import unwritable
 from utils.app.pages import page_template
 from utils.evaluation.report import articles, charts, tables
+from utils.evaluation.report.charts import COLOURS, GRID, INK, Chart, draw
 from utils.evaluation.report.runs import read_run, scored_splits
 from utils.tasks.options import TOKEN
 
@@ -26,15 +26,7 @@ VARIABLES = {**{colour: f"var(--s{i})" for i, colour in enumerate(COLOURS)}, INK
 
 
 def build_report(folder: PathName, output: PathName | None = None, split: str | None = None) -> Path:
-    """Write the page of a run.
-
-    Args:
-        output: the page's file; by default `report.html` in the run's directory.
-        split: the split whose articles are shown; by default the first of test, val and train that was scored.
-
-    Raises:
-        InputError: the directory is not a run's, a file of it is damaged, or the output cannot be written.
-    """
+    """Write the page of a run, with the articles of a split, by default the first scored of test, val, train."""
     run = read_run(folder)
     splits = scored_splits(run)
     if split is not None and split not in splits:

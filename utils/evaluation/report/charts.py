@@ -1,11 +1,81 @@
-"""Charts of a run."""
+"""Charts of a run: as data, and as SVG that matplotlib draws."""
 
 from __future__ import annotations
 
-from utils.app.charts import Chart, Series, histograms
-from utils.evaluation.report.articles import has_statistics
+import io
+import re
+import warnings
+from dataclasses import dataclass
+
 from utils.evaluation.report.runs import ReportedRun
 from utils.metrics.files import label_of
+
+# The looks of series, in order. Each colour has a contrast of 3 to 1 with white; dashes tell series apart without it.
+COLOURS = ("#0b6699", "#b34a00", "#00735a", "#9a3f7d", "#5a55b0", "#7a6200")
+DASHES = ("solid", "dashed", "dashdot", "dotted")
+INK, GRID = "#5d5a54", "#ebe8e2"  # colours of text and axes, and of the lines behind the series
+_LOOK = {
+    "font.size": 9,
+    "svg.fonttype": "none",  # text stays text
+    "text.parse_math": False,
+    "axes.titlelocation": "left",
+    "axes.titleweight": "bold",
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": GRID,
+    "legend.frameon": False,
+} | dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK)
+
+
+@dataclass
+class Series:
+    name: str
+    x: list[float]
+    y: list[float]
+
+
+@dataclass
+class Chart:
+    """Lines; `name` is its name on the page, `from_zero` lets the y axis start at 0."""
+
+    name: str
+    title: str
+    x_label: str
+    y_label: str
+    series: list[Series]
+    from_zero: bool = False
+
+
+def draw(chart: Chart) -> str:
+    """Draw a chart as an SVG element for an HTML page; its ids are salted with its name, so that charts share none."""
+    # Imported here, since loading matplotlib takes a second and most commands draw nothing.
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    # Browsers find glyphs that the font lacks.
+    with matplotlib.rc_context(_LOOK | {"svg.hashsalt": chart.name}), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        figure = Figure(figsize=(5.4, 3.2), layout="constrained")
+        axes = figure.subplots()
+        axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
+        drawn = []
+        for i, series in enumerate(chart.series):
+            colour, line = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
+            marker = "." if len(series.x) <= 12 else None
+            drawn += axes.plot(series.x, series.y, color=colour, linestyle=line, marker=marker)
+        if chart.from_zero:
+            axes.set_ylim(bottom=0)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter("{x:,g}")
+        if len(drawn) > 1:
+            figure.legend(drawn, [series.name for series in chart.series], loc="outside lower left", ncols=3)
+        file = io.StringIO()
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    # The declaration, the style and the names of groups would be those of the whole page.
+    svg = file.getvalue()
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    return re.sub(r'<g id="[\w.]*">', "<g>", svg)
 
 
 def training_charts(run: ReportedRun) -> list[Chart]:
@@ -32,29 +102,3 @@ def training_charts(run: ReportedRun) -> list[Chart]:
         if lines:
             charts.append(Chart(name, title, "step", unit, lines, from_zero))
     return charts
-
-
-def latency_charts(run: ReportedRun, split: str, noun: str) -> list[Chart]:
-    """The histogram of latencies, as a list of one; empty where nothing was timed."""
-    speed = run.speeds.get(split, {})
-    latency = speed.get("latency_histogram", {})
-    if not latency.get("counts"):  # all articles may have been decoded to warm up
-        return []
-    line = Series(f"{noun.capitalize()}s", latency["edges_ms"], latency["counts"])
-    return [Chart("latency", f"Latency of an {noun}", "ms", f"{noun}s", [line], from_zero=True)]
-
-
-def length_charts(run: ReportedRun) -> list[Chart]:
-    """Distributions of the lengths in words of sources, and of references and summaries together."""
-    if not has_statistics(run):
-        return []
-    source = {"Source": [article["source_words"] for article in run.articles]}
-    lengths, title = {}, "Length of summaries"
-    if "reference_statistics" in run.articles[0]:
-        lengths["Reference"] = [article["reference_statistics"]["words"] for article in run.articles]
-        title = "Length of references and summaries"
-    lengths["Summary"] = [article["statistics"]["words"] for article in run.articles]
-    return [
-        Chart("source_length", "Length of sources", "words", "articles", histograms(source), from_zero=True),
-        Chart("summary_length", title, "words", "articles", histograms(lengths), from_zero=True),
-    ]

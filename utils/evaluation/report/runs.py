@@ -24,25 +24,17 @@ NUMBERS = ("examples", "steps", "epochs", "wall_seconds", "tokens_per_second")  
 
 @dataclass(eq=False)
 class ReportedRun:
-    """The content of a run's directory; a part that is not there is empty.
-
-    Attributes:
-        metrics: those of all sessions.
-        environments: of each session, the first one first.
-        summary: train_summary.json.
-        scores, speeds: split -> `<split>_scores.json`, `<split>_speed.json`.
-        articles: the articles of one split, which `add_articles` reads.
-    """
+    """The content of a run's directory; a part that is not there is empty."""
 
     folder: Path
     name: str
-    metrics: Metrics
+    metrics: Metrics  # of all sessions
     arguments: dict[str, Any]
-    environments: list[dict[str, Any]]
-    summary: dict[str, Any]
-    scores: dict[str, dict[str, Any]]
+    environments: list[dict[str, Any]]  # of each session, the first one first
+    summary: dict[str, Any]  # train_summary.json
+    scores: dict[str, dict[str, Any]]  # of each split
     speeds: dict[str, dict[str, Any]]
-    articles: list[dict[str, Any]] = field(default_factory=list)
+    articles: list[dict[str, Any]] = field(default_factory=list)  # of one split, which `add_articles` reads
 
     @property
     def environment(self) -> dict[str, Any]:
@@ -63,7 +55,6 @@ class ReportedRun:
 
     @property
     def loss_unit(self) -> str:
-        """The unit of the loss."""
         if "val_pearson" in self.metrics or any("pearson" in scores for scores in self.scores.values()):
             return "squared units of the label"
         return f"nats per {self.target}"
@@ -78,11 +69,7 @@ def scores_of(record: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """The mapping that `parse` makes of a text file, empty where there is no such file.
-
-    Raises:
-        InputError: the file cannot be read or parsed, or holds something else.
-    """
+    """The mapping that `parse` makes of a text file, empty where there is no such file."""
     try:
         content = parse(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
@@ -98,11 +85,7 @@ def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
 
 
 def read_run(folder: PathName) -> ReportedRun:
-    """All of a run but its articles.
-
-    Raises:
-        InputError: the directory is missing, holds nothing of a run, or a file of it is damaged.
-    """
+    """All of a run but its articles."""
     folder = Path(folder)
     if not folder.is_dir():
         raise InputError(f"run directory {folder}: no such directory")

@@ -37,16 +37,13 @@ STATISTICS = {
 
 @dataclass
 class ScoreTable:
-    """A table whose first `words` columns hold words and whose others hold numbers; `notes` are lines below it.
-
-    Columns of numbers that are empty are left out.
-    """
+    """A table whose first `words` columns hold words and whose others hold numbers, without empty ones of these."""
 
     caption: str
     header: list[str]
     rows: list[list[str]]
     words: int = 1
-    notes: Sequence[str] = ()
+    notes: Sequence[str] = ()  # lines below it
 
     def __post_init__(self) -> None:
         columns = list(zip(self.header, *self.rows, strict=True))
@@ -124,7 +121,7 @@ def group_tables(run: ReportedRun, split: str) -> list[ScoreTable]:
 
 
 def confusion_matrix(run: ReportedRun, split: str) -> dict[str, dict[str, int]]:
-    """Right class -> predicted class -> number of examples; empty of a run with more than MOST_DRAWN classes."""
+    """Right class -> predicted class -> number of examples; empty for more than MOST_DRAWN classes."""
     counts = run.scores.get(split, {}).get("confusion", {})
     return counts if len(counts) <= MOST_DRAWN else {}
 
@@ -164,9 +161,8 @@ def speed_table(run: ReportedRun, split: str, noun: str) -> ScoreTable:
     ]
     rows += [[f"Latency, ms, {name}", shown(value, 0)] for name, value in speed.get("latency_ms", {}).items()]
     rows = [row for row in rows if row[1] != NOTHING]
-    notes = []
-    if count := speed.get("resumed_articles"):
-        notes.append(f"{count:,} {noun}s were predicted before the run was broken off, and are not timed.")
+    resumed = speed.get("resumed_articles")
+    notes = [f"{resumed:,} {noun}s were predicted before the run was broken off, and are not timed."] if resumed else []
     caption = f"Latency: from an {noun}'s entry into the batch to its end."
     return ScoreTable(caption, ["Speed", "Value"], rows, notes=notes)
 
@@ -193,8 +189,4 @@ def settings_of(run: ReportedRun, split: str) -> dict[str, str]:
     shown_above = {*scores_of(scores), "intervals", "baselines", "groups", "confusion", "errors"}
     scoring = {name: value for name, value in scores.items() if name not in shown_above}
     parts = {"Training arguments": run.arguments, "Environment": run.environment, "Scoring": scoring}
-    return {
-        title: yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-        for title, content in parts.items()
-        if content
-    }
+    return {title: yaml.safe_dump(part, sort_keys=False, allow_unicode=True) for title, part in parts.items() if part}

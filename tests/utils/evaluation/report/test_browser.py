@@ -177,7 +177,7 @@ def test_nothing_is_wider_than_the_window(open_page: Any, run: tuple[Path, list[
         page.emulate_media(color_scheme=scheme)
         [paper, ink] = page.evaluate(
             """() => {
-                const title = document.querySelector("#chart-latency text");
+                const title = document.querySelector("#chart-loss text");
                 return [getComputedStyle(document.body).backgroundColor, getComputedStyle(title).fill];
             }"""
         )
