@@ -24,17 +24,7 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForSequenceClassification
 from utils.data.batches import Inputs
-from utils.data.columns import (
-    LABELS,
-    PAIRS,
-    TEXTS,
-    Record,
-    column_of,
-    names_in,
-    text_in,
-    value_in,
-    without_blank,
-)
+from utils.data.columns import LABELS, PAIRS, TEXTS, Record, column_of, names_in, text_in, value_in, without_blank
 from utils.data.options import PlaceOptions
 from utils.data.places import is_published
 from utils.data.splits import check_split

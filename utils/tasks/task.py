@@ -116,7 +116,7 @@ class TrainedTask(ABC, Generic[Model]):
         return changed
 
     def of_split(self, split: str) -> str:
-        """Words that name a split in a message; none where rows or typed texts are predicted."""
+        """Words that name a split in a message; none of rows or typed texts."""
         return f" of the {split} split" if self.place.data_dir and split != WHOLE else ""
 
     @abstractmethod
