@@ -10,7 +10,6 @@ from pathlib import Path
 
 from bart.errors import InputError
 from bart.files import PathName
-from utils.data.places import check_not_saved
 from utils.data.splits import EVERY, SPLITS, Choice, MissingSplit
 from utils.text.lines import check_counts, check_is_text, iter_lines, iter_references
 
@@ -39,9 +38,7 @@ def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
     source, target = (folder / f"{split}.{side}" for side in SIDES)
     if missing := [file for file in (source, target) if not file.is_file()]:
         holds = f"a data directory holds {{{','.join(SPLITS)}}}.{{source,target}}, or a table of each split"
-        text = f"{missing[0]}: no such file; {holds}"
-        check_not_saved(folder)
-        raise (MissingSplit if len(missing) == 2 else InputError)(text)
+        raise (MissingSplit if len(missing) == 2 else InputError)(f"{missing[0]}: no such file; {holds}")
     return source, target
 
 

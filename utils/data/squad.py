@@ -172,11 +172,9 @@ def question_of(
     if not labelled:
         return question
     answers = _answers_in(values)
-    if isinstance(answers, Mapping) and answers.get("text") and None in (answers.get("answer_start") or [None]):
-        raise InputError(f"{name}: its answers have no answer_start; allowed: the character where each begins")
     try:
-        columns = answers["text"], answers["answer_start"]
-        pairs = [(str(text), int(start)) for text, start in zip(*columns, strict=True)]
+        columns = zip(answers["text"], answers["answer_start"], strict=True)
+        pairs = [(str(text), int(start)) for text, start in columns]
     except (TypeError, KeyError, ValueError):
         raise InputError(
             f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "
