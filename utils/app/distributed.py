@@ -23,7 +23,7 @@ _LOST_PEER = re.compile("gloo|[Cc]onnection (closed|reset|refused)|Broken pipe")
 
 @contextmanager
 def connected(remedy: str) -> Iterator[None]:
-    """Connect processes that torchrun started, unless they are connected; the remedy is advice about a lost one."""
+    """Connect processes that torchrun started, unless they are; the remedy is advice where one is lost."""
     with lost_peers_named(remedy):
         if "LOCAL_RANK" not in os.environ or dist.is_initialized():
             yield

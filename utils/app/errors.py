@@ -13,20 +13,13 @@ LIMITS = {errno.ENAMETOOLONG, errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # other
 
 
 class RunError(RuntimeError):
-    """A run that cannot go on although its input is in order and the program has no known fault, such as divergence.
-
-    The message is one line that says what happened and where. Entry points print it and exit with status 1.
-    """
+    """A run that cannot go on although its input is in order, such as divergence; its message is one line."""
 
 
 def unwritable(place: str, error: OSError) -> InputError | RunError:
-    """The error to raise where a file cannot be written.
-
-    A bad place is the user's choice and so an InputError; a full disk can end any run and is a RunError.
-    """
+    """The error where a file cannot be written: a full disk can end any run, a bad place is the user's choice."""
     kind = RunError if error.errno in FULL_DISK else InputError
-    # Libraries put words of their own around the system's message.
-    reason = os.strerror(error.errno) if error.errno else error
+    reason = os.strerror(error.errno) if error.errno else error  # without the words of libraries
     return kind(f"{place}: cannot be written ({reason})")
 
 

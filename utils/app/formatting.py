@@ -46,12 +46,7 @@ def metric_label(name: str) -> str:
 
 
 def plain_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), words: int | None = None) -> str:
-    """Rows as aligned columns for the terminal.
-
-    Args:
-        words: the number of columns, from the first on, that hold words and stand to the left; the others hold numbers
-            and stand to the right. By default all hold words.
-    """
+    """Rows as aligned columns for the terminal; the first `words` of them, by default all, stand to the left."""
     columns = max(map(len, [header, *rows]))
     left = columns if words is None else words
     align = ["left"] * left + ["right"] * (columns - left)
@@ -59,11 +54,7 @@ def plain_table(rows: Sequence[Sequence[str]], header: Sequence[str] = (), words
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
-    """Rows as a table of Markdown: words to the left, numbers to the right, "-" for what a row lacks.
-
-    Args:
-        columns: keys of the rows, with their titles.
-    """
+    """Some keys of rows, by their titles, as a table of Markdown: words to the left, numbers to the right."""
     cells = [[_cell(row.get(key)) for key in columns] for row in rows]
     align = ["left" if all(isinstance(row.get(key), str) for row in rows) else "right" for key in columns]
     return tabulate(cells, list(columns.values()), "pipe", disable_numparse=True, colalign=align, headersalign=align)

@@ -47,11 +47,7 @@ def peak_rate(gpu: str, precision: str) -> float | None:
 
 
 def environment(gpus: int, *packages: str) -> dict[str, Any]:
-    """Date, command line, host, devices, versions and commit of a run; of several machines, those of this one.
-
-    Args:
-        packages: whose versions count besides those of PACKAGES.
-    """
+    """Date, command line, host, devices, versions (of PACKAGES and further ones) and commit of a run."""
     import torch
 
     return {
@@ -88,11 +84,8 @@ def git_state(folder: Path) -> str | None:
 
 
 def process_memory_gb() -> float:
-    """The most memory that this process ever held, in 1e9 bytes.
-
-    Linux's figure by getrusage would be no less than the memory that the parent process held when it started this one.
-    """
-    if sys.platform == "linux":
+    """The most memory that this process ever held, in 1e9 bytes."""
+    if sys.platform == "linux":  # where getrusage counts memory of the parent process, too
         [kilobytes] = re.findall(r"^VmHWM:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
         return int(kilobytes) * 1024 / 1e9
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e9

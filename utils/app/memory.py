@@ -26,8 +26,7 @@ def peak_memory_gb(device: torch.device) -> float:
 def keep_freed_memory() -> None:
     """Let the process keep what large tensors on the CPU free, for the next ones of their size.
 
-    glibc gives such blocks back to the system, which hands them out anew page by page, each filled with zeros: a tenth
-    of a training step. Other C libraries are left alone.
+    glibc gives such blocks back to the system, which fills each page with zeros: a tenth of a training step.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -49,26 +48,17 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 class FittingSize:
-    """A number of examples at once, which is halved for good where memory runs out.
-
-    Args:
-        size: examples at once to begin with.
-        option: the option that sets that number, for the warning.
-    """
+    """A number of examples at once, which is halved for good where memory runs out; `option` sets it."""
 
     def __init__(self, size: int, option: str) -> None:
         self.size = size
         self.option = option
 
     def run(self, items: Iterable[Item], work: Callable[[list[Item], int], Iterable[Item]]) -> None:
-        """Do some work on all items; where memory runs out, go on with the items left and half the size.
+        """Do some work on all items, all different; where memory runs out, go on with those left and half the size.
 
         Args:
-            items: distinct.
             work: takes the items left, and how many may be in memory at once; yields each item that is done.
-
-        Raises:
-            RuntimeError: memory runs out with a single item, too.
         """
         left = dict.fromkeys(items)
         while left:

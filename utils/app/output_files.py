@@ -1,4 +1,4 @@
-"""Files and folders that a command writes: refused before the work starts, written whole or not at all, compared."""
+"""Files and folders that a command writes: refused before the work starts, written whole, locked, compared."""
 
 from __future__ import annotations
 
@@ -43,12 +43,7 @@ def check_output(option: str, path: PathName | None, *inputs: PathName | None) -
 
 
 def writable_folder(name: str, path: PathName, log: str = "") -> Path:
-    """The folder, made if need be, and removed at the end of the program if nothing was written to it but the log.
-
-    Raises:
-        InputError: nothing can be written there.
-        RunError: the disk is full.
-    """
+    """The folder, made if need be, and removed at the end of the program if nothing was written to it but the log."""
     folder = Path(path)
     places = (folder.absolute(), *folder.absolute().parents)
     atexit.register(_remove_unused, [place for place in places if not place.exists()], log)
@@ -121,7 +116,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """A digest that is made as fast as memory is read. It need not be cryptographic: nobody gains by a collision."""
+    """A digest of a file, as fast as memory is read."""
     digest = xxhash.xxh3_128()
     buffer = memoryview(bytearray(1 << 20))
     with path.open("rb", buffering=0) as file:

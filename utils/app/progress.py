@@ -85,14 +85,12 @@ def fitted(parts: Sequence[str], width: float) -> str:
 
 
 class progress(Generic[Item]):
-    """The progress of some work: one line at the bottom of the terminal, which never wraps and goes when the work ends.
+    """The progress of some work: one line at the bottom of the terminal until the work ends; else lines of the log.
 
-    Without a terminal the log says it from time to time. Only the first of several processes does either, and while a
-    line is shown, work within that work has none. The line is drawn in calls of `update` alone, so that no thread meets
-    signals, forks or a debugger.
+    Only the first of several processes shows it, and while a line is shown, work within that work has none. It is drawn
+    in calls of `update` alone, so that no thread meets signals or forks.
 
     Args:
-        total: number of units; None where nobody knows it.
         items: to iterate over, each of which is a unit.
         wait: seconds until the line is shown, so that short work has none.
         every: seconds between two lines of the log.

@@ -22,10 +22,7 @@ RECORDS += "events.out.tfevents.* report.html report_figures".split()
 
 
 def of_sessions(folder: Path, name: str) -> list[Path]:
-    """The files of this name that the sessions of a run have left, the first session's first.
-
-    A run that goes on keeps those of its earlier sessions under numbers, such as metrics.1.csv beside metrics.csv.
-    """
+    """The files of this name of all sessions of a run: those of earlier ones have numbers, such as metrics.1.csv."""
     path = folder / name
     earlier = [each for each in folder.glob(f"{path.stem}.*{path.suffix}") if each.suffixes[0][1:].isdecimal()]
     return [*sorted(earlier, key=lambda each: int(each.suffixes[0][1:])), *([path] if path.exists() else [])]

@@ -15,21 +15,21 @@ FILE, SECONDS = "metrics.csv", "wall_seconds"  # SECONDS: the column of the time
 
 
 def metrics_of_sessions(folder: Path) -> list[Metrics]:
-    """The metrics of each session of a run, the first one first.
-
-    Raises:
-        InputError: a file cannot be read, a row is cut, or holds something else than numbers. A session that was killed
-            may have left half a line at the end of its file, which counts for nothing once the run has gone on.
-    """
+    """The metrics of each session of a run, the first one first; half a line, as a kill leaves it, is left out."""
     sessions = []
     for path in of_sessions(folder, FILE):
+        columns: Metrics = {}
         try:
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            if path.name != FILE and lines and not lines[-1].endswith("\n"):
-                lines.pop()
-            sessions.append(_columns(lines))
-        except (OSError, ValueError, csv.Error) as error:
+            for row in csv.DictReader(line for line in lines if line.endswith("\n")):
+                step = int(row.pop("step")) + 1  # Lightning counts steps from 0
+                for name, cell in row.items():
+                    values = columns.setdefault(name, {})
+                    if math.isfinite(value := float(cell or "nan")):
+                        values[step] = value
+        except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
             raise InputError(f"{path}: cannot be read, or is damaged ({brief(error)})") from None
+        sessions.append(columns)
     return sessions
 
 
@@ -51,24 +51,3 @@ def seconds_of_sessions(folder: Path) -> float:
     except InputError:
         return 0.0
     return max((seconds for column in columns for seconds in column.values()), default=0.0)
-
-
-def _columns(lines: list[str]) -> Metrics:
-    rows = csv.reader(lines)
-    header = next(rows, [])
-    columns: Metrics = {name: {} for name in header}
-    for row in rows:
-        if len(row) != len(header):
-            raise ValueError(f"line {rows.line_num}: {len(row)} cells; the header has {len(header)}")
-        cells = {}
-        for name, cell in zip(header, row, strict=True):
-            try:
-                cells[name] = float(cell or "nan")
-            except ValueError:
-                raise ValueError(f"line {rows.line_num}: {name} is {cell!r}; a number is expected") from None
-        step = cells.pop("step", math.nan)
-        for name, value in cells.items():
-            if math.isfinite(value) and math.isfinite(step):
-                columns[name][int(step) + 1] = value  # Lightning counts steps from 0
-    columns.pop("step", None)
-    return columns

@@ -98,10 +98,8 @@ def _drop_lost_terminal() -> None:
 
 
 def status(number: int) -> int:
-    """The exit status after a signal.
-
-    Processes that Lightning started return 0, because Lightning kills the parent of one that fails.
-    """
+    """The exit status after a signal."""
+    # Lightning kills the parent of a process of its own that fails.
     started_by_lightning = os.environ.get("LOCAL_RANK", "0") != "0" and "LOCAL_WORLD_SIZE" not in os.environ
     return 0 if started_by_lightning else 128 + number
 

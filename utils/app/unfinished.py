@@ -25,10 +25,8 @@ logger = logging.getLogger(__name__)
 class Unfinished:
     """The finished part of some work, in a file of JSON lines that goes once all of the work is done.
 
-    Its first line holds the identity of the work, and is written with the first value; each other one holds a value.
-    Each also holds its number, and a digest of that, the value and the identity. Reading ends at the first line that
-    differs from what was written: it was broken off, changed, repeated, or one before it is missing. What stands from
-    there on is cut off, and is to be done again.
+    Its first line holds the identity of the work, each other one a value, and each its number and a digest of it all.
+    Reading ends at the first line that differs from what was written; what stands from there on is done again.
 
     Args:
         identity: JSON; all on which the values depend.
@@ -37,9 +35,6 @@ class Unfinished:
 
     Attributes:
         done: the number of values.
-
-    Raises:
-        InputError: the file is of other work, or its first line is damaged; or it cannot be read.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any], otherwise: str, replaces: bool = False) -> None:
@@ -120,10 +115,7 @@ class Unfinished:
 
 
 def model_identity(name: PathName) -> dict[str, Any]:
-    """The values that tell a model from others: its path and its files' digests; of the Hub, its name alone.
-
-    A model card is left out: the scores of another split are written to it.
-    """
+    """The values that tell a model from others: its path and the digests of its files but for the card."""
     path = Path(name)
     if path.is_dir():
         path = resolve(path, ["*.safetensors", "*.bin", "*.pt"])

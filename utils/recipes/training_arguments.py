@@ -87,7 +87,7 @@ class TrainingArguments(ABC):
             raise InputError(f"--val_metric is {self.run.val_metric!r}; allowed for --task {self.task}: {allowed}")
 
     def _new_output_dir(self, start: str) -> str:
-        """A folder for this run alone. Processes that Lightning starts inherit the stamp of the first one."""
+        """A folder for this run alone; processes that Lightning starts inherit the first one's stamp."""
         if "LOCAL_WORLD_SIZE" in os.environ and self.hardware.processes > 1:
             raise InputError("--output_dir is not given; torchrun's processes must write to one folder: name it")
         if is_first() or STAMP not in os.environ:

@@ -265,14 +265,6 @@ def test_an_output_that_is_closed_early_ends_a_command_with_one_line() -> None:
     assert command.returncode == 128 + signal.SIGPIPE
 
 
-def test_other_errors_of_the_system_keep_their_traceback() -> None:
-    def main(argv: object) -> int:
-        raise PermissionError(errno.EACCES, "no", "file")
-
-    with pytest.raises(PermissionError):
-        run_main(main)
-
-
 def test_a_bad_place_is_the_users_and_a_full_disk_is_not() -> None:
     assert isinstance(unwritable("out", OSError(errno.ENOSPC, "x")), RunError)
     error = unwritable("out", OSError(errno.EACCES, "some library's words"))

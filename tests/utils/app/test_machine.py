@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from bart.errors import InputError
-from utils.app.machine import check_gpus, git_state, peak_rate, processor, versions
+from utils.app.machine import check_gpus, git_state, peak_rate
 
 
 def test_git_state(tmp_path: Path) -> None:
@@ -22,11 +22,6 @@ def test_git_state(tmp_path: Path) -> None:
     assert git_state(tmp_path) == f"{commit}-dirty"
 
 
-def test_no_git_no_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert git_state(Path(__file__).parent) is None
-
-
 def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     check_gpus(2)
@@ -34,12 +29,6 @@ def test_gpus_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         InputError, match=r"^--gpus is 3; this machine has 2 CUDA devices \(--gpus 0 runs on the CPU\)$"
     ):
         check_gpus(3)
-
-
-def test_names_and_versions() -> None:
-    assert processor()
-    # The metadata of some builds leaves out what "+" begins.
-    assert versions(["torch"])["torch"] in (torch.__version__, torch.__version__.partition("+")[0])
 
 
 def test_peak_rates_of_gpus() -> None:

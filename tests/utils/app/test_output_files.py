@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -18,7 +16,6 @@ from typing import Any
 import pytest
 
 from bart.errors import InputError
-from bart.files import write_json
 from utils.app.errors import RunError
 from utils.app.output_files import check_output, held, writable_folder, write_whole
 
@@ -146,17 +143,3 @@ def test_loader_workers_that_outlive_their_process_hold_no_lock(tmp_path: Path) 
     with held(tmp_path / "left", "a run is at work"):
         barrier.wait()
     child.join()
-
-
-def test_text_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    path = tmp_path / "out.json"
-    write_json(path, {"a": "ü\n"})
-    assert path.read_bytes() == '{\n  "a": "ü\\n"\n}\n'.encode()
-    assert json.loads(path.read_text()) == {"a": "ü\n"}
-    (tmp_path / f".out.json.{socket.gethostname()}.{os.getpid()}.tmp").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left.*out.json'$"):
-        write_whole(path, "other\r\n")
-    assert json.loads(path.read_text()) == {"a": "ü\n"}
-    assert [place.name for place in tmp_path.iterdir()] == ["out.json"]
-    write_whole(path, "other\r\n")
-    assert path.read_bytes() == b"other\r\n"

@@ -108,20 +108,6 @@ def test_other_work_is_kept_unless_it_may_be_replaced(
     assert said in caplog.text and "anew" in caplog.text and not file.exists()
 
 
-@pytest.mark.parametrize("content", [b'{"model": "a"}\n[{"prediction": "x"}]\n', b"mine", b"\xff\xfe", b"[" * 9999])
-def test_files_of_earlier_versions_and_of_others_are_not_taken(content: bytes, file: Path) -> None:
-    file.parent.mkdir()
-    file.write_bytes(content)
-    with pytest.raises(InputError, match="its first line cannot be read"):
-        noted(file)
-    assert file.read_bytes() == content
-    assert noted(file, replaces=True) == []
-    work = Unfinished(file, RUN, "", replaces=True)
-    work.add("new")
-    work.close()
-    assert noted(file) == ["new"]
-
-
 def test_a_full_disk_at_any_byte(file: Path) -> None:
     whole = add(file, *VALUES)
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -145,12 +131,6 @@ def test_a_file_that_changes_meanwhile_ends_the_run(change: Callable[[Path], obj
         change(file)
         with pytest.raises(RunError, match=r"work\.jsonl: its content changed meanwhile; the same command goes on"):
             list(work.values())
-
-
-def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="file/work: cannot be written"):
-        add(tmp_path / "file" / "work", *VALUES)
 
 
 def test_models_are_told_apart_by_the_content_of_their_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

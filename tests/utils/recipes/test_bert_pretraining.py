@@ -9,7 +9,6 @@ import pytest
 import torch
 from transformers import BertForPreTraining
 
-import finetune
 import run_pretraining
 from bart.errors import InputError
 from tests import forked
@@ -107,20 +106,6 @@ def test_a_step_does_not_depend_on_how_it_is_cut(pretrain: Train, tiny: list[str
         assert [row["train_loss"] for row in rows(tmp_path / name)] == pytest.approx(
             [row["train_loss"] for row in rows(expected)], abs=ALIKE, rel=0
         )
-
-
-def test_a_second_phase_and_a_task_begin_with_the_weights(pretrain: Train, tmp_path: Path) -> None:
-    first = pretrain("first", "--max_steps", 3)
-    longer = write_tiny_pretraining(tmp_path / "longer", MLM_NSP, bins=(16, 32, 64))
-    begun = ("--resume_from_checkpoint", first, "--load_model_weights_only")
-    second = pretrain("second", *longer, *begun, "--max_steps", 2)
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    for split in ("train", "val"):
-        (folder / f"{split}.csv").write_text("text,label\n" + "the dog sat,yes\nold men ran,no\n" * 4)
-    given = ["--task", "classification", "--data_dir", folder, "--model_name_or_path", second, "--max_steps", 1]
-    finetune.main([*map(str, given), "--do_train", "--gpus", "0", "--output_dir", str(tmp_path / "classes")])
-    assert "model.classifier.weight" in weights(tmp_path / "classes")
 
 
 @pytest.mark.parametrize(

@@ -120,12 +120,6 @@ def test_every_run_leaves_its_record(train: Train) -> None:
     assert sorted(path.name for path in output.glob("*.csv")) == ["metrics.1.csv", "metrics.2.csv", "metrics.csv"]
 
 
-def test_wandb_that_is_not_installed(train: Train, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--wandb_project is bart; .*pip install wandb"):
-        train("run", "--wandb_project", "bart")
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: Path) -> None:
     output = train("run", "--max_steps", 2, "--do_predict")
     others = [output / "notes.txt", output / "mine" / "last.ckpt"]
