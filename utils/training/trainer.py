@@ -81,8 +81,7 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
 
 class _TensorBoard(TensorBoardLogger):
     def save(self) -> None:
-        """Write what was logged, without Lightning's hparams.yaml, which would be empty."""
-        self.experiment.flush()
+        self.experiment.flush()  # without Lightning's hparams.yaml, which would be empty
 
 
 def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
