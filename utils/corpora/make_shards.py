@@ -91,7 +91,7 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
         return
     folder = writable_folder("--output", options.output).resolve()
     record = plan | {"source": sources}
-    work = Work(options, folder, plan["vocabulary"], plan["vocab_size"])
+    work = Work(options, folder, plan["vocabulary"], "uint16" if len(tokenizer) <= 1 << 16 else "uint32")
     with _alone(options.output, record) as done, cluster_of(options, folder) as client:
         shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
         tokenizer.save_pretrained(folder / TOKENIZER)

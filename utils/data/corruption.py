@@ -1,11 +1,8 @@
 """Noise for denoising: the five ways in which BART's paper corrupts a text (Lewis et al., 2020, section 2.2).
 
 Sentences are permuted first; then tokens are taken, by infilling, masking and deletion in this order; the insertions of
-infilling follow, and rotation comes last.
-
-The corruption of an example depends on the seed, the epoch, the example's number and its tokens alone, whatever batch
-it is in: every random number is a hash of these and of its place in the example, and there is no generator that must be
-drawn from in turn. That also lets numpy compute it for a whole batch at once.
+infilling follow, and rotation comes last. The corruption of an example depends on the seed, the epoch, the example's
+number and its tokens alone: see `draws`.
 """
 
 from __future__ import annotations
@@ -129,8 +126,9 @@ class Corruption(Noise):
         noisy[fresh] = self.mask
         sizes = np.bincount(rows_of(sizes), amounts).astype(np.int64)
         if self.options.random_ratio:
-            at = np.flatnonzero(fresh)
-            noisy[at] = self._replaced(keys, rows_of(sizes)[at], places_of(sizes)[at])
+            rows, places = rows_of(sizes)[fresh], places_of(sizes)[fresh]
+            replaced = uniform(random_bits(keys, _REPLACED, rows, places)) < self.options.random_ratio
+            noisy[fresh] = np.where(replaced, self.draw(keys, _REPLACEMENTS, rows, places), self.mask)
         return noisy, sizes
 
     def _spans(
@@ -181,11 +179,6 @@ class Corruption(Noise):
             draws *= 2
         used = before < most[:, None]
         return np.minimum(lengths, most[:, None] - before)[used], used.sum(axis=1)
-
-    def _replaced(self, keys: np.ndarray, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """The tokens that masks at these places of examples become: themselves, or random ones."""
-        replaced = uniform(random_bits(keys, _REPLACED, rows, places)) < self.options.random_ratio
-        return np.where(replaced, self.draw(keys, _REPLACEMENTS, rows, places), self.mask)
 
     def _rotated(self, keys: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """(N,) the token that comes in the place of each when some examples are rotated."""

@@ -1,8 +1,7 @@
 """Shards for pretraining: their manifest, and their examples, streamed to train on or held in memory.
 
-`python -m utils.corpora.make_shards` makes them. A row of a shard is an example as the ids of a vocabulary, so it is
-read as arrays, by row groups of its Parquet file. `utils.data.rows` gives rows of Python objects at a tenth of this
-speed; here speed matters, since every process reads the whole split.
+They are read as arrays, by row groups of Parquet: ten times faster than `utils.data.rows`, since every process reads
+all.
 """
 
 from __future__ import annotations
