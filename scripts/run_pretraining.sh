@@ -74,8 +74,7 @@ shards=("${SHARDS_PHASE1:-$DATA_DIR/pretrain_lddl_$LENGTH_PHASE1}"
 # Write the synthetic corpus as documents of eight stories each, and shards of it.
 make_sample_shards() { # folder of the shards, length
     [[ ! -e $1/manifest.json ]] || return 0
-    local split sample=${1%/*} tokenizer=tokenizer pairs=()
-    local documents=$sample/documents
+    local split sample=${1%/*} documents=${1%/*}/documents tokenizer=tokenizer pairs=()
     [[ " ${further[*]-} " != *" --task"[\ =]"mlm_nsp "* ]] || tokenizer=bert_tokenizer pairs=(--task mlm_nsp)
     make_sample "$sample" ${pairs[@]+bert}
     mkdir -p "$documents"
@@ -86,11 +85,6 @@ make_sample_shards() { # folder of the shards, length
     done
     run python -m utils.corpora.make_shards --input "$documents/train.txt" --val_input "$documents/val.txt" \
         --tokenizer "$sample/$tokenizer" --output "$1" --sequence_length "$2" ${pairs[@]+"${pairs[@]}"}
-}
-
-is_done() { # phase
-    local steps=TRAIN_STEPS_PHASE$1
-    grep -qs "\"steps\": ${!steps}," "$RESULTS_DIR/phase_$1/train_summary.json"
 }
 
 has_checkpoints() { # run's directory
@@ -138,13 +132,13 @@ fi
 ((given > 0)) || echo "0 positional values: NVIDIA's are used, which --help lists, on $NUM_GPUS GPUs"
 remaining=()
 for phase in "${phases[@]}"; do
-    if is_done "$phase"; then
+    steps=TRAIN_STEPS_PHASE$phase
+    if grep -qs "\"steps\": ${!steps}," "$RESULTS_DIR/phase_$phase/train_summary.json"; then
         echo "phase $phase is done: $RESULTS_DIR/phase_$phase"
         continue
     fi
     remaining+=("$phase")
-    length=LENGTH_PHASE$phase
-    folder=${shards[phase - 1]}
+    length=LENGTH_PHASE$phase folder=${shards[phase - 1]}
     case $folder in
     data/sample/* | "$root"/data/sample/*) make_sample_shards "$folder" "${!length}" ;;
     *)

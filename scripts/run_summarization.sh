@@ -21,9 +21,6 @@ read_arguments DATA_DIR=data/cnn_dm/ CONFIG_PATH=configs/config.json NUM_GPU=8 L
     TRAIN_STEPS=20000 WARMUP_STEPS=500 MAX_SOURCE_LEN=1024 MAX_TARGET_LEN=142 EVAL_BEAMS=4 EVAL_BS=128 PRED_BS=64 \
     VAL_CHECK_INTERVAL=0.3 PATIENCE=2 -- "$@"
 ((given > 0)) || fail_preset xsum_params.sh DATA_DIR
-for name in EVAL_BEAMS PRED_BS; do
-    [[ ${!name} =~ ^[1-9][0-9]*$ ]] || fail "$name is '${!name}'; allowed: a whole number, at least 1"
-done
 RESULTS_DIR=${RESULTS_DIR:-results/bart_pyt_$(date +%y%m%d_%H%M%S)}
 training=(--amp_level O1 --freeze_embeds --max_target_length "$MAX_TARGET_LEN" --val_max_target_length "$MAX_TARGET_LEN"
     --test_max_target_length "$MAX_TARGET_LEN" --eval_max_gen_length "$MAX_TARGET_LEN" --label_smoothing 0.1

@@ -14,7 +14,6 @@ source "$root/scripts/task.sh"
 
 read_arguments DATA_DIR= "${task_values[@]/config.json/config_translation.json}" MAX_TARGET_LEN=256 EVAL_BEAMS=5 -- "$@"
 [[ $DATA_DIR ]] || fail "0 positional values; give at least DATA_DIR"
-[[ $EVAL_BEAMS =~ ^[1-9][0-9]*$ ]] || fail "EVAL_BEAMS is '$EVAL_BEAMS'; allowed: a whole number, at least 1"
 training=(--max_target_length "$MAX_TARGET_LEN" --eval_max_gen_length "$MAX_TARGET_LEN" --label_smoothing 0.1
     --eval_beams 0 --pred_beams "$EVAL_BEAMS")
 train_and_score translation test

@@ -81,6 +81,11 @@ def test_errors_name_the_module_that_was_run(words: list[str], error: str) -> No
     assert (done.returncode, done.stderr) == (2, f"utils.evaluation.report: error: {error}\n")
 
 
+def test_a_module_of_a_metric_names_the_command() -> None:
+    done = subprocess.run([sys.executable, "-m", "utils.metrics.bleu", "a"], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (2, "error: use python -m utils.metrics bleu PREDICTIONS REFERENCES\n")
+
+
 @pytest.mark.parametrize(
     "command", [["finetune.py", "--do_train"], ["run_eval.py"], ["run_pretraining.py"], ["-m", "utils.summarize", "x"]]
 )

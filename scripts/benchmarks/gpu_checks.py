@@ -225,7 +225,7 @@ def run_check(check: Check, folder: Path, gpus: int) -> Result:
     if "peer_rate" in metrics:
         metrics["ratio"] = metrics["rate"] / metrics["peer_rate"]
     row = {"name": check.name, "result": "failed" if why else "passed", "seconds": round(time.monotonic() - started)}
-    return row | ({"why": why.replace("|", "/")} if why else metrics)
+    return row | {"why": why.replace("|", "/")} if why else metrics | row
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -14,8 +14,7 @@
 # DATA_DIR_PHASE1 and _PHASE2 are folders of shards; if one is missing, it is made from the texts in WIKIPEDIA_SOURCE.
 # INIT_CHECKPOINT, unless None, has the weights to begin with.
 # RESUME_TRAINING, CREATE_LOGFILE, ALLREDUCE_POST_ACCUMULATION(_FP16), CODEDIR, SAMPLE_RATIO and MASKING change nothing: the same
-# command goes on with a killed run, masks are drawn anew in each epoch, a log is always written, and gradients are exchanged
-# after the accumulation, in fp32.
+# command goes on with a killed run, and masks are drawn anew in each epoch.
 # The environment may set VOCAB_FILE, folder or Hub name of the vocabulary for new shards (default
 # google-bert/bert-large-uncased); RESULTS_DIR (default results/JOB_NAME), for phase_1 and phase_2; PHASE1_CKPT and LAUNCH, as
 # for run_pretraining.sh.

@@ -17,7 +17,6 @@ from tests.scripts.recording import Recorder
             "run_summarization.sh 1 2 3 4 5 6 fp16 8 9 10 11 12 13 14 15 16 17",
             "17 is one positional value too many; 16",
         ),
-        ("run_summarization.sh d c 0 1e-4 8 1 fp32 8 9 10 11 0", "EVAL_BEAMS is '0'; allowed: a whole number"),
         ("quickstart.sh results/mine", "results/mine is an argument too many; it takes none"),
         ("docker/launch.sh python finetune.py --do_train", "--do_train is no argument; COMMAND is one word"),
         ("docker/launch.sh bash some", "GPUS is 'some'; allowed: all, none, or numbers such as 0,1"),

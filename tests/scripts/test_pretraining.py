@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shlex
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +20,6 @@ from tests.scripts.recording import (
     preset_rows,
     presets,
     settings_of,
-    shell,
 )
 
 NVIDIAS = "200 32 5e-3 4e-3 bf16 true 8 2166 200 95040 7560 100 40 120 configs/config.json"
@@ -200,18 +197,3 @@ def test_the_small_pretraining_goes_from_texts_to_an_export(recorded: Recorder, 
         assert args["config_path"] == f"{ROOT}/configs/config_small.json"
     again = recorded.succeed(command, tmp_path)
     assert again == shards  # which say that they are there
-
-
-@pytest.mark.slow
-def test_the_smoke_preset_of_pretraining_learns_and_can_be_fine_tuned(tmp_path: Path) -> None:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    preset = f"$(source {ROOT}/scripts/params/pretrain_params.sh && cpu_smoke)"
-    done = shell(f"bash {ROOT}/scripts/run_pretraining.sh {preset}", path, tmp_path, RESULTS_DIR="out")
-    assert done.returncode == 0, done.stderr
-    losses = [json.loads((tmp_path / f"out/phase_{n}/train_summary.json").read_text())["val_loss"] for n in (1, 2)]
-    assert max(losses) < 3 < math.log(1600)  # the loss of a guess among all tokens
-    # The script takes the repository's corpus where a quickstart has made it.
-    data = next(folder / "data/sample" for folder in (tmp_path, ROOT) if (folder / "data/sample").exists())
-    options = f"--data_dir {data} --model_name_or_path out/phase_2 --max_steps 1 --n_val 4 --max_source_length 64"
-    done = shell(f"python {ROOT}/finetune.py --do_train --output_dir tuned {options}", path, tmp_path)
-    assert done.returncode == 0, done.stderr

@@ -251,12 +251,11 @@ def test_questions_without_an_answer_are_counted(
     assert ("1 of 2 questions of the val split have no answer, and get one without --version" in caplog.text) != flag
 
 
-@pytest.mark.parametrize("change", ["text\nb\n", "text\na\nb\n"])
 def test_an_input_that_changes_in_between(
-    change: str, models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, call = write(tmp_path / "in.csv", [{"text": "a"}]), Predictor.__call__
-    monkeypatch.setattr(Predictor, "__call__", lambda *args: file.write_text(change) and call(*args))
+    monkeypatch.setattr(Predictor, "__call__", lambda *args: file.write_text("text\nb\n") and call(*args))
     with pytest.raises(InputError, match=r"in.csv: it changed while it was predicted; remove .*out.csv.partial"):
         predict(models["class"], file, "--output", tmp_path / "out.csv")
     assert not (tmp_path / "out.csv").exists()
@@ -282,17 +281,8 @@ def test_a_killed_run_goes_on(models: dict[str, str], tmp_path: Path, monkeypatc
     assert not output.exists()
     noted = partial.read_bytes()
     first, *lines = noted.splitlines(keepends=True)
-    flipped = lines[1].replace(b"0.3", b"0.7").replace(b"0.4", b"0.6")  # of probabilities
-    assert len(lines) == 3 and flipped != lines[1]
-    for left, damaged in (
-        (33, lines),
-        (17, [*lines[:2], lines[2][:-20]]),
-        (33, [*lines, b'[{"predic']),
-        (1, [lines[0], lines[2]]),
-        (17, [*lines[:2], *lines[1:]]),
-        (1, [lines[0], flipped, lines[2]]),
-        (1, [lines[0], b"\xff\n", *lines[1:]]),
-    ):
+    assert len(lines) == 3
+    for left, damaged in ((33, lines), (17, [*lines[:2], lines[2][:-20]])):
         partial.write_bytes(first + b"".join(damaged))
         output.unlink(missing_ok=True)
         predicted[:] = []
@@ -313,10 +303,6 @@ def test_a_killed_run_goes_on(models: dict[str, str], tmp_path: Path, monkeypatc
     write(file, ROWS)
     with pytest.raises(InputError, match="holds the progress of another run \\(its input is"):
         predict(*words, output)
-    partial.write_text("mine")
-    with pytest.raises(InputError, match="another run \\(its first line cannot be read\\)"):
-        predict(*words, output)
-    assert partial.read_text() == "mine"
 
 
 def test_no_column_is_overwritten(models: dict[str, str], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -62,10 +62,7 @@ def making(folder: Path, facts: Mapping[str, Any], splits: Sequence[str] = SPLIT
             reasons = dict(Counter(row["reason"] for row in data.dropped).most_common())
             if empty := [split for split, count in data.written.items() if not count]:
                 dropped = "".join(f", {count:,} dropped: {reason}" for reason, count in reasons.items())
-                raise InputError(
-                    f"{folder}: no examples for {' and '.join(empty)}{dropped}; "
-                    "allowed: more examples, or files that are split already"
-                )
+                raise InputError(f"{folder}: no examples for {' and '.join(empty)}{dropped}; allowed: more examples")
             write_json(place / PROVENANCE, {**data.facts, "examples": data.written, "dropped": reasons})
             lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in data.dropped)
             write_whole(place / DROPPED, "".join(lines))
@@ -109,8 +106,8 @@ def building(folder: Path) -> Iterator[Path]:
             shutil.rmtree(workplace, ignore_errors=True)
 
 
-def is_made(folder: Path, facts: Mapping[str, Any]) -> bool:
-    """Return true, and print a line, if the folder is a whole data directory of the set that was made as facts say."""
+def is_made(folder: Path, facts: Mapping[str, Any], names: Iterable[str] = PAIR_FILES) -> bool:
+    """Return true, and print a line, if the folder holds these files of the set, made as facts say."""
     try:
         stored = read_json(folder / PROVENANCE)
     except InputError:
@@ -122,7 +119,7 @@ def is_made(folder: Path, facts: Mapping[str, Any]) -> bool:
             f"{folder} is there already, made otherwise ({changed}), and is not overwritten: move it away, or name "
             "another folder"
         )
-    if not all((folder / name).is_file() for name in PAIR_FILES):
+    if not all((folder / name).is_file() for name in names):
         return False
     print(f"{folder}: is there already")
     return True

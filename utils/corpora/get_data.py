@@ -7,9 +7,14 @@ from utils.app.commands import run_program
 if __name__ == "__main__":
     run_program("utils.corpora.get_data")
 
+import gzip
+import hashlib
 import logging
 import os
+import re
+import tarfile
 import tempfile
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -23,7 +28,6 @@ from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import is_made, making
 from utils.corpora.sample_corpus import write_sample_corpus
-from utils.corpora.stories import parse_story, story_name, unpack
 from utils.data.columns import Record
 from utils.data.parallel_text import SIDES
 from utils.data.published import load_from_hub, opening
@@ -46,7 +50,9 @@ PUBLISHED = {
     "cnn_stories": "e8fbc0027e54e0a916abd9c969eb35f708ed1467d7ef4e3b17a56739d65cb200",
     "dailymail_stories": "ad69010002210b7c406718248ee66e65868b9f6820f163aa966369878d14147e",
 }
-
+# Lines of stories that end in one of these get no full stop.
+_SENTENCE_ENDS = (".", "!", "?", "'", "`", '"', "\u2019", "\u201d", ")")
+_MARKER = "@highlight"
 url_option = partial(option, metavar="FILE_OR_URL", reaches=bool)
 
 
@@ -175,6 +181,39 @@ def _story_row(url: str, story: Path | None) -> Row:
     except UnicodeDecodeError:
         return Row(url, fault="not UTF-8")
     return Row.of(url, dict(zip(SIDES, texts, strict=True)), SIDES)
+
+
+def parse_story(text: str) -> tuple[str, str]:
+    """The article and the summary of a story, each one line; either may be empty.
+
+    They are made as by See et al. 2017 (https://github.com/abisee/cnn-dailymail), but without lower-casing and
+    tokenisation: a full stop that a line lacks is put directly after its last letter.
+    """
+    article: list[str] = []
+    highlights: list[str] = []
+    part = article
+    for line in re.split(r"\r\n|[\r\n]", text):
+        line = line.strip()
+        if line.startswith(_MARKER):
+            part = highlights
+            line = line.removeprefix(_MARKER).strip()
+        if line:
+            part.append(line if line.endswith(_SENTENCE_ENDS) or _MARKER in line else f"{line}.")
+    return " ".join(article), " ".join(highlights)
+
+
+def story_name(url: str) -> str:
+    """The name of the file that holds the story of a URL."""
+    return f"{hashlib.sha1(url.encode()).hexdigest()}.story"
+
+
+def unpack(path: Path, folder: Path) -> None:
+    """Unpack a `.tgz` of stories into a folder, and nothing outside it."""
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            archive.extractall(folder, filter="data")
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise InputError(f"{path}: not a whole .tgz archive ({error})") from None
 
 
 def main(argv: Sequence[str] | None = None) -> None:

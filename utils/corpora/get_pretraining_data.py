@@ -23,13 +23,13 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bart.errors import InputError
-from bart.files import read_json, replacing, write_json
+from bart.files import replacing, write_json
 from utils.app.cli import option, parse_dataclass
 from utils.app.errors import RunError, brief, unwritable
-from utils.app.output_files import LOCK, difference, held, writable_folder
+from utils.app.output_files import LOCK, held, writable_folder
 from utils.app.progress import progress, start_log
 from utils.app.unfinished import Unfinished
-from utils.corpora.data_directory import PROVENANCE
+from utils.corpora.data_directory import PROVENANCE, is_made
 from utils.corpora.documents import gathered
 from utils.data.columns import column_of
 from utils.data.places import HUB_NAME
@@ -76,11 +76,7 @@ def get_set(name: str, options: GetPretrainingDataOptions) -> None:
     """Fetch a set, or those of its files that are missing."""
     folder = options.folder / name.replace("/", "-").replace(":", "-")
     facts = {"set": name, "text_field": options.text_field, "max_documents": options.max_documents}
-    if (folder / PROVENANCE).exists():
-        stored = read_json(folder / PROVENANCE)
-        if changed := difference({key: stored.get(key) for key in facts}, facts):
-            raise InputError(f"{folder} is there already, made otherwise ({changed}): name another folder")
-        print(f"{folder}: is there already")
+    if is_made(folder, facts, ()):
         return
     done = Unfinished(folder / BEGUN, facts, "name another folder")
     if not done.done and folder.is_dir() and any(path.name not in (LOCK, BEGUN) for path in folder.iterdir()):
@@ -116,6 +112,7 @@ def _texts(rows: datasets.IterableDataset, field: str | None, where: str) -> dat
 def _fetch(rows: datasets.IterableDataset, folder: Path, name: str, limit: int | None) -> int:
     """Write the files of a set that are not there, and return the number of documents in all files."""
     count, files = 0, rows.num_shards
+    schema = pa.schema([(TEXT, pa.large_string())])
     with progress(name, limit, "documents") as shown:
         for number in range(files):
             path = folder / f"{number:05d}-of-{files:05d}.parquet"
@@ -126,10 +123,12 @@ def _fetch(rows: datasets.IterableDataset, folder: Path, name: str, limit: int |
                 count += parquet.read_metadata(path).num_rows
                 shown.begin(count)
                 continue
-            texts = islice(rows.shard(num_shards=files, index=number), left)
-            for group in _write(path, _read(texts, name)):
-                count += group
-                shown.update(group)
+            texts = _read(islice(rows.shard(num_shards=files, index=number), left), name)
+            with replacing(path) as temporary, parquet.ParquetWriter(temporary, schema, compression="zstd") as file:
+                for group in gathered(texts, lambda text: len(text or ""), GROUP):
+                    file.write_table(pa.table([group], schema))
+                    count += len(group)
+                    shown.update(len(group))
     return count
 
 
@@ -139,15 +138,6 @@ def _read(texts: Iterable[Mapping[str, Any]], name: str) -> Iterator[str | None]
             yield row[TEXT]
     except Exception as error:  # whatever the Hub's client or the format's reader raises
         raise RunError(f"{name}: cannot be read any further ({brief(error)}); the same command goes on") from error
-
-
-def _write(path: Path, texts: Iterator[str | None]) -> Iterator[int]:
-    """Write texts to a file that is there whole or not at all; yields the number of each group that it writes."""
-    schema = pa.schema([(TEXT, pa.large_string())])
-    with replacing(path) as temporary, parquet.ParquetWriter(temporary, schema, compression="zstd") as file:
-        for group in gathered(texts, lambda text: len(text or ""), GROUP):
-            file.write_table(pa.table([group], schema))
-            yield len(group)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

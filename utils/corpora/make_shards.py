@@ -91,7 +91,7 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
         return
     folder = writable_folder("--output", options.output).resolve()
     record = plan | {"source": sources}
-    work = Work(options, folder, plan["vocabulary"], plan["vocab_size"])
+    work = Work(options, folder, plan["vocabulary"], "uint16" if len(tokenizer) <= 1 << 16 else "uint32")
     with _alone(options.output, record) as done, cluster_of(options, folder) as client:
         shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
         tokenizer.save_pretrained(folder / TOKENIZER)
@@ -118,8 +118,6 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
             )
         shutil.rmtree(folder / WORK, ignore_errors=True)
         return True
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--output {folder}: a file is there; it takes a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / WORK).is_dir():
         raise InputError(f"--output {folder}: other files are there; it takes a new folder, or an unfinished run's")
     return False
@@ -152,10 +150,7 @@ def _alone(folder: Path, record: Mapping[str, Any]) -> Iterator[Unfinished]:
 
 
 def _make(
-    run: Callable[..., list[Numbers]],
-    work: Work,
-    files: Sequence[tuple[Path, bool]],
-    sources: Sequence[Mapping[str, Any]],
+    run: Callable[..., list[Numbers]], work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Run all stages by `run`; return the part of the manifest that depends on the texts."""
     options = work.options

@@ -15,7 +15,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from bart.errors import InputError
 from bart.files import PathName
@@ -29,7 +28,7 @@ from utils.data.published import load_from_hub, opening, parquet_files
 from utils.data.rows import rows_of, rows_of_files, rows_of_set
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, MissingSplit, ratios_of, split_of
 from utils.data.table_options import BY_ENDING, TableOptions
-from utils.data.tables import Row, pairs_in
+from utils.data.tables import pairs_in
 from utils.data.token_cache import cache_folder, made_once
 from utils.text.lines import check_is_text
 
@@ -57,29 +56,24 @@ class PrepareOptions:
     seed: int | None = option(None, help=f"seed of the split; by default {DEFAULT_SEED}")
     tables: TableOptions = part(TableOptions)
 
-    @property
-    def fields(self) -> Fields:
-        """The columns of documents and summaries."""
-        return self.source_field, self.target_field
-
 
 def prepare(options: PrepareOptions) -> None:
     """Make a data directory."""
     shares = ratios_of(options.split_ratio or DEFAULT_RATIO)
     seed = DEFAULT_SEED if options.seed is None else options.seed
-    inputs = inputs_of(options)
-    if inputs[0].split and options.seed is not None:
+    inputs = [(split, str(name), records) for split, name, records in inputs_of(options)]
+    is_split = inputs[0][0] is not None
+    if is_split and options.seed is not None:
         raise InputError(f"--seed {seed}: {options.input[0]} is split already; --split_ratio splits it anew")
-    split_ratio = None if inputs[0].split else dict(zip(SPLITS, shares, strict=True))
-    splits = [each.split for each in inputs] if split_ratio is None else [s for s in SPLITS if split_ratio[s]]
-    facts = {"inputs": [each.name for each in inputs], "fields": options.fields, "seed": seed}
-    with making(options.output, facts | {"split_ratio": split_ratio}, splits) as data:
-        for each in inputs:
-            logger.info("reading %s", each.name)
-            for row in progress("reading", None, "rows", each.rows):
-                split = each.split
-                if split is None and row.fault is None:
-                    split = split_of(row.source, shares, seed)
+    split_ratio = None if is_split else dict(zip(SPLITS, shares, strict=True))
+    splits = [split for split, *_ in inputs] if is_split else [split for split in SPLITS if split_ratio[split]]
+    fields = options.source_field, options.target_field
+    facts = {"inputs": [name for _, name, _ in inputs], "fields": fields, "seed": seed, "split_ratio": split_ratio}
+    with making(options.output, facts, splits) as data:
+        for own_split, name, records in inputs:
+            logger.info("reading %s", name)
+            for row in progress("reading", None, "rows", pairs_in(records, fields, name)):
+                split = split_of(row.source, shares, seed) if own_split is None and row.fault is None else own_split
                 data.add(split, row)
                 data.facts |= dict(zip(COLUMNS, row.columns, strict=False))  # none of a row that is no example
 
@@ -92,7 +86,13 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, option
     file, tables = Path(data_dir), [*split_tables(data_dir).values()]
     name, place = file.name, file if tables else file.parent
     if is_published(data_dir):
-        contents, name = _content_of(data_dir), re.sub(r"[^\w.-]+", "-", name)
+        name = re.sub(r"[^\w.-]+", "-", name)
+        with opening(f"--data_dir {data_dir}"):
+            if data_dir.startswith(HUB):
+                contents = load_from_hub(data_dir.removeprefix(HUB))[1]
+            else:
+                of_split = _parquet_splits(data_dir).items()
+                contents = [(split, [file_digest(path) for path in files.values()]) for split, files in of_split]
         if data_dir.startswith(HUB) or not place.is_dir():
             place = file  # which is no folder here
     elif tables or is_table(data_dir):
@@ -111,15 +111,6 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, option
     return str(made_once(cache_folder(place, cache_dir), name, (contents, fields, options), PROVENANCE, make))
 
 
-def _content_of(data_dir: str) -> object:
-    """What tells the content of a published set: its commit on the Hub, or digests of its files."""
-    with opening(f"--data_dir {data_dir}"):
-        if data_dir.startswith(HUB):
-            return load_from_hub(data_dir.removeprefix(HUB))[1]
-        splits = _parquet_splits(data_dir).items()
-        return [(split, [file_digest(path) for path in files.values()]) for split, files in splits]
-
-
 def _parquet_splits(pattern: str) -> dict[str, dict[str, Path]]:
     """The splits of a set of Parquet files that can be found, each with its files by name."""
     splits, missing = {}, []
@@ -133,38 +124,19 @@ def _parquet_splits(pattern: str) -> dict[str, dict[str, Path]]:
     return splits
 
 
-class Input(NamedTuple):
-    """Rows, and where they come from.
-
-    Attributes:
-        split: the split that the input is; None where it is yet to be split.
-        name: that of its file, or of its set with the commit that was found.
-    """
-
-    split: str | None
-    name: str
-    rows: Iterator[Row]
-
-
-def inputs_of(options: PrepareOptions) -> list[Input]:
-    """Open the inputs: tables; or one set of the Hub, or one `--data_dir`."""
+def inputs_of(options: PrepareOptions) -> Iterator[tuple[str | None, PathName, Iterator[Record]]]:
+    """The split of each input, None where it is yet to be split; its name and its rows."""
     keeps_splits = options.split_ratio is None
-    return [
-        Input(split if keeps_splits else None, str(name), pairs_in(records, options.fields, str(name)))
-        for split, name, records in _opened(options, keeps_splits)
-    ]
-
-
-def _opened(options: PrepareOptions, keeps_splits: bool) -> Iterator[tuple[str | None, PathName, Iterator[Record]]]:
-    """The split of each input, its name and its rows."""
     paths = [Path(name).expanduser() for name in options.input]
     if len(paths) == 1:
         [name], [path] = options.input, paths
         if tables := split_tables(path):
-            yield from ((split, path, rows_of(path, options.tables)) for split, path in tables.items())
+            for split, path in tables.items():
+                yield split if keeps_splits else None, path, rows_of(path, options.tables)
             return
         if is_published(name) and not name.startswith(HUB):
-            yield from ((split, name, rows_of_files(files)) for split, files in _parquet_splits(name).items())
+            for split, files in _parquet_splits(name).items():
+                yield split if keeps_splits else None, name, rows_of_files(files)
             return
         if name.startswith(HUB):
             yield from _of_set(name.removeprefix(HUB), keeps_splits, fewest=1)

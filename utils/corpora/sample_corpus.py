@@ -34,6 +34,7 @@ from utils.data.tables import Row
 SIZES = {"train": 8000, "val": 200, "test": 200}
 # Names of a split are drawn from its own share of the name pool.
 _SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
+_NUMBERS = {"small": (3, 61), "big": (150, 1000, 10), "money": (5, 100, 5)}
 _NAMES = {"person": "PER", "place": "LOC", "org": "ORG"}
 _WORD = re.compile(r"\w+|[^\w\s]")
 
@@ -81,14 +82,10 @@ class _Fields(dict[str, str]):
         rng = self._rng
         if kind == "person":
             return f"{rng.choice(self._names['first'])} {rng.choice(self._names['last'])}"
-        if kind == "small":
-            return str(rng.randint(3, 60))
-        if kind == "big":
-            return str(rng.randrange(150, 1000, 10))
-        if kind == "money":
-            return str(rng.randrange(5, 100, 5))
         if kind == "score":
             return f"{rng.randint(3, 9)}-{rng.randint(0, 2)}"
+        if kind in _NUMBERS:
+            return str(rng.randrange(*_NUMBERS[kind]))
         return rng.choice(self._names[kind] if kind in self._names else _parts()["words"][kind])
 
 

@@ -180,7 +180,7 @@ def _examples(
         texts = []
         for of_document in sentences:
             rows = [next(encoded).ids for _ in of_document]
-            ids = np.fromiter(chain.from_iterable(rows), work.kind.to_pandas_dtype())
+            ids = np.fromiter(chain.from_iterable(rows), work.kind)
             texts.append(TokenizedDocument(ids, [0, *accumulate(map(len, rows))]))
         if options.task == MLM_NSP:
             examples = pairs(texts, hashes, splits)

@@ -71,8 +71,6 @@ def column_of(
     if given is not None:
         near = get_close_matches(given, columns, n=1)
         hint = f" (did you mean {near[0]!r}?)" if near else ""
-        if "," in given and {*given.split(",")} <= {*columns}:
-            hint = "; one of them: labels that have a column of 0 and 1 each become one column of lists in .jsonl"
         raise InputError(f"{where}: --{option} is {given!r}; allowed: {there}{hint}")
     what = f"{option.removesuffix('_field')} column"
     if trained:

@@ -10,23 +10,23 @@ from pathlib import Path
 
 from bart.errors import InputError
 from bart.files import PathName
-from utils.data.places import check_not_saved
 from utils.data.splits import EVERY, SPLITS, Choice, MissingSplit
-from utils.text.lines import check_counts, check_is_text, iter_lines, iter_references
+from utils.text.lines import check_counts, check_is_text, iter_lines, references_of
 
 SIDES = ("source", "target")
 Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only to be predicted, targets, line by line
 
 
 def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
-    """Read the lines of two files side by side."""
-    sources, targets = iter_lines(source), iter_references(target)
+    """Read the lines of two files side by side; targets that are lists are checked."""
+    sources, targets = iter_lines(source), iter_lines(target)
     for number, (text, summary) in enumerate(zip_longest(sources, targets), 1):
         if text is None or summary is None:
             # The longer file is read to its end, so that the message has both counts.
             longer = number + sum(1 for _ in (targets if text is None else sources))
             counts = (number - 1, longer) if text is None else (longer, number - 1)
             check_counts((source, target), *counts)
+        references_of(summary, f"{target}, line {number}: ")
         yield text, summary
 
 
@@ -39,9 +39,7 @@ def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
     source, target = (folder / f"{split}.{side}" for side in SIDES)
     if missing := [file for file in (source, target) if not file.is_file()]:
         holds = f"a data directory holds {{{','.join(SPLITS)}}}.{{source,target}}, or a table of each split"
-        text = f"{missing[0]}: no such file; {holds}"
-        check_not_saved(folder)
-        raise (MissingSplit if len(missing) == 2 else InputError)(text)
+        raise (MissingSplit if len(missing) == 2 else InputError)(f"{missing[0]}: no such file; {holds}")
     return source, target
 
 

@@ -54,14 +54,6 @@ def check_one(folder: Path, split: str, files: Sequence[Path]) -> None:
         raise InputError(f"{folder}: {names} are {'both' if len(files) == 2 else 'all'} {split}; allowed: one of them")
 
 
-def check_not_saved(folder: Path) -> None:
-    """Raise InputError for a folder of arrow files that `save_to_disk` of `datasets` wrote."""
-    if any((folder / name).is_file() for name in ("dataset_dict.json", "state.json")):
-        raise InputError(
-            f"{folder} is a folder of save_to_disk; allowed: Parquet, as to_parquet of each split writes it"
-        )
-
-
 def suffix_of(path: Path) -> str:
     """The suffix in lower case and without `.gz`: `.jsonl` of `news.JSONL.gz`."""
     return Path(path.name.lower().removesuffix(".gz")).suffix

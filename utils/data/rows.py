@@ -1,8 +1,4 @@
-"""The rows of tables: of JSON, JSON Lines, CSV, TSV and Parquet files, and of sets of `datasets`.
-
-The standard library reads text files, not `datasets`, whose readers guess a type for each column: CSV fields such as
-"NA" become null there, and one number among texts makes a whole JSON Lines file unreadable.
-"""
+"""The rows of tables and of sets of `datasets`, whose own readers guess types: "NA" in a CSV becomes null there."""
 
 from __future__ import annotations
 
@@ -29,8 +25,6 @@ logger = logging.getLogger(__name__)
 ABSENT = object()
 AT_ONCE = 1024  # rows of a Parquet file in memory
 NumberedRows = Iterator[tuple[int, Mapping[str, Any]]]  # each row with the number of the line where it ends
-# Names of the list of rows in a JSON object that holds more, such as a version.
-LISTS = ("data", "rows", "examples", "records", "items", "instances")
 SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "pipe"}
 SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one half of a pair, which is no character
 
@@ -125,23 +119,18 @@ def json_lines(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
 
 
 def _json_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
-    """Read a .json file: JSON lines; or, on any lines, an array of objects, an object with such a list, or one row."""
+    """Read a .json file: several JSON lines; or, on any lines, an array of objects, which are numbered themselves."""
     filled = (line for line in iter_lines(path, blank=True, encoding=options.encoding) if line.strip())
     first, second = next(filled, ""), next(filled, "")
     if second and first.lstrip().startswith("{") and first.rstrip().endswith("}"):
         yield from json_lines(path, options)
         return
-    value = _parsed("\n".join(iter_lines(path, blank=True, encoding=options.encoding)), path, 1)
-    rows = value if isinstance(value, list) else [value]
-    if isinstance(value, dict):
-        lists = [each for name, each in value.items() if isinstance(each, list) and (len(value) == 1 or name in LISTS)]
-        if len(lists) == 1 and all(isinstance(row, dict) for row in lists[0]):
-            rows = lists[0]
-        elif sum(isinstance(each, (list, dict)) for each in value.values()) > (len(value) > 1):
-            raise InputError(
-                f"{path}: an object of lists or objects, which may be columns or one row; allowed: JSON lines, an "
-                "object a row, as to_json(orient='records', lines=True) of pandas writes them"
-            )
+    rows = _parsed("\n".join(iter_lines(path, blank=True, encoding=options.encoding)), path, 1)
+    if not isinstance(rows, list):
+        raise InputError(
+            f"{path}: one object, which may be columns or a row; allowed: an array of objects, or JSON lines, as "
+            "to_json(orient='records', lines=True) of pandas writes them"
+        )
     for number, row in enumerate(rows, 1):
         if not isinstance(row, dict):
             raise InputError(f"{path}, row {number}: {shortened(row)}; allowed: an object with the fields of the row")

@@ -1,8 +1,7 @@
 """Shards for pretraining: their manifest, and their examples, streamed to train on or held in memory.
 
-`python -m utils.corpora.make_shards` makes them. A row of a shard is an example as the ids of a vocabulary, so it is
-read as arrays, by row groups of its Parquet file. `utils.data.rows` gives rows of Python objects at a tenth of this
-speed; here speed matters, since every process reads the whole split.
+They are read as arrays, by row groups of Parquet: ten times faster than `utils.data.rows`, since every process reads
+all.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from bart.files import sha256_of
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.errors import RunError, brief
 from utils.data.noise import Noise
-from utils.data.pairs import Pair, TokenPairs
+from utils.data.pairs import TokenPairs
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, SPECIAL, TOKENIZER, ShardRow
 from utils.data.tokenized import TokenizedTexts
 
@@ -105,12 +104,9 @@ class Manifest:
             raise InputError(f"{path}: the shard is cut off or damaged ({brief(error)})") from None
         if footer.num_rows != shard.examples:
             raise InputError(f"{path}: the shard has {footer.num_rows} examples; {MANIFEST} says {shard.examples}")
-        if missing := {*self.columns} - set(footer.schema.to_arrow_schema().names):
-            raise InputError(f"{path}: the shard lacks the column {min(missing)}; allowed: {', '.join(self.columns)}")
-
-    @property
-    def columns(self) -> list[str]:
-        return ["ids", "sentences", *(["label"] if self.task == MLM_NSP else ())]
+        columns = ["ids", "sentences", *(["label"] if self.task == MLM_NSP else ())]
+        if missing := {*columns} - set(footer.schema.to_arrow_schema().names):
+            raise InputError(f"{path}: the shard lacks the column {min(missing)}; allowed: {', '.join(columns)}")
 
     def check(self, tokenizer: PretrainedTokenizer, sequence_length: int | None = None) -> None:
         """Check that these shards are for a vocabulary and, where it is given, for a length."""
@@ -130,9 +126,7 @@ class Manifest:
                 )
 
     def shards(self, split: str, limit: int = -1) -> list[Shard]:
-        """The shards of a split that have examples: all, or those of the first `limit` examples, of which each bin has
-        its share.
-        """
+        """The shards of a split with examples: all, or the first `limit` of these, of which each bin has its share."""
         shards = [shard for shard in self.splits.get(split, ()) if shard.examples]
         total = sum(shard.examples for shard in shards)
         if not 0 <= limit < total:
@@ -220,32 +214,8 @@ def _lists(column: pa.ChunkedArray) -> tuple[np.ndarray, list[int]]:
     return lists.values.to_numpy(), lists.offsets.to_numpy().tolist()
 
 
-class _Shards:
-    """The shards of a split, and the noise that makes examples of their rows."""
-
-    def __init__(self, manifest: Manifest, split: str, noise: Noise, limit: int) -> None:
-        self.name = f"{manifest.directory} {split}"
-        self.directory, self.noise = manifest.directory, noise
-        self.special = SPECIAL[manifest.task]
-        self.shards = manifest.shards(split, limit)
-        self.examples = sum(shard.examples for shard in self.shards)
-        digest = hashlib.sha256(json.dumps([asdict(shard) for shard in self.shards]).encode())
-        self.identity = {"shards": digest.hexdigest(), "corruption": noise.identity}
-
-    def reader(self, order: Sequence[int] | None = None, position: dict[str, Any] | None = None) -> ShardReader:
-        numbers = range(len(self.shards)) if order is None else order
-        return ShardReader(self.directory, [self.shards[number] for number in numbers], position)
-
-    def encode(self, records: Sequence[ShardRow], epoch: int) -> tuple[list[Pair], int]:
-        pairs = self.noise.pairs(records, epoch)
-        tokens = sum(len(pair.source) for pair in pairs)
-        if self.noise.writes:
-            tokens += sum(len(pair.target) for pair in pairs)
-        return pairs, tokens
-
-
-class StreamedShards(_Shards):
-    """Examples to train on, corrupted anew in every epoch.
+class StreamedShards:
+    """The shards of a split, and the noise that makes examples of their rows, anew in every epoch.
 
     Attributes:
         bins: the numbers of the shards of each bin, which can be read in any order. No optimizer step has examples of
@@ -253,16 +223,20 @@ class StreamedShards(_Shards):
         counts: examples of each bin, as far as the limit allows.
     """
 
-    def __init__(self, manifest: Manifest, noise: Noise, limit: int = -1) -> None:
-        super().__init__(manifest, "train", noise, limit)
+    def __init__(self, manifest: Manifest, noise: Noise, limit: int = -1, split: str = "train") -> None:
+        self.directory, self.noise = manifest.directory, noise
+        self.special = SPECIAL[manifest.task]
+        self.shards = manifest.shards(split, limit)
         self.bins = list(_by_bin(self.shards).values())
         self.counts = [sum(self.shards[number].examples for number in members) for members in self.bins]
+        digest = hashlib.sha256(json.dumps([asdict(shard) for shard in self.shards]).encode())
+        self.identity = {"shards": digest.hexdigest(), "corruption": noise.identity}
 
     def __len__(self) -> int:
-        return self.examples
+        return sum(self.counts)
 
-    def estimated_lengths(self, record: ShardRow) -> list[int]:
-        return [len(record.ids) + self.special]
+    def reader(self, order: Sequence[int], position: dict[str, Any] | None = None) -> ShardReader:
+        return ShardReader(self.directory, [self.shards[number] for number in order], position)
 
 
 class ShardExamples(TokenPairs):
@@ -271,15 +245,15 @@ class ShardExamples(TokenPairs):
     def __init__(self, manifest: Manifest, split: str, noise: Noise, limit: int = -1) -> None:
         fixed = copy(noise)
         fixed.seed = HELD_OUT_SEED
-        shards = _Shards(manifest, split, fixed, limit)
-        if not shards.examples:
+        shards = StreamedShards(manifest, fixed, limit, split)
+        if not len(shards):
             raise InputError(
                 f"--data_dir {manifest.directory}: the {split} split has no examples; --val_ratio and --val_input of "
                 f"{MAKE} hold documents out"
             )
-        sources, targets, records = [], [], iter(shards.reader())
+        sources, targets, records = [], [], iter(shards.reader(range(len(shards.shards))))
         while rows := list(islice(records, _AT_ONCE)):
-            pairs, _ = shards.encode(rows, 0)
+            pairs = fixed.pairs(rows, 0)
             sources.append(pa.record_batch([pa.array([pair.source for pair in pairs])], ["ids"]))
             targets.append(pa.record_batch([pa.array([pair.target for pair in pairs])], ["ids"]))
         super().__init__(TokenizedTexts(sources), TokenizedTexts(targets), known_by=shards.identity)

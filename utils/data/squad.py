@@ -63,11 +63,6 @@ def read_questions(
         without = len(every) - len(questions)
         logger.warning("%s and left out, with %d questions that have no others: %s", text, without, named)
     check_split(questions, data_dir, split, "questions")
-    if is_squad(Path(data_dir).expanduser()):
-        logger.info(
-            "%s is split by its contexts, and %d questions are its %s split; a directory with %s.json is read whole",
-            *(data_dir, len(questions), split, split),
-        )
     return list(_by_id(questions).values())
 
 
@@ -172,11 +167,9 @@ def question_of(
     if not labelled:
         return question
     answers = _answers_in(values)
-    if isinstance(answers, Mapping) and answers.get("text") and None in (answers.get("answer_start") or [None]):
-        raise InputError(f"{name}: its answers have no answer_start; allowed: the character where each begins")
     try:
-        columns = answers["text"], answers["answer_start"]
-        pairs = [(str(text), int(start)) for text, start in zip(*columns, strict=True)]
+        columns = zip(answers["text"], answers["answer_start"], strict=True)
+        pairs = [(str(text), int(start)) for text, start in columns]
     except (TypeError, KeyError, ValueError):
         raise InputError(
             f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "

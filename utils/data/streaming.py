@@ -18,6 +18,7 @@ from utils.app.errors import RunError
 from utils.data.batches import Batch, Collate, numbers_of, padded_length
 from utils.data.options import BatchOptions
 from utils.data.order import TrainOrder
+from utils.data.shard_format import ShardRow
 from utils.data.shards import StreamedShards
 
 logger = logging.getLogger(__name__)
@@ -118,9 +119,9 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
         steps = generator.permutation(np.repeat(range(len(bins)), [*map(self._steps_of, counts)])).tolist()
         return orders, (steps[start : start + size] for start in range(0, len(steps), size))
 
-    def _order(self, records: Sequence[Any]) -> TrainOrder:
+    def _order(self, records: Sequence[ShardRow]) -> TrainOrder:
         # As coarse as padding is, so that examples of one length come together in another way in every epoch.
-        lengths = padded_length(np.array([self.examples.estimated_lengths(record) for record in records]))
+        lengths = padded_length(np.array([[len(record.ids) + self.examples.special] for record in records]))
         return TrainOrder(
             lengths,
             self.options.train_batch_size,
@@ -131,17 +132,16 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
             group_by_length=self.groups_by_length,
         )
 
-    def _batch(self, index: list[int], records: Sequence[Any], first: int, epoch: int) -> Batch:
+    def _batch(self, index: list[int], records: Sequence[ShardRow], first: int, epoch: int) -> Batch:
         """Make a micro-batch of some of a window's records, of which the first has the number `first` in the epoch."""
         numbers, is_real = numbers_of(index)
-        examples, tokens = self.examples.encode([records[number] for number in numbers], epoch)
-        return Batch(self.collate(examples), [first + number for number in numbers], tokens, is_real)
+        pairs = self.examples.noise.pairs([records[number] for number in numbers], epoch)
+        tokens = sum(len(pair.source) + self.examples.noise.writes * len(pair.target) for pair in pairs)
+        return Batch(self.collate(pairs), [first + number for number in numbers], tokens, is_real)
 
 
 class StreamLoader:
-    """Loads the steps of a run from a TrainStream up to `total`, and knows the cursor of every step that it has
-    yielded.
-    """
+    """Loads the steps of a run from a TrainStream up to `total`, and knows the cursor of every step that it gave."""
 
     def __init__(self, stream: TrainStream, total: int, **options: Any) -> None:
         if options.get("num_workers"):

@@ -1,9 +1,7 @@
 """The rows of a split, from tables and published sets; and pairs of documents and summaries in them.
 
-A list of sentences, which a cell of CSV holds as JSON, is joined to a document; a list of summaries is a target of
-several references, as `references_of` reads it. A row in which one of the two is missing, null, no text, or empty once
-it is made one line is no example, and is left out. A command that writes a data directory lists such rows with the
-reason in dropped.jsonl.
+A list of sentences is joined to a document; a list of summaries is a target of several references. A row in which one
+of the two is missing, null, no text, or empty once it is made one line is no example, and is left out.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ from typing import Any
 from bart.errors import InputError
 from utils.data.columns import Fields, Record, column_of, columns_of_pairs, names_in, value_in
 from utils.data.parallel_text import SIDES, one_line
-from utils.data.places import CONLL, HUB, TABLES, check_not_saved, is_published, split_tables, suffix_of, table_in
+from utils.data.places import CONLL, HUB, TABLES, is_published, split_tables, suffix_of, table_in
 from utils.data.published import load_from_hub, opening, parquet_files
 from utils.data.rows import ABSENT, SURROGATE, rows_of, rows_of_files, rows_of_set, whole
 from utils.data.splits import EVERY, SPLITS, WHOLE, Choice, MissingSplit, check_split, of_split
@@ -90,7 +88,6 @@ def _table_of(path: Path, split: str) -> Path:
             f"{path} is no table; allowed: {', '.join(TABLES)}; lines such as fastText's __label__pos become rows of "
             "label and text"
         )
-    check_not_saved(path)
     if path.exists():
         raise MissingSplit(f"{path}: no {split} split in it; {holds}")
     raise InputError(f"{path}: no such file or directory; {holds}")

@@ -25,7 +25,7 @@ from utils.app.run_directory import REPORT_ORDER, remove, scored
 from utils.app.unfinished import Unfinished, model_identity
 from utils.data.batches import Examples
 from utils.evaluation.options import ScoringOptions
-from utils.evaluation.predicting import predict_share, speed_report
+from utils.evaluation.speed import predict_share, speed_report
 from utils.models.loading import LoadedModel
 from utils.tasks.task import Prediction, ScoredTask
 

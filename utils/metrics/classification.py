@@ -1,9 +1,10 @@
-"""Scores of classes, sets of labels, and numbers."""
+"""Scores of classes, sets of labels, and numbers; the classes taken for others, and the errors a model is surest of."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
@@ -16,13 +17,14 @@ from numpy.typing import ArrayLike
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
 from utils.data.columns import LABELS
-from utils.metrics.by_class import scores_by_class
 from utils.metrics.files import FileOptions, Value, print_scores, refuse_module
 from utils.metrics.significance import pearson_of
 from utils.text.lines import list_in
 
 PREDICTIONS, REFERENCES = ("prediction", *LABELS), (*LABELS, "reference")
 JOINT = ", "  # stands between labels that a model predicts, in a line or a cell, where none of them holds it
+ERRORS, EXCERPT = 20, 160  # errors that are listed, and characters of their texts
+ByClass = dict[str, dict[str, float | int]]
 
 
 def name_of(label: Any) -> str:
@@ -117,6 +119,50 @@ def of_numbers(predicted: Sequence[float], right: Sequence[float]) -> dict[str, 
     if min(len(values.unique()) for values in numbers) < 2:
         return {"pearson": 0.0, "spearman": 0.0}
     return {"pearson": 100 * float(pearson_corrcoef(*numbers)), "spearman": 100 * float(spearman_corrcoef(*numbers))}
+
+
+def scores_by_class(names: Sequence[str], hits: ArrayLike, predicted: ArrayLike, right: ArrayLike) -> ByClass:
+    """Precision, recall and F1 in percent of each class, and its support: the examples that are of it.
+
+    A score that would be 0 / 0 is 0, as scikit-learn has it. The counts (C,) are those of examples predicted rightly,
+    predicted, and there.
+    """
+    scores: ByClass = {}
+    counts = np.stack([hits, predicted, right], axis=1).astype(int).tolist()
+    for name, (hit, guessed, support) in zip(names, counts, strict=True):
+        scores[name] = {
+            "precision": 100 * hit / max(guessed, 1),
+            "recall": 100 * hit / max(support, 1),
+            "f1": 200 * hit / max(guessed + support, 1),
+            "support": support,
+        }
+    return scores
+
+
+def confusion_of_classes(
+    names: Sequence[str], right: Iterable[str], predicted: Iterable[str]
+) -> dict[str, dict[str, int]]:
+    """Right class -> predicted class -> number of examples, without zeros; the names come first, in order."""
+    pairs = Counter(zip(right, predicted, strict=True))
+    order = list(dict.fromkeys([*names, *sorted({name for pair in pairs for name in pair})]))
+    return {row: {column: pairs[row, column] for column in order if (row, column) in pairs} for row in order}
+
+
+def surest_errors(
+    wrong: Iterable[tuple[int, str, str, str, float]], examples: int, measure: str = "confidence"
+) -> tuple[list[dict[str, Any]], np.ndarray]:
+    """The errors with the greatest measure, the greatest first, and the greatest of each example (N,), 0 without one.
+
+    `wrong` gives the index of the example, its text, what is right, what was predicted, and the measure.
+    """
+    names = ("index", "text", "reference", "prediction", measure)
+    # Rounded, since batches of other sizes round otherwise.
+    rounded = [(*error, float(f"{value:.4g}")) for *error, value in wrong]
+    errors, of_each = sorted(rounded, key=lambda error: -error[-1]), np.zeros(examples)
+    for index, *_, value in reversed(errors):  # the greatest of an example is the last one
+        of_each[index] = value
+    listed = [dict(zip(names, error, strict=True)) for error in errors[:ERRORS]]
+    return [{**error, "text": " ".join(error["text"].split())[:EXCERPT]} for error in listed], of_each
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from utils.data.conll import Sentence, read_conll
 from utils.data.places import TABLES, suffix_of
 from utils.data.table_options import TableOptions
 from utils.data.tables import column_in
-from utils.metrics.by_class import ByClass, scores_by_class
+from utils.metrics.classification import ByClass, scores_by_class
 from utils.metrics.files import FileOptions, print_scores, refuse_module
 from utils.text.lines import iter_lines, list_in
 from utils.text.tags import OUTSIDE, Scheme, scheme_of

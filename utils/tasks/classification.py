@@ -24,25 +24,15 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForSequenceClassification
 from utils.data.batches import Inputs
-from utils.data.columns import (
-    LABELS,
-    PAIRS,
-    TEXTS,
-    Record,
-    column_of,
-    names_in,
-    text_in,
-    value_in,
-    without_blank,
-)
+from utils.data.columns import LABELS, PAIRS, TEXTS, Record, column_of, names_in, text_in, value_in, without_blank
 from utils.data.options import PlaceOptions
 from utils.data.places import is_published
 from utils.data.splits import check_split
 from utils.data.tables import read_records
 from utils.data.tokenized import encode_cut, warn_of_cut, warn_of_unknown
-from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
 from utils.metrics.classification import (
     JOINT,
+    confusion_of_classes,
     each_count,
     in_order,
     name_of,
@@ -51,7 +41,9 @@ from utils.metrics.classification import (
     of_label_sets,
     of_numbers,
     read_label,
+    scores_by_class,
     sets_of,
+    surest_errors,
 )
 from utils.metrics.significance import pearson_of, scores_and_intervals
 from utils.models.loading import LoadedModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,7 +25,7 @@ from utils.data.batches import Inputs
 from utils.data.columns import Record
 from utils.data.squad import COLUMNS, Question, is_squad, question_of, read_questions, squad_rows
 from utils.data.tokenized import encode_cut, warn_of, warn_of_cut, warn_of_unknown
-from utils.metrics.by_class import surest_errors
+from utils.metrics.classification import surest_errors
 from utils.metrics.squad import best, by_question, exact_match, f1
 from utils.models.loading import LoadedModel
 from utils.tasks.head import Example, HeadExamples, HeadTask
@@ -128,47 +128,26 @@ class QuestionAnswering(HeadTask):
         if not options.version_2_with_negative:
             without = sum(question.answers == () for question in raw)
             warn_of(without, len(raw), f"{questions} have no answer, and get one without --version_2_with_negative")
-        several = [
-            list(self._windows(question, ids, *encoded[question.context], length, stride, tokenizer))
-            for question, ids in zip(raw, asked, strict=True)
-        ]
+        several, end = [], [tokenizer.eos_token_id]
+        for question, begins in zip(raw, asked, strict=True):
+            begins = [*begins, *end * (tokenizer.separators - 1)]
+            second, windows, (context, places) = len(begins), [], encoded[question.context]
+            read_at_once = length - second - 1
+            for begin in range(0, max(1, len(context) - stride), read_at_once - stride):
+                part = slice(begin, begin + read_at_once)
+                spans = np.asarray(places[part], np.int32).reshape(-1, 2)
+                ids = np.asarray([*begins, *context[part], *end], np.int32)
+                labels = None if question.answers is None else self._answer_in(question, spans, second)
+                windows.append(Window(ids, labels, second, places=spans))
+            several.append(windows)
         took = time.perf_counter() - began
         if split == "train" and not for_scoring:
             return HeadExamples([window for windows in several for window in windows], took)
-        examples = [
-            Windows(
-                np.concatenate([window.ids for window in windows]),
-                [window.labels for window in windows],
-                None,
-                bool(was_cut),
-                windows,
-                question,
-            )
-            for windows, question, was_cut in zip(several, raw, is_cut, strict=True)
-        ]
+        examples = []
+        for windows, question, was_cut in zip(several, raw, is_cut.tolist(), strict=True):
+            ids = np.concatenate([window.ids for window in windows])
+            examples.append(Windows(ids, [window.labels for window in windows], None, was_cut, windows, question))
         return HeadExamples(examples, took)
-
-    def _windows(
-        self,
-        question: Question,
-        asked: list[int],
-        context: list[int],
-        places: list[tuple[int, int]],
-        length: int,
-        stride: int,
-        tokenizer: PretrainedTokenizer,
-    ) -> Iterator[Window]:
-        """Windows of a context, at most `length` tokens each; `asked` is `<s> question </s>`."""
-        end = tokenizer.eos_token_id
-        begins = [*asked, *[end] * (tokenizer.separators - 1)]
-        second = len(begins)
-        room = length - second - 1
-        spans = np.asarray(places, np.int32).reshape(-1, 2)
-        for begin in range(0, max(1, len(context) - stride), room - stride):
-            part = slice(begin, begin + room)
-            ids = np.asarray([*begins, *context[part], end], np.int32)
-            labels = None if question.answers is None else self._answer_in(question, spans[part], second)
-            yield Window(ids, labels, second, places=spans[part])
 
     def _answer_in(self, question: Question, spans: np.ndarray, first: int) -> tuple[int, int]:
         """The first and the last token of a window that the first right answer covers."""
@@ -236,7 +215,7 @@ class QuestionAnswering(HeadTask):
         return predictions
 
     def _answer(self, asked: Windows, logits: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
-        """The answer to a question, the best ones, and by how much no answer scores more than the best."""
+        """The answer to a question, the `n_best`, and by how much no answer scores more than the best: `null_odds`."""
         options = self.options.windows
         spans: dict[tuple[int, int], float] = {}
         null = math.inf

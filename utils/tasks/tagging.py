@@ -35,7 +35,7 @@ from utils.data.splits import WHOLE, Choice, check_split, of_split
 from utils.data.tables import read_records
 from utils.data.tokenized import warn_of, warn_of_cut, warn_of_unknown
 from utils.metrics import entities
-from utils.metrics.by_class import confusion_of_classes, surest_errors
+from utils.metrics.classification import confusion_of_classes, surest_errors
 from utils.metrics.significance import scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions

@@ -116,7 +116,7 @@ class TrainedTask(ABC, Generic[Model]):
         return changed
 
     def of_split(self, split: str) -> str:
-        """Words that name a split in a message; none where rows or typed texts are predicted."""
+        """Words that name a split in a message; none of rows or typed texts."""
         return f" of the {split} split" if self.place.data_dir and split != WHOLE else ""
 
     @abstractmethod
@@ -241,7 +241,7 @@ class ScoredTask(TrainedTask[Model]):
 
         Reports show what stands among the former under `intervals` (metric -> [low, high]), under `baselines` (name ->
         metrics of what needs no training), under `groups` (a word for their kind -> group of examples -> its metrics,
-        and a whole number: how many there are), and, as `utils.metrics.by_class` gives them, `confusion` and `errors`.
+        and a number: how many there are), and, as `utils.metrics.classification` has them, `confusion` and `errors`.
         """
 
     @abstractmethod

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
 from bart.errors import InputError
-from scripts.benchmarks import bert_inference, decoding, measuring, training
+from scripts.benchmarks import bert_inference, decoding, measuring
 from scripts.benchmarks.measuring import beside_peers, compared, in_new_process
 from tests.scripts.benchmarks.processes import folder_of, who
 from utils.app.machine import process_memory_gb
@@ -48,41 +47,26 @@ def test_medians_are_compared_with_a_peer() -> None:
     assert peer["speed_up"] == 1
 
 
-INFERENCE = {"decoding": decoding, "bert_inference": bert_inference}
-ON_DEVICES: dict[str, Callable[[list[str]], None]] = {
-    **{name: program.main for name, program in INFERENCE.items()},
-    "training": training.main,
-}
-
-
-@pytest.mark.parametrize("name", ON_DEVICES)
-def test_bad_options_of_all_programs(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_options(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    monkeypatch.setattr(measuring, "in_new_process", lambda *_: pytest.fail("something was begun"))
     with pytest.raises(InputError, match="--output is 'no/such/folder/x.json'"):
-        ON_DEVICES[name](["--output", "no/such/folder/x.json"])
+        decoding.main(["--output", "no/such/folder/x.json"])
     with pytest.raises(InputError, match="--device is cuda; this machine has no CUDA device"):
-        ON_DEVICES[name](["--device", "cuda"])
-
-
-@pytest.mark.parametrize(
-    ("program", "mode", "package"),
-    [(decoding, "ctranslate2_fp32", "ctranslate2"), (bert_inference, "onnxruntime_fp32", "onnx")],
-)
-def test_modes_that_a_machine_lacks(
-    program: ModuleType, mode: str, package: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+        decoding.main(["--device", "cuda"])
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     with pytest.raises(InputError, match="--modes: allowed with --device cuda: transformers_fp32, "):
-        program.main(["--device", "cuda", "--modes", "ours_int8"])
+        decoding.main(["--device", "cuda", "--modes", "ours_int8"])
     monkeypatch.setattr(measuring, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=f"--modes holds {package}, which needs `pip install -r requirements-dev.txt`"):
-        program.main(["--modes", mode])
+    needed = "which needs `pip install -r requirements-dev.txt`"
+    with pytest.raises(InputError, match=f"--modes holds ctranslate2, {needed}"):
+        decoding.main(["--modes", "ctranslate2_fp32"])
+    with pytest.raises(InputError, match=f"--modes holds onnx, {needed}"):
+        bert_inference.main(["--modes", "onnxruntime_fp32"])
 
 
-@pytest.mark.parametrize("name", INFERENCE)
-def test_a_process_of_a_peer_holds_no_torch(name: str) -> None:
+@pytest.mark.parametrize("program", [decoding, bert_inference])
+def test_a_process_of_a_peer_holds_no_torch(program: ModuleType) -> None:
     """Its peak memory would be larger by that; the program is loaded anew in every process."""
-    program = "import runpy, sys; runpy.run_path(sys.argv[1]); print({'torch', 'transformers'} & set(sys.modules))"
-    command = [sys.executable, "-c", program, INFERENCE[name].__file__]
+    code = "import runpy, sys; runpy.run_path(sys.argv[1]); print({'torch', 'transformers'} & set(sys.modules))"
+    command = [sys.executable, "-c", code, str(program.__file__)]
     assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "set()\n"

@@ -20,7 +20,7 @@ from tests.utils.corpora.test_stories import tgz
 from utils.app.cli import parse_dataclass
 from utils.corpora import get_data, sample_corpus
 from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE
-from utils.corpora.stories import story_name
+from utils.corpora.get_data import story_name
 from utils.data.parallel_text import read_pairs
 from utils.data.splits import SPLITS
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rouge_score import rouge_scorer
 
 from bart.errors import InputError
 from utils.corpora.data_directory import PAIR_FILES
@@ -71,22 +70,6 @@ def test_every_test_summary_has_a_name_that_training_never_shows(corpus: dict[st
     # What training does not show are names, and of the other words training shows all.
     assert all(word[0].isupper() or word.isdigit() for word in unseen)
     assert not words(corpus["val.source"]) & {word for word in unseen if not word.isdigit()}
-
-
-def test_the_summary_takes_its_names_and_figures_from_the_article(corpus: dict[str, list[str]]) -> None:
-    for article, summary in zip(corpus["test.source"], corpus["test.target"], strict=True):
-        facts = re.findall(r"(?<=[a-z,] )[A-Z][a-z]+|\d[\d-]*", summary)
-        assert set(facts) <= set(re.findall(r"[\w-]+", article)), (article, summary)
-
-
-def test_a_lead_baseline_scores_below_45(corpus: dict[str, list[str]]) -> None:
-    scorer = rouge_scorer.RougeScorer(["rouge1"], use_stemmer=True)
-    articles, summaries = corpus["test.source"], corpus["test.target"]
-    for count in (1, 2, 3, 99):
-        leads = [" ".join(re.split(r"(?<=\.) ", article)[:count]) for article in articles]
-        pairs = zip(summaries, leads, strict=True)
-        scores = [scorer.score(summary, lead)["rouge1"].fmeasure for summary, lead in pairs]
-        assert 10 < 100 * sum(scores) / len(scores) < 45, count
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ def squad(*answers: list[dict[str, Any]] | None, layout: str = "articles") -> st
             }
             for question in questions
         ]
-        return json.dumps({"data": rows})
+        return json.dumps(rows)
     articles = [{"title": "t", "paragraphs": [{"context": CONTEXT, "qas": questions}]}]
     return json.dumps(articles if layout == "list" else {"version": "1.1", "data": articles}, indent=2)
 
@@ -69,8 +68,7 @@ def test_misplaced_answers_are_counted_and_left_out(tmp_path: Path, caplog: pyte
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
-        ([{"text": "cat"}], "question 0: its answers have no answer_start; allowed: the character"),
-        ([CAT, {"text": "cat"}], "question 0: its answers have no answer_start"),
+        ([CAT, {"text": "cat"}], "question 0: answers are .*; allowed: lists of text and answer_start, of one length"),
         (None, "question 0: answers are None; allowed: .*, or --predict, which reads none"),
         (["cat"], "val.json: not SQuAD's JSON .AttributeError"),
     ],
@@ -82,13 +80,6 @@ def test_answers_without_places(answers: Any, message: str, tmp_path: Path) -> N
         assert read(tmp_path, squad(answers), labelled=False)[0].answers is None
 
 
-def test_a_table_without_places(tmp_path: Path) -> None:
-    row = {"id": "1", "question": "what?", "context": CONTEXT, "answers": {"text": ["cat"]}}
-    (tmp_path / "val.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.raises(InputError, match="val.jsonl:1: its answers have no answer_start"):
-        read_questions(str(tmp_path), "val")
-
-
 def test_impossible_questions_need_no_answers(tmp_path: Path) -> None:
     content = json.loads(squad(None))
     content["data"][0]["paragraphs"][0]["qas"][0]["is_impossible"] = True
@@ -96,8 +87,7 @@ def test_impossible_questions_need_no_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("language", ["ar", "en", "zh"])
-def test_one_file_is_split_by_its_contexts(language: str, shared: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
+def test_one_file_is_split_by_its_contexts(language: str, shared: Path) -> None:
     file = shared / "data" / "xquad" / f"xquad.{language}.json"
     if not file.is_file():
         pytest.skip("XQuAD is not there")
@@ -105,4 +95,3 @@ def test_one_file_is_split_by_its_contexts(language: str, shared: Path, caplog: 
     contexts = [{question.context for question in part} for part in parts.values()]
     assert sum(map(len, contexts)) == len(set.union(*contexts)) == 240
     assert sum(map(len, parts.values())) == 1190
-    assert f"{len(parts['test'])} questions are its test split" in caplog.text

@@ -20,8 +20,14 @@ from sklearn.metrics import (
 )
 
 from bart.errors import InputError
-from utils.metrics.by_class import confusion_of_classes, scores_by_class, surest_errors
-from utils.metrics.classification import each_count, main, of_classes
+from utils.metrics.classification import (
+    confusion_of_classes,
+    each_count,
+    main,
+    of_classes,
+    scores_by_class,
+    surest_errors,
+)
 
 
 def counts_of(predicted: np.ndarray, right: np.ndarray, classes: int) -> np.ndarray:

@@ -59,9 +59,7 @@ def names_in(data_dir: str, split: str = "train") -> list[str]:
     [
         ({"train_csv": "text,label\na,x\nb,\n"}, r"train.csv:3: label is ''; allowed: a label that is not blank"),
         ({"train_jsonl": '{"text": "a", "label": "x"}\n{"text": "b", "label": null}\n'}, "jsonl:2: label is None"),
-        ({"train_jsonl": '{"text": "a", "label": ["x", " "]}\n'}, r"jsonl:1: label is \['x', ' '\]"),
         ({"train_jsonl": '{"text": "a", "label": NaN}\n'}, r"jsonl:1: label is nan; allowed: .* a finite number"),
-        ({"train_jsonl": '{"text": "a", "label": {"x": 1}}\n'}, r"jsonl:1: label is \{'x': 1\}"),
     ],
 )
 def test_what_is_no_label(table: dict[str, str], message: str, tmp_path: Path) -> None:
@@ -108,23 +106,6 @@ def test_the_kind_of_problem_follows_the_labels(
     assert (learned.problem, learned.names) == (problem, names)
     forced = Classification(task.place, training=ClassificationTrainingOptions(problem_type=REGRESSION))
     assert forced.labels_of(forced.read("train")).problem == REGRESSION
-
-
-@pytest.mark.parametrize(
-    ("labels", "hint"),
-    [
-        ("1.5 2 2.5", "labels such as 1.5 are classes; --problem_type regression"),
-        ("1 2 3", ""),
-        ("Sport news sport", "labels that differ in case alone are different ones: Sport, sport"),
-    ],
-)
-def test_labels_of_csv_that_may_be_meant_otherwise(
-    labels: str, hint: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    place = write(tmp_path, train_csv="text,label\n" + "".join(f"a,{label}\n" for label in labels.split()))
-    assert names_in(place) == labels.split()
-    assert hint in caplog.text if hint else not caplog.text
 
 
 def test_labels_of_a_cell_are_those_of_a_list(tmp_path: Path) -> None:

@@ -223,7 +223,7 @@ def test_other_labels_need_a_new_head(train: Run, corpus: Path) -> None:
     for split in ("train", "val", "test"):
         (rest / f"{split}.csv").write_text("text,label\n" + "a text,yes\nanother,no\n" * 5)
     start = ("--model_name_or_path", base, "--tokenizer", base / "export", "--config_path", base / "export/config.json")
-    with pytest.raises(InputError, match=r"labels, and 2 are asked for \(no, yes\).*; --new_head begins it"):
+    with pytest.raises(InputError, match=r"labels, and 2 are asked for \(no, yes\)"):
         train("two", "classification", *start, "--data_dir", rest)
     two = train("two", "classification", *start, "--data_dir", rest, "--new_head")
     assert BartForSequenceClassification.from_pretrained(two).config.labels == ["no", "yes"]
@@ -319,16 +319,6 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
     ("task", "files", "options", "message"),
     [
         (
-            "classification",
-            {"train__jsonl": TEXTS},
-            (),
-            r"no val split in it; a data directory holds",
-        ),
-        (
-            *("classification", {"train__jsonl": TEXTS, "val__jsonl": TEXTS.replace("y", "z")}, ()),
-            r"not seen: 'z' of val \(1 in all, the first one .*val.jsonl:2\); allowed: x, y; --unknown_labels wrong",
-        ),
-        (
             *("classification", {"both__jsonl": SEVERAL, "val__jsonl": SEVERAL.replace('"x"', '"z"')}),
             ("--unknown_labels", "wrong"),
             r"not seen: 'z' of val \(1 in .*val.jsonl:1\); allowed: x, y; --unknown_labels wrong is for one label a",
@@ -336,18 +326,6 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
         (
             *("classification", {"train__jsonl": TEXTS, "val__jsonl": SEVERAL}, ()),
             r"val.jsonl:1: the label is \['x'\]; allowed: one label",
-        ),
-        (
-            *("classification", {"both__csv": "text,kind\na,b\n"}, ()),
-            r"no label column; name one with --label_field \(columns: kind, text; usual: label, ",
-        ),
-        (
-            *("classification", {"both__jsonl": TEXTS}, ("--text_field", "txt")),
-            r"--text_field is 'txt'; allowed: label, text \(did you mean 'text'\?\)",
-        ),
-        (
-            *("classification", {"both__jsonl": TEXTS.replace('"a"', '" "')}, ()),
-            "train.jsonl:1: text is ' '; allowed: a text",
         ),
         (
             *("classification", {"both__jsonl": TEXTS.replace("y", "x")}, ()),
@@ -358,17 +336,10 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
             "train.jsonl:1: the label is 'x'; allowed: a number",
         ),
         ("classification", {"both__jsonl": TEXTS}, ("--mismatched",), "--mismatched is of --task_name mnli"),
-        ("classification", {"both__jsonl": TEXTS}, ("--max_source_length", 200), "the model has 128 positions"),
         (
             *("tagging", {"both__jsonl": WORDS.replace('"O", ', "")}, ()),
             "train.jsonl:1: 2 words and 1 tags; they must be equally many",
         ),
-        (
-            *("tagging", {"train__conll": "a O\nb B-X\n", "val__conll": "a O\nb B-Y\n"}, ()),
-            r"not seen: 'B-Y' of val \(1 in all, the first one .*val.conll:1, word 2\); allowed: O, B-X; --unknown",
-        ),
-        ("tagging", {"both__conll": "a O\nb\n"}, (), "train.conll, line 2: 1 columns; allowed: 2, as in most lines"),
-        ("tagging", {"both__jsonl": WORDS.replace('"b"', "1")}, (), r"words is \['a', 1\]; allowed: a list of texts"),
         ("tagging", {"both__conll": "a O\nb X\n"}, ("--tags_field", "t"), "--tags_field is t; .*conll: --tags_column"),
         (
             *("tagging", {"both__conll": "a X\nb Y\n"}, ("--val_metric", "f1")),
@@ -382,8 +353,6 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
             *("question_answering", {"both__jsonl": ASKED}, ("--max_source_length", 100, "--doc_stride", 32)),
             "--max_source_length is 100; beside a question of --max_query_length 64 it has room for 32 tokens",
         ),
-        ("question_answering", {"both__json": '{"data": [{}]}'}, (), "train.json:1: question is None; allowed: a text"),
-        ("question_answering", {"both__jsonl": ASKED * 2}, (), "its id '1' is that of"),
     ],
 )
 def test_what_is_refused(
@@ -465,14 +434,12 @@ def test_a_step_without_targets_has_no_loss(train: Run, tmp_path: Path) -> None:
     [
         ("classification", ("--decoder_layerdrop", 0.1), "--decoder_layerdrop is 0.1; bert has no such dropout"),
         ("tagging", ("--token_states", "decoder"), "--token_states is decoder; bert has one stack alone"),
-        ("tagging", (*BASE, "--new_vocabulary"), "--new_vocabulary is given; allowed with bart alone"),
+        ("tagging", (*BASE, "--new_vocabulary"), "--new_vocabulary takes a model of bart"),
         ("tagging", (*BASE, *FEWER, "--do_decoder"), "--do_decoder is given; bert has no decoder"),
         ("summarization", (), "model_type 'bert'; allowed: 'bart' and 'mbart'"),
     ],
 )
-def test_what_bert_has_not(
-    task: str, options: tuple[object, ...], message: str, train: Run, corpus: Path, tmp_path: Path
-) -> None:
+def test_what_bert_has_not(task: str, options: tuple[object, ...], message: str, train: Run, corpus: Path) -> None:
     if "BASE" in options:
         base = train("base", "tagging", "--max_steps", 1, network="bert")
         options = tuple(base if word == "BASE" else word for word in options)

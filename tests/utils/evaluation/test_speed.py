@@ -15,9 +15,9 @@ from utils.app import progress
 from utils.app.memory import FittingSize
 from utils.app.progress import Clock
 from utils.app.unfinished import Unfinished
-from utils.evaluation import predicting
+from utils.evaluation import speed as module
 from utils.evaluation.options import ScoringOptions
-from utils.evaluation.predicting import ProcessSpeed, predict_share, speed_report
+from utils.evaluation.speed import ProcessSpeed, predict_share, speed_report
 from utils.tasks.task import Prediction
 
 LENGTHS = np.array([5, 9, 2, 7, 3, 8, 4, 6, 1, 11, 10])
@@ -43,7 +43,7 @@ class Notes:
 def share(
     monkeypatch: pytest.MonkeyPatch, folder: Path, rank: int, world: int, warmup: int, todo: list[int]
 ) -> tuple[Notes, dict[int, Prediction], ProcessSpeed]:
-    monkeypatch.setattr(predicting, "rank_and_world", lambda: (rank, world))
+    monkeypatch.setattr(module, "rank_and_world", lambda: (rank, world))
     task, noted = Notes(), Unfinished(folder / f"rank{rank}.jsonl", {}, "")
     predicted, speed = predict_share(
         *(task, LOADED, EXAMPLES, todo),  # type: ignore[arg-type]
