@@ -50,7 +50,7 @@ StageResult = tuple[dict[str, Any], list[Path]]  # numbers, and the files that w
 
 
 class PlannedShard(NamedTuple):
-    """A file of shards: the examples of a group, a split and a bin, whose keys are from `first` to before `end`, if any."""
+    """A file of shards: the examples of a group (a split and a bin) with keys from `first` to before `end`, if any."""
 
     name: str
     group: int
@@ -156,7 +156,7 @@ def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: 
 def _examples(
     work: Work, documents: Iterable[tuple[bytes, Document]], val_ratio: float, counts: Counter[str]
 ) -> Iterator[KeyedExample]:
-    """Yield the examples of documents, which come with their hashes; `counts` gets the numbers that are kept and short."""
+    """Yield the examples of documents, which come with their hashes; count those kept, and examples too short."""
     options = work.options
     tokenizer, pairs = _tokenizer(work.folder, work.vocabulary), SegmentPairs(options)
     for group in gathered(documents, lambda hashed: sum(map(len, hashed[1].paragraphs)), _CHARACTERS):
