@@ -74,9 +74,7 @@ class Corruption(Noise):
         return np.split(flat, np.cumsum(sizes)[:-1])
 
     def _order(self, keys: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """The sentences of all examples, `<s>` and `</s>` among them, in their new order; counts (B,) are without
-        these.
-        """
+        """The sentences of all examples, with `<s>` and `</s>`, in their new order; counts (B,) are without these."""
         rows, places = rows_of(counts), places_of(counts)
         shuffled = shuffle_of(rows, random_bits(keys, _SENTENCES, rows, places))
         # The first of this random order, as many as are to move, change places among each other.
@@ -89,9 +87,7 @@ class Corruption(Noise):
     def _without_taken(
         self, keys: np.ndarray, flat: np.ndarray, begins: np.ndarray, sizes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Apply infilling, masking and deletion to the tokens (N,) of all examples, of which `begins` (N,) begin words
-        and which have sizes (B,); return tokens and sizes.
-        """
+        """Apply infilling, masking and deletion to tokens (N,) of examples of these sizes (B,); return both anew."""
         free = np.flatnonzero(~self.special[flat])  # the tokens that may be taken
         rows = rows_of(sizes)[free]
         counts = np.bincount(rows, minlength=len(sizes))

@@ -22,7 +22,7 @@ from utils.app.distributed import lost_peers_named
 from utils.app.formatting import format_metric, metric_label, plain_table
 from utils.app.memory import keep_freed_memory
 from utils.app.run_directory import LAST, REPORT_ORDER, remove, scored
-from utils.app.signals import Interruption, started
+from utils.app.signals import Interruption
 from utils.app.start import is_first
 from utils.data.batches import padded_length
 from utils.models.loading import LoadedModel, export
@@ -48,13 +48,11 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
     module = TrainingModule(task, loaded, plan, data.total_steps, data.options.eval_batch_size)
     session = Session(plan, task, data.streams)
     trainer = build_trainer(plan, model, data, session)
-    if trainer.strategy.launcher is not None:
-        started.append(trainer.strategy.launcher.kill)
     logger.info(
         "training %s of %s parameters on %s for %s steps of %s%.0f examples",
         f"{model.num_parameters(only_trainable=True):,}",
         f"{model.num_parameters():,}",
-        f"the stream {data.train.name}" if data.streams else f"{len(data.train):,} examples",
+        f"the stream {data.train.directory} train" if data.streams else f"{len(data.train):,} examples",
         f"{data.total_steps:,}",
         "about " if data.lengths.max_tokens_per_batch else "",
         data.examples_per_step,
@@ -74,15 +72,14 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
                 logger.info("training is done\n%s", indent(table, "  "))
             trainer.strategy.barrier("export")
     except (Exception, Interruption):
-        for send in started:
-            send(signal.SIGKILL)
+        if trainer.strategy.launcher is not None:
+            trainer.strategy.launcher.kill(signal.SIGKILL)
         raise
 
 
 class _TensorBoard(TensorBoardLogger):
     def save(self) -> None:
-        """Write what was logged, without Lightning's hparams.yaml, which would be empty."""
-        self.experiment.flush()
+        self.experiment.flush()  # without Lightning's hparams.yaml, which would be empty
 
 
 def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
