@@ -42,9 +42,7 @@ class WeightsOptions:
         help=f"JSON with architecture and decoding options; by default the weights' own, from scratch {DEFAULT_CONFIG}",
         on_resume="by_content",
     )
-    tokenizer: str | None = option(
-        None, help="vocabulary: a Hub name or directory; by default the one that lies with the weights"
-    )
+    tokenizer: str | None = option(None, help="vocabulary: a Hub name or directory; by default that of the weights")
     new_vocabulary: bool = option(False, help="let --tokenizer be another one; token embeddings start anew")
 
     def __post_init__(self) -> None:
@@ -103,9 +101,7 @@ class AdaptationOptions:
     freeze_embeds: bool = card_option(False, section="model", help="do not train token and position embeddings")
     freeze_encoder: bool = card_option(False, help="do not train the encoder")
     distill: str | None = card_option(
-        None,
-        choices=("sft",),
-        help="sft starts from some --layers of the weights (Shleifer & Rush, 2020)",
+        None, choices=("sft",), help="sft starts from some --layers of the weights (Shleifer & Rush, 2020)"
     )
     layers: str | None = card_option(None, help="layers that --distill keeps, counted from 0, such as 0-6-11")
     do_encoder: bool = option(False, help="--distill shrinks the encoder")
@@ -117,7 +113,7 @@ class AdaptationOptions:
         help="train adapters of this rank alone (Hu et al., 2021); the export has them merged in",
     )
     lora_alpha: float | None = card_option(
-        None, above=0, help="adapters are scaled by lora_alpha / lora_rank; by default twice the rank"
+        None, above=0, help="adapters' scale times the rank; by default twice the rank"
     )
     lora_dropout: float | None = card_option(None, least=0, most=0.99, help="of the adapters' inputs; by default 0")
     lora_targets: tuple[str, ...] | None = card_option(

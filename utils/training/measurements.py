@@ -45,7 +45,6 @@ def seconds(start: Stamp, end: Stamp) -> float:
 
 
 def step_time_percentiles(times: list[float]) -> dict[str, float]:
-    """`step_time_p50` and so on, in the unit of the times."""
     values = np.percentile(times, PERCENTILES).tolist()
     return {f"step_time_p{point}": value for point, value in zip(PERCENTILES, values, strict=True)}
 
@@ -205,7 +204,6 @@ class Measurements:
 
 
 def named(name: str, values: Mapping[str, float]) -> str:
-    """A figure with its name, short enough for a line of several."""
     return f"{name.removeprefix('train_').removeprefix('val_')} {format_metric(name, values[name])}"
 
 

@@ -37,10 +37,7 @@ class RunOptions:
     config: str | None = changeable(
         None, section="run", help="YAML file of these options by name; the command line wins"
     )
-    output_dir: str | None = changeable(
-        None,
-        help="where everything is written; by default results/NAME_TIME, of the model or, from scratch, the config",
-    )
+    output_dir: str | None = changeable(None, help="where everything is written; by default results/NAME_TIME")
     seed: int = card_option(42, least=0, most=2**32 - 1, help="seed of weights, order and dropout")
     resume_from_checkpoint: str | None = changeable(
         None,
@@ -54,9 +51,7 @@ class RunOptions:
     save_every_n_steps: int | None = changeable(
         None, alias="save_checkpoint_steps", least=1, help="steps between two writings of last.ckpt"
     )
-    log_every_n_steps: int = changeable(
-        10, alias="log_freq", least=1, help="optimizer steps between two lines of the logs"
-    )
+    log_every_n_steps: int = changeable(10, alias="log_freq", least=1, help="steps between two lines of the logs")
     wandb_project: str | None = changeable(None, help="Weights & Biases project to log to as well")
 
     val_check_interval: float = changeable(
@@ -68,13 +63,10 @@ class RunOptions:
     )
     val_metric: str | None = option(
         None,
-        help="what makes a checkpoint the best one: loss, or a metric of the task, for summarization rouge1, rouge2 or "
-        "rougeLsum, for pretraining accuracy; by default the task's choice",
+        help="what makes a checkpoint the best one: loss, or a metric of the task, such as rouge2 or accuracy",
         on_resume="validation",
     )
-    early_stopping_patience: int = changeable(
-        -1, least=-1, help="validations without a better val_metric that end the run; -1 for never"
-    )
+    early_stopping_patience: int = changeable(-1, least=-1, help="worse validations that end the run; -1 for never")
     num_sanity_val_steps: int | None = changeable(
         None,
         least=-1,
@@ -158,9 +150,7 @@ class EpochOptions:
         least=1,
         help="epochs to train; by default 1, and unlimited where --max_steps is given",
     )
-    min_epochs: int = changeable(
-        1, alias="min_num_train_epochs", least=0, help="epochs before early stopping may end the run"
-    )
+    min_epochs: int = changeable(1, alias="min_num_train_epochs", least=0, help="epochs before early stopping")
 
 
 @dataclass(frozen=True)

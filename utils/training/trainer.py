@@ -52,7 +52,7 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
         "training %s of %s parameters on %s for %s steps of %s%.0f examples",
         f"{model.num_parameters(only_trainable=True):,}",
         f"{model.num_parameters():,}",
-        f"the stream {data.train.name}" if data.streams else f"{len(data.train):,} examples",
+        f"the stream {data.train.directory} train" if data.streams else f"{len(data.train):,} examples",
         f"{data.total_steps:,}",
         "about " if data.lengths.max_tokens_per_batch else "",
         data.examples_per_step,
@@ -79,8 +79,7 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
 
 class _TensorBoard(TensorBoardLogger):
     def save(self) -> None:
-        """Write what was logged, without Lightning's hparams.yaml, which would be empty."""
-        self.experiment.flush()
+        self.experiment.flush()  # without Lightning's hparams.yaml, which would be empty
 
 
 def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
