@@ -131,7 +131,7 @@ def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: 
         InputError, match=rf"^--output_dir {output} holds a run \(_epoch0_step2.ckpt, .* more\): .*last"
     ):
         train("run", "--max_steps", 1)
-    with pytest.raises(InputError, match="--warmup_steps is 9"):  # nothing goes before all is checked
+    with pytest.raises(InputError, match="--warmup_steps"):  # nothing goes before all is checked
         train("run", "--max_steps", 1, "--overwrite_output_dir", "--warmup_steps", 9)
     after = {path.name: path.stat().st_mtime_ns for path in output.iterdir()}
     assert {**after, "log.txt": 0} == {**before, "log.txt": 0}
