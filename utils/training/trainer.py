@@ -94,7 +94,8 @@ def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
         )
     warmup = plan.optimisation.warmup(steps)
     if warmup >= steps and plan.optimisation.lr_scheduler != "constant":
-        raise InputError(f"--warmup_steps or --warmup_proportion make {warmup} steps; the run has {steps}")
+        name = "proportion makes" if plan.optimisation.warmup_proportion else "steps is"
+        raise InputError(f"--warmup_{name} {warmup}; allowed: fewer than the run's {steps} steps")
     most = data.lengths.max_tokens_per_batch
     if most is not None and most < (longest := int(padded_length(data.train.lengths).sum(axis=1).max())):
         raise InputError(
