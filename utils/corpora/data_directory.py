@@ -79,8 +79,7 @@ def making(folder: Path, facts: Mapping[str, Any], splits: Sequence[str] = SPLIT
 def building(folder: Path) -> Iterator[Path]:
     """Yield an empty folder, whose files take their place in another one, which must be new or empty.
 
-    It lies in that folder, or beside it where there is none yet, and so on the same disk. Its name is fixed, so that
-    the next run removes what a run that was killed has left.
+    It lies in that folder or, where there is none yet, beside it. The next run removes what a killed one has left.
     """
     place = folder.resolve()
     exists = place.is_dir()

@@ -53,8 +53,6 @@ GROUP = 1 << 24  # characters of a row group
 
 @dataclass(frozen=True)
 class GetPretrainingDataOptions:
-    """The command line."""
-
     folder: Path = option(positional=True, help="each set goes to a folder of its name in it")
     sets: tuple[str, ...] = option(
         tuple(SETS), positional=True, help="some of these, or others of the Hub as NAME[:CONFIG][@REVISION]"

@@ -1,9 +1,7 @@
 """Shards for pretraining from raw text: `python -m utils.corpora.make_shards --input PATH ... --output DIR ...`.
 
 A shard is a Parquet file of examples: the tokens of some sentences of one document, and how many each sentence has; or,
-for BERT, those of two segments, of which the second one follows the first or is from another document.
-`shard_cluster` runs the stages of `shard_stages`, on processes of this machine or on a cluster whose machines share the
-folders.
+for BERT, those of two segments. `shard_cluster` runs the stages of `shard_stages`.
 """
 
 from __future__ import annotations

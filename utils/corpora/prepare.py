@@ -37,8 +37,6 @@ logger = logging.getLogger("utils.corpora.prepare")
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """The command line."""
-
     input: tuple[str, ...] = option(
         metavar="FILE",
         help=".jsonl, .csv, .tsv or .parquet files, all but Parquet also as .gz; or a Hub dataset, "

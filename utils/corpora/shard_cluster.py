@@ -1,8 +1,4 @@
-"""The Dask cluster that makes shards, and the stages of that work run on it.
-
-A stage is many tasks. What each has finished is noted with digests of its files, so that a run goes on with what one
-that was killed has finished.
-"""
+"""The Dask cluster that makes shards, and the stages of that work run on it, each of which is many tasks."""
 
 from __future__ import annotations
 

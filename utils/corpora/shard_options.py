@@ -18,8 +18,6 @@ MOST_EXAMPLES, LEAST_SHARDS = 1 << 16, 8  # of a file, and of a bin, unless --sh
 
 @dataclass(frozen=True)
 class MakeShardsOptions:
-    """The command line."""
-
     input: tuple[str, ...] = option(
         metavar="PATH", help=f"files of text ({', '.join(TEXT_FILES)}), and folders of them"
     )
@@ -91,7 +89,6 @@ class MakeShardsOptions:
 
     @property
     def special(self) -> int:
-        """The number of special tokens of an example."""
         return SPECIAL[self.task]
 
     @property
@@ -123,5 +120,4 @@ class Work:
     kind: str
 
     def path(self, stage: str, name: str) -> Path:
-        """A file of a stage."""
         return self.folder / WORK / stage / name
