@@ -80,15 +80,10 @@ class Unpadded(Rows, ABC):
 
 @dataclass(frozen=True)
 class KnownRows:
-    """The rows that a mask stands for, which it carries to a device as its attribute `known_rows`.
+    """The rows that a mask stands for, which it carries to a device as its attribute `known_rows`."""
 
-    Attributes:
-        tokens: where the mask is true.
-        up_to_last: those, and all in front of the last of them; the same object where these are no others.
-    """
-
-    tokens: Unpadded
-    up_to_last: Unpadded
+    tokens: Unpadded  # where the mask is true
+    up_to_last: Unpadded  # those, and all in front of the last of them; the same object where these are no others
 
     @classmethod
     def of(cls, is_token: Tensor, kind: Callable[[Tensor], Unpadded]) -> KnownRows:
@@ -141,20 +136,15 @@ class UnpaddingBackend(Backend):
         return super().encoder_rows(states, mask)
 
     def decoder_rows(
-        self,
-        states: Tensor,
-        mask: Tensor | None,
-        wanted: Tensor | None,
-        encoder_states: Tensor,
-        encoder_mask: Tensor | None,
+        self, states: Tensor, mask: Tensor | None, wanted: Tensor | None, *of_encoder: Any
     ) -> tuple[Rows, Rows, Any]:
         """Choose like `Backend.decoder_rows`; without a mask, places behind the last wanted state are padding."""
         if self.leaves_out_padding and mask is None:
-            target, source = self.rows_of(states, wanted, up_to_last=True), self.rows_of(encoder_states, encoder_mask)
+            target, source = self.rows_of(states, wanted, up_to_last=True), self.rows_of(*of_encoder)
             # A target whose source has no token would have no key to read.
             if target and source and (target.are_faster or source.are_faster) and not source.has_empty:
                 return target, source, target.reading(source)
-        return super().decoder_rows(states, mask, wanted, encoder_states, encoder_mask)
+        return super().decoder_rows(states, mask, wanted, *of_encoder)
 
     def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         """In training one product for several layers, unless adapters are in them."""

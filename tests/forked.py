@@ -107,7 +107,7 @@ def _run(
     largest_file: int | None,
 ) -> None:
     from utils.app.cli import run_main
-    from utils.evaluation.report import building
+    from utils.evaluation.report import charts
 
     with log.open("a") as file:
         os.dup2(file.fileno(), 1)
@@ -117,7 +117,7 @@ def _run(
     multiprocessing.set_start_method(None, force=True)
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
-    building.draw = lambda chart: ""  # the report's charts would take longer than the run
+    charts.draw = lambda chart: ""  # the report's charts would take longer than the run
     if before is not None:
         before()
     sys.argv = [f"{program}.py", *argv]

@@ -26,7 +26,7 @@ Frame = list[str]
 def attached(terminal: str, folder: Path, main: Callable[[Sequence[str]], object], options: Sequence[str]) -> None:
     """Run a command in a process of its own whose output is a terminal; its lines are drawn at every step."""
     from utils.app import progress
-    from utils.evaluation.report import building
+    from utils.evaluation.report import charts
 
     os.chdir(folder)
     descriptor = os.open(terminal, os.O_RDWR)
@@ -36,7 +36,7 @@ def attached(terminal: str, folder: Path, main: Callable[[Sequence[str]], object
     os.environ.pop("COLUMNS", None)
     progress.console = Console(stderr=True)  # which looks at its terminal when it is made
     progress.REDRAW = 0
-    building.draw = lambda chart: ""
+    charts.draw = lambda chart: ""
     main(options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,13 +34,7 @@ class CpuBackend(UnpaddingBackend):
         return CpuRows(is_token.expand(states.shape[:2]), partial(recurring, states=states))
 
     def attend(
-        self,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | Spans | None,
-        is_causal: bool = False,
-        dropout: float = 0.0,
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Any, is_causal: bool = False, dropout: float = 0.0
     ) -> Tensor:
         """Attend like `Backend.attend`, also under spans, where B = 1.
 

@@ -6,6 +6,7 @@ The compiled ones have other draws than torch, and draw again in the backward pa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,26 +34,18 @@ class CompiledDropout(torch.autograd.Function):
 
 
 class CompiledAttention(torch.autograd.Function):
-    """Attention with dropout of its weights, or of spans; arguments are those of `Kernels.attend_dropped`.
+    """Attention with dropout of its weights, or of spans; arguments are those of `Kernels.attend_dropped`, and kernels.
 
     The backward pass computes the weights again (Dao et al., 2022, appendix B.4).
     """
 
     @staticmethod
-    def forward(
-        ctx: FunctionCtx,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | Spans | None,
-        is_causal: bool,
-        draws: Draws,
-        kernels: Kernels,
-    ) -> Tensor:
-        ctx.save_for_backward(query, keys, values, None if isinstance(mask, Spans) else mask)
+    def forward(ctx: FunctionCtx, *arguments: Any) -> Tensor:
+        *states, mask, is_causal, draws, kernels = arguments
+        ctx.save_for_backward(*states, None if isinstance(mask, Spans) else mask)
         ctx.spans = mask if isinstance(mask, Spans) else None
         ctx.is_causal, ctx.draws, ctx.kernels = is_causal, draws, kernels
-        return kernels.attend_dropped(query, keys, values, mask, is_causal, draws)
+        return kernels.attend_dropped(*states, mask, is_causal, draws)
 
     @staticmethod
     @once_differentiable

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -118,13 +119,7 @@ class CudaBackend(UnpaddingBackend):
         return known.up_to_last if up_to_last else known.tokens
 
     def attend(
-        self,
-        query: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        mask: Tensor | CudaSpans | None,
-        is_causal: bool = False,
-        dropout: float = 0.0,
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Any, is_causal: bool = False, dropout: float = 0.0
     ) -> Tensor:
         """Attend like `Backend.attend`, also under spans, where B = 1; a decoding step has a kernel of its own."""
         if not isinstance(mask, CudaSpans):

@@ -72,13 +72,10 @@ class _HalfLinear(torch.autograd.Function):
         of_states = (rows @ matrix).view(half.shape).to(dtype) if needs_states else None
         of_originals = [None] * len(needed)
         if any(needed):
-            of_weights, of_biases = product(rows.t(), half.flatten(0, -2), precise), rows.sum(dim=0, dtype=precise)
+            states, of_biases = half.flatten(0, -2), rows.sum(dim=0, dtype=precise)
+            if rows.is_cuda and precise == torch.float32:  # sums are not rounded to half precision
+                of_weights = torch.mm(rows.t(), states, out_dtype=precise)
+            else:
+                of_weights = (rows.t() @ states).to(precise)
             of_originals = [*of_weights.split(ctx.widths), *of_biases.split(ctx.widths)]
         return of_states, None, None, *of_originals
-
-
-def product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """The product of two matrices in half precision, whose sums are not rounded to it on a GPU."""
-    if left.is_cuda and dtype == torch.float32:
-        return torch.mm(left, right, out_dtype=dtype)
-    return (left @ right).to(dtype)

@@ -188,14 +188,7 @@ def generate_live(model: Model, arrivals: Arrivals, batch_size: int, **options: 
     Raises:
         InputError: as `generate` does; for a source when it arrives.
     """
-
-    def checked(room: int) -> Sequence[tuple[int, Sequence[int]]]:
-        arrived = arrivals(room)
-        for number, source in arrived:
-            _check_source(model, number, source)
-        return arrived
-
-    yield from _articles(model, options, batch_size, checked, live=True)
+    yield from _articles(model, options, batch_size, arrivals, live=True)
 
 
 def _articles(
@@ -217,6 +210,8 @@ def _articles(
             arrived = arrivals(room)
             if not arrived:
                 return None
+            for number, source in arrived if live else ():
+                _check_source(model, number, source)
             numbers = [number for number, _ in arrived]
             rows = [torch.as_tensor(source, dtype=torch.long) for _, source in arrived]
             ids = pad_sequence(rows, batch_first=True, padding_value=NO_ID).to(model.device)

@@ -19,19 +19,12 @@ Allowed = Callable[[int, Tensor], Sequence[int]]  # the number of an article, (t
 
 @dataclass(frozen=True)
 class Hooks:
-    """A caller's code that runs in each step, and the scores that it asks for.
+    """A caller's code that runs in each step, and the scores that it asks for."""
 
-    Attributes:
-        constraints: rules whose bans a forced token breaks.
-        processors: rules after all others but the filters of sampling.
-        chosen: called with the ids (R,) that a step chose, on the CPU.
-        kept: a list to which each step appends the scores (R, V) after all rules.
-    """
-
-    constraints: Sequence[Rule] = ()
-    processors: Sequence[Rule] = ()
-    chosen: Callable[[Tensor], object] | None = None
-    kept: list[Tensor] | None = None
+    constraints: Sequence[Rule] = ()  # whose bans a forced token breaks
+    processors: Sequence[Rule] = ()  # after all others but the filters of sampling
+    chosen: Callable[[Tensor], object] | None = None  # called with the ids (R,) that a step chose, on the CPU
+    kept: list[Tensor] | None = None  # to which each step appends the scores (R, V) after all rules
 
     def __bool__(self) -> bool:
         return bool(self.constraints or self.processors or self.chosen) or self.kept is not None

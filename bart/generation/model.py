@@ -24,19 +24,16 @@ class Sizes(Protocol):
 class Model(Protocol):
     """An encoder and a decoder that reads one token per row and step.
 
-    A step (`decode`) must do the same operations on tensors of the same shapes every time and must not wait
-    for the device, so that it can be recorded (see `graphs`).
+    A step (`decode`) does the same operations every time and does not wait for the device, so that it can be recorded.
     """
 
     config: Sizes
     generation_config: GenerationConfig
 
     @property
-    def device(self) -> torch.device:
-        """The device of all inputs and outputs."""
+    def device(self) -> torch.device: ...
 
-    def modules(self) -> Iterator[nn.Module]:
-        """All modules, like `torch.nn.Module.modules`."""
+    def modules(self) -> Iterator[nn.Module]: ...
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encoder states (B, S, D) of input_ids (B, S) under a mask (B, S), 1 for ids and 0 for padding."""
@@ -48,10 +45,7 @@ class Model(Protocol):
         beams: int = 1,
         max_length: int | None = None,
     ) -> DecoderCache:
-        """A cache for K = beams rows per article that read at most max_length tokens each.
-
-        encoder_states are (B, S, D), attention_mask (B, S).
-        """
+        """A cache for K = beams rows per article that read at most max_length tokens each."""
 
     def decode(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """Logits (B, K, V) after the next ids (B, K). `cache.advance` has been called once before."""

@@ -25,20 +25,13 @@ NO_ID = -1
 
 @dataclass
 class Prefixes:
-    """The ids that each row holds so far.
+    """The ids that each row holds so far, and bounds on their lengths, known without asking the device."""
 
-    Attributes:
-        tokens: (R, t) ids; a row's ids after its length mean nothing.
-        lengths: (R,), on the device of the tokens.
-        shortest, longest: bounds on the lengths, known without asking the device.
-        limits: (R, 2) the least and the greatest length of each row's sequence, where rows differ in them.
-    """
-
-    tokens: Tensor
-    lengths: Tensor
+    tokens: Tensor  # (R, t); a row's ids after its length mean nothing
+    lengths: Tensor  # (R,)
     shortest: int
     longest: int
-    limits: Tensor | None = None
+    limits: Tensor | None = None  # (R, 2) the least and the greatest length of each row's sequence, where rows differ
 
     def last(self, count: int) -> Tensor:
         """(R, count) the last ids of each row; where a row has fewer, they mean nothing."""

@@ -20,19 +20,12 @@ from bart.generation.search import Search, TokenSearch
 
 @dataclass
 class Sources:
-    """Articles about to join, all of one padded length.
+    """Articles about to join, all of one padded length."""
 
-    Attributes:
-        numbers: those by which the caller knows them.
-        mask: (B, S) bool, or None where all positions may be read.
-        states: (B, S, D) from the encoder.
-        ids: (B, S), NO_ID where rules should see no id; None where the caller has only states.
-    """
-
-    numbers: list[int]
-    mask: Tensor | None
-    states: Tensor
-    ids: Tensor | None
+    numbers: list[int]  # by which the caller knows them
+    mask: Tensor | None  # (B, S) bool, or None where all positions may be read
+    states: Tensor  # (B, S, D) from the encoder
+    ids: Tensor | None  # (B, S), NO_ID where rules should see no id; None where the caller has only states
 
     def of(self, places: slice) -> Sources:
         """Some of these articles, which have masks and ids, cut to the longest of them."""

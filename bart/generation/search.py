@@ -1,7 +1,6 @@
 """The two ways to choose the next ids of the articles in a batch: `TokenSearch`, and `beam_search.BeamSearch`.
 
-A search holds K hypotheses of each article. The loop of `schedule` asks it for the ids to read next, and gives it the
-scores of the ids that may follow, after all rules. Articles leave and join as rows of its state.
+The loop of `schedule` asks a search for the ids to read next, and gives it the scores of those that may follow.
 """
 
 from __future__ import annotations

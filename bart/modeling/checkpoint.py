@@ -37,10 +37,7 @@ def stored_configs(
 ) -> tuple[Config | None, GenerationConfig | None]:
     """The config in a checkpoint or beside its weights, and the generation defaults of the same place, if any.
 
-    Sources and errors are those of `PretrainedModel.from_pretrained`. Of a Hub repository no weights are downloaded.
-
-    Args:
-        kinds: the classes of which the config may be.
+    Of a Hub repository no weights are downloaded. The config is of one of these kinds.
     """
     path = resolve(path_or_name, [CONFIG_FILE, GENERATION_FILE])
     if path.is_dir():

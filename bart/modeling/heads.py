@@ -104,16 +104,15 @@ class _HeadedBart(PretrainedBart):
         input_ids: Tensor | None,
         attention_mask: Tensor | None,
         decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
+        *others: Any,
     ) -> tuple[Tensor, Tensor]:
-        """Decoder states and encoder states, (B, S, D) each."""
+        """Decoder states and encoder states, (B, S, D) each; others are the next arguments of `BartNetwork.forward`."""
         beside = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
         check_ids("input_ids", input_ids, self.config.vocab_size, **beside)
         wanted = None
         if decoder_input_ids is None:
             decoder_input_ids, wanted = self.shifted(input_ids), attention_mask
-        return self.model(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs, wanted)
+        return self.model(input_ids, attention_mask, decoder_input_ids, *others, wanted=wanted)
 
 
 class BartForSequenceClassification(TextLoss, _HeadedBart):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
-from bart.generation import GeneratedArticle, GenerationOutput, generate, generate_many
+from bart.generation import GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache
 from bart.inputs import check_ids, check_recorded, check_shape, check_tensors, states_of
 from bart.modeling import names
@@ -311,11 +310,7 @@ class BartForConditionalGeneration(PretrainedBart):
         """Generate from input_ids (B, S); see `bart.generation.generate`."""
         return generate(self, input_ids, generation_config=generation_config, **options)
 
-    def generate_many(
-        self, sources: Sequence[Sequence[int]], batch_size: int = 8, **options: Any
-    ) -> Iterator[GeneratedArticle]:
-        """Generate for any number of sources, which join and leave a batch; see `bart.generation.generate_many`."""
-        return generate_many(self, sources, batch_size, **options)
+    generate_many = generate_many
 
     def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
         table, old = super().resize_token_embeddings(vocab_size, keep=keep), self.final_logits_bias

@@ -33,12 +33,8 @@ _FAIRSEQ_HEAD = re.compile(r"^(model\.)?classification_heads\.[^.]+\.")
 def canonical_names(state: dict[str, Tensor], path: Path, head: tuple[str, ...]) -> tuple[dict[str, Tensor], list[str]]:
     """Rename to our classes' names, each weight once (the tied embeddings as model.shared.weight).
 
-    Args:
-        head: first parts of the names of the model's head. Weights of heads that classify text, of other models, are
-            left out.
-
     Returns:
-        The weights, and the names of those left out.
+        The weights, and the names of those left out: of heads that classify, whose first parts are not in `head`.
 
     Raises:
         InputError: no BART network in it, or more than one, or copies of the embeddings that differ.

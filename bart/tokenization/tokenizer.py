@@ -46,10 +46,9 @@ class PretrainedTokenizer(TextEncoder):
         names: of the classes of transformers with this pipeline; each may end in Fast.
         vocabulary_files: the files that a folder may hold in place of tokenizer.json.
         mask_takes_space: true if the spaces before a mask in a text belong to it.
-        cls_token, pad_token, sep_token, unk_token, mask_token: `special_tokens` by transformers' names.
-        bos_token, eos_token: of BART the first and the third, too; None of BERT.
-        cls_token_id, sep_token_id, mask_token_id: the ids of the first, the third and the last one.
-        padding_side, truncation_side: the end of a text that padding and cuts concern, which is always "right".
+        cls_token, pad_token, sep_token, unk_token, mask_token: `special_tokens` by transformers' names, which their ids
+            have, too; bos_token and eos_token are None of BERT.
+        padding_side, truncation_side: always "right".
     """
 
     kind: ClassVar[str]

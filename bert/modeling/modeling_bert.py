@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -89,15 +89,32 @@ class BertEncoder(BartEncoder):
     def forward(
         self,
         input_ids: Tensor | None,
-        attention_mask: Tensor | None = None,
-        token_type_ids: Tensor | None = None,
+        attention_mask: Tensor | None,
+        token_type_ids: Tensor | None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        """States (B, S, D); arguments are those of `BertModel`."""
-        types = self.embed_types.weight[0] if token_type_ids is None else self.embed_types(token_type_ids)
-        tokens = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        return self._encode(self._embed(tokens, position_ids, types), attention_mask)[0]
+        """States (B, S, D); arguments and errors are those of `BertModel`."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise InputError("forward() needs input_ids or inputs_embeds, one of both")
+        table, types = self.embed_tokens, self.embed_types
+        check_tensors(inputs_embeds=inputs_embeds, position_ids=position_ids)
+        name, read = "input_ids", input_ids
+        if inputs_embeds is not None:
+            if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != table.embedding_dim:
+                shape = tuple(inputs_embeds.shape)
+                raise InputError(f"inputs_embeds is {shape}; allowed: (texts, length, {table.embedding_dim})")
+            name, read = "inputs_embeds", torch.zeros_like(inputs_embeds[:, :, 0], dtype=torch.long)
+        if position_ids is not None and position_ids.shape == (1, *read.shape[1:]):
+            position_ids = position_ids.expand(read.shape)
+        others = {"token_type_ids": token_type_ids, "position_ids": position_ids}
+        check_ids(name, read, table.num_embeddings, attention_mask=attention_mask, **others)
+        for (name, ids), size in zip(others.items(), (types.num_embeddings, self.max_positions), strict=True):
+            if ids is not None:
+                check_ids(name, ids, size)
+        typed = types.weight[0] if token_type_ids is None else types(token_type_ids)
+        tokens = table(input_ids) if inputs_embeds is None else inputs_embeds
+        return self._encode(self._embed(tokens, position_ids, typed), attention_mask)[0]
 
 
 class BertPooler(nn.Module):
@@ -119,33 +136,9 @@ class BertNetwork(nn.Module):
         self.encoder = BertEncoder(config)
         self.pooler = BertPooler(config) if pools else None
 
-    def forward(
-        self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """States (B, S, D), and the pooled one (B, D); arguments are those of `BertModel`."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise InputError("forward() needs input_ids or inputs_embeds, one of both")
-        table, types = self.encoder.embed_tokens, self.encoder.embed_types
-        check_tensors(inputs_embeds=inputs_embeds, position_ids=position_ids)
-        name, read = "input_ids", input_ids
-        if inputs_embeds is not None:
-            if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != table.embedding_dim:
-                shape = tuple(inputs_embeds.shape)
-                raise InputError(f"inputs_embeds is {shape}; allowed: (texts, length, {table.embedding_dim})")
-            name, read = "inputs_embeds", torch.zeros_like(inputs_embeds[:, :, 0], dtype=torch.long)
-        if position_ids is not None and position_ids.shape == (1, *read.shape[1:]):
-            position_ids = position_ids.expand(read.shape)
-        others = {"token_type_ids": token_type_ids, "position_ids": position_ids}
-        check_ids(name, read, table.num_embeddings, attention_mask=attention_mask, **others)
-        for (name, ids), size in zip(others.items(), (types.num_embeddings, self.encoder.max_positions), strict=True):
-            if ids is not None:
-                check_ids(name, ids, size)
-        states = self.encoder(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+    def forward(self, *inputs: Any) -> tuple[Tensor, Tensor | None]:
+        """States (B, S, D), and the pooled one (B, D); inputs are those of `BertEncoder`."""
+        states = self.encoder(*inputs)
         return states, None if self.pooler is None else self.pooler(states)
 
 

@@ -11,7 +11,6 @@ import copy
 import os
 import traceback
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ def plug_in() -> None:
         made = from_numbers(numbers, **options)
         if device is None or torch.device(device).type != "cuda":
             return made
-        return remembered(torch.empty(made.shape, dtype=made.dtype).to(device), numbers)
+        return torch.empty(made.shape, dtype=made.dtype).to(device)
 
     torch.tensor = lambda data, *, device=None, **options: copied(device, data, **options)
     torch.Tensor.new_tensor = lambda self, data, *, dtype=None, device=None: copied(
@@ -81,29 +80,15 @@ def plug_in() -> None:
     )
 
 
-def remembered(tensor: Tensor, numbers: Any) -> Tensor:
-    """The tensor, which knows these numbers for `tolist`."""
-    tensor.numbers = numbers  # type: ignore[attr-defined]
-    return tensor
-
-
 def fake() -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 class Watch(TorchDispatchMode):
-    """Notes where the host would wait for a GPU.
+    """Notes where the host would wait for a GPU, or where tensors of the CPU come in, and how often."""
 
-    Args:
-        answers: the number that each function of the project reads, where it may read one.
-
-    Attributes:
-        waits: where the host would wait, or where tensors of the CPU come in, and how often.
-    """
-
-    def __init__(self, answers: Mapping[str, int] | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.answers = answers
         self.waits: Counter[str] = Counter()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -113,14 +98,8 @@ class Watch(TorchDispatchMode):
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
-        inputs = _tensors(args, kwargs)
-        on_device = any(tensor.is_cuda for tensor in inputs)
-        if (what := self._wait(func, args, kwargs, inputs)) is not None:
+        if (what := self._wait(func, args, kwargs, _tensors(args, kwargs))) is not None:
             self.waits["{} at {} ({})".format(what, *_place())] += 1
-        if self.answers is not None and on_device and func is aten._local_scalar_dense.default:
-            return self.answers[_place()[0]]
-        if self.answers is not None and on_device and func is aten.nonzero.default:
-            return args[0].new_empty((args[0].numel(), args[0].dim()), dtype=torch.long)
         return func(*args, **kwargs)
 
     def _wait(self, func: Any, args: Any, kwargs: Any, inputs: list[Tensor]) -> str | None:

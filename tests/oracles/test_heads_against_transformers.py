@@ -106,15 +106,6 @@ def test_weights_in_and_out(head: str, labels: int, tmp_path: Path) -> None:
     assert ours.config.labels == list(again.config.id2label.values())
 
 
-def test_labels_keep_their_names(tmp_path: Path) -> None:
-    config = BartConfig(**TINY)
-    config.labels = ["no", "yes"]
-    BartForSequenceClassification(config).save_pretrained(tmp_path)
-    assert BartForSequenceClassification.from_pretrained(tmp_path).config.labels == ["no", "yes"]
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path)
-    assert theirs.config.id2label == {0: "no", 1: "yes"}
-
-
 def test_a_plain_model_gets_a_new_head(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     plain = BartForConditionalGeneration(BartConfig(**TINY))
     plain.save_pretrained(tmp_path)

@@ -205,12 +205,6 @@ def test_long_texts_in_parts(pair: Pair, texts: list[str], max_length: int) -> N
     assert pair.ours.encode_many(texts, max_length) == expected
 
 
-def test_hostile_texts_in_parts(pair: Pair) -> None:
-    for length in (3, 4, 16, 64):
-        theirs = pair.theirs(pair.hostile, max_length=length, truncation=True).input_ids
-        assert pair.ours.encode_many(pair.hostile, length) == theirs
-
-
 @bart
 def test_texts_whose_tokens_span_words_are_not_cut(pair: Pair) -> None:
     for token in (AddedToken("the cat", special=False), AddedToken("word", rstrip=True, special=False)):

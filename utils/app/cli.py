@@ -58,7 +58,6 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
     """
     name = program().removeprefix(PYTHON_M)
     signals = Signals()
-    signals.watch(name)
     try:
         sys.exit(main(None) or 0)
     except (Exception, Interruption) as error:
@@ -153,6 +152,10 @@ def all_settings(options: Any) -> dict[str, Any]:
 class _Parser(argparse.ArgumentParser):
     """argparse, with errors of one line."""
 
+    @property
+    def names(self) -> list[str]:
+        return [*self._option_string_actions]
+
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog.removeprefix(PYTHON_M)}: error: {message}\n")
 
@@ -174,13 +177,6 @@ class _Option:
         several = typing.get_origin(annotation) is tuple
         kind = typing.get_args(annotation)[0] if several else annotation
         return cls(field.name, kind, several, field.default, field.metadata)
-
-    @property
-    def names(self) -> list[str]:
-        """All names on the command line, without hyphens."""
-        alias = [self.limits["alias"]] if self.limits["alias"] else []
-        negation = [f"no_{self.name}"] if self.kind is bool else []
-        return [self.name, *alias, *self.limits["flags"], *negation]
 
     def convert(self, value: Any) -> Any:
         """Turn a string, or a value of a YAML file, into the option's type; ArgumentTypeError says what is allowed."""
@@ -292,7 +288,7 @@ def parse_dataclass(
             each.add_to(group, stored.get(each.name, each.default))
     if {"-h", "--help"} & {*argv}:
         parser.epilog = _help_of_tasks(of_tasks, {name: each.limits["help"] for name, each in options.items()})
-    values = _parse(parser, argv, [f"--{name}" for each in options.values() for name in each.names])
+    values = _parse(parser, argv)
     for name in stored.keys() & values.keys():
         if values[name] != stored[name]:
             print(
@@ -345,13 +341,13 @@ def _build(cls: type[Arguments], parts: Mapping[str, type], values: Mapping[str,
     return cls(**arguments)
 
 
-def _parse(parser: _Parser, argv: Sequence[str], known: Sequence[str]) -> dict[str, Any]:
+def _parse(parser: _Parser, argv: Sequence[str]) -> dict[str, Any]:
     """The values of a command line, by the names of the options."""
     for word in argv:
         name = word.partition("=")[0]
         # argparse would take an unknown option's value for a positional one, and name that.
-        if word.startswith("--") and name not in (*known, "--help", "--"):
-            near = get_close_matches(name, known, n=1, cutoff=0.7)
+        if word.startswith("--") and name not in parser.names and word != "--":
+            near = get_close_matches(name, parser.names, n=1, cutoff=0.7)
             hint = f"did you mean {near[0]}?" if near else f"{parser.prog} --help lists what there is"
             hint = _ELSEWHERE.get(name.removeprefix("--"), hint)
             parser.error(f"unknown argument {name}; {hint}")

@@ -7,10 +7,8 @@ import os
 import signal
 import sys
 import termios
-import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from types import FrameType
 
 from utils.app.start import is_first
@@ -18,10 +16,6 @@ from utils.app.start import is_first
 NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
 # Scripts and launchers pass on a SIGINT that the terminal has sent to the program, too; a second Ctrl-C comes later.
 AGAIN_SECONDS = 1.0
-STUCK_SECONDS = 2.0  # after which a program that has not heeded a signal is ended
-started: list[Callable[[int], None]] = []  # each sends a signal to processes that this one has started
-# Otherwise a signal to a forked process would wake the watch of its parent.
-os.register_at_fork(after_in_child=partial(signal.set_wakeup_fd, -1))
 
 
 class Interruption(BaseException):
@@ -65,26 +59,6 @@ class Signals:
         if not self.number:
             for number, handler in self.before.items():
                 signal.signal(number, handler)
-
-    def watch(self, program: str) -> None:
-        """End the program also where it is stuck in a library, which keeps Python from calling handlers."""
-        read, write = os.pipe()
-        os.set_blocking(write, False)
-        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-
-        def end_if_stuck() -> None:
-            while True:
-                number = os.read(read, 1)[0]
-                if number not in NAMES:
-                    continue
-                time.sleep(STUCK_SECONDS)
-                if signal.getsignal(number) is self and not self.number:
-                    report(program, Interruption(number))
-                    for send in started:
-                        send(signal.SIGKILL)
-                    os._exit(status(number))
-
-        threading.Thread(target=end_if_stuck, daemon=True).start()
 
 
 def _drop_lost_terminal() -> None:

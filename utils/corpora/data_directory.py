@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -79,8 +79,7 @@ def making(folder: Path, facts: Mapping[str, Any], splits: Sequence[str] = SPLIT
 def building(folder: Path) -> Iterator[Path]:
     """Yield an empty folder, whose files take their place in another one, which must be new or empty.
 
-    It lies in that folder, or beside it where there is none yet, and so on the same disk. Its name is fixed, so that
-    the next run removes what a run that was killed has left.
+    It lies in that folder or, where there is none yet, beside it. The next run removes what a killed one has left.
     """
     place = folder.resolve()
     exists = place.is_dir()
@@ -106,8 +105,8 @@ def building(folder: Path) -> Iterator[Path]:
             shutil.rmtree(workplace, ignore_errors=True)
 
 
-def is_made(folder: Path, facts: Mapping[str, Any]) -> bool:
-    """Return true, and print a line, if the folder is a whole data directory of the set that was made as facts say."""
+def is_made(folder: Path, facts: Mapping[str, Any], names: Iterable[str] = PAIR_FILES) -> bool:
+    """Return true, and print a line, if the folder holds these files of the set, made as facts say."""
     try:
         stored = read_json(folder / PROVENANCE)
     except InputError:
@@ -119,7 +118,7 @@ def is_made(folder: Path, facts: Mapping[str, Any]) -> bool:
             f"{folder} is there already, made otherwise ({changed}), and is not overwritten: move it away, or name "
             "another folder"
         )
-    if not all((folder / name).is_file() for name in PAIR_FILES):
+    if not all((folder / name).is_file() for name in names):
         return False
     print(f"{folder}: is there already")
     return True

@@ -53,7 +53,6 @@ class Document(NamedTuple):
 
     @property
     def text(self) -> str:
-        """All paragraphs in one line."""
         return " ".join(self.paragraphs)
 
 

@@ -58,8 +58,6 @@ url_option = partial(option, metavar="FILE_OR_URL", reaches=bool)
 
 @dataclass(frozen=True)
 class GetDataOptions:
-    """The command line."""
-
     folder_and_sets: tuple[str, ...] = option(
         (), positional=True, help="a folder (default: data), and any of cnn_dm, xsum, sample (default: cnn_dm and xsum)"
     )
@@ -71,7 +69,6 @@ class GetDataOptions:
     allow_other_sizes: bool = option(False, help="take a set whose sizes or archives are not the published ones")
 
     def __post_init__(self) -> None:
-        """Refuse options that do nothing."""
         if self.sources == "stories" and "cnn_dm" not in self.sets:
             raise InputError(f"--sources is of use with cnn_dm only, not with {' and '.join(self.sets)}")
         for name in STORIES:
@@ -80,7 +77,6 @@ class GetDataOptions:
 
     @cached_property
     def folder(self) -> Path:
-        """The folder of the sets."""
         folders = [word for word in self.folder_and_sets if word not in SETS]
         for word in folders:
             near = get_close_matches(word.lower().replace("-", "_"), SETS, n=1)
@@ -96,7 +92,6 @@ class GetDataOptions:
 
     @cached_property
     def sets(self) -> list[str]:
-        """The sets to get."""
         named = [word for word in self.folder_and_sets if word in SETS]
         return list(dict.fromkeys(named)) or list(PUBLISHED_SIZES)
 

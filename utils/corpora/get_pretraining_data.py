@@ -23,13 +23,13 @@ import pyarrow as pa
 from pyarrow import parquet
 
 from bart.errors import InputError
-from bart.files import read_json, replacing, write_json
+from bart.files import replacing, write_json
 from utils.app.cli import option, parse_dataclass
 from utils.app.errors import RunError, brief, unwritable
-from utils.app.output_files import LOCK, difference, held, writable_folder
+from utils.app.output_files import LOCK, held, writable_folder
 from utils.app.progress import progress, start_log
 from utils.app.unfinished import Unfinished
-from utils.corpora.data_directory import PROVENANCE
+from utils.corpora.data_directory import PROVENANCE, is_made
 from utils.corpora.documents import gathered
 from utils.data.columns import column_of
 from utils.data.places import HUB_NAME
@@ -53,8 +53,6 @@ GROUP = 1 << 24  # characters of a row group
 
 @dataclass(frozen=True)
 class GetPretrainingDataOptions:
-    """The command line."""
-
     folder: Path = option(positional=True, help="each set goes to a folder of its name in it")
     sets: tuple[str, ...] = option(
         tuple(SETS), positional=True, help="some of these, or others of the Hub as NAME[:CONFIG][@REVISION]"
@@ -76,11 +74,7 @@ def get_set(name: str, options: GetPretrainingDataOptions) -> None:
     """Fetch a set, or those of its files that are missing."""
     folder = options.folder / name.replace("/", "-").replace(":", "-")
     facts = {"set": name, "text_field": options.text_field, "max_documents": options.max_documents}
-    if (folder / PROVENANCE).exists():
-        stored = read_json(folder / PROVENANCE)
-        if changed := difference({key: stored.get(key) for key in facts}, facts):
-            raise InputError(f"{folder} is there already, made otherwise ({changed}): name another folder")
-        print(f"{folder}: is there already")
+    if is_made(folder, facts, ()):
         return
     done = Unfinished(folder / BEGUN, facts, "name another folder")
     if not done.done and folder.is_dir() and any(path.name not in (LOCK, BEGUN) for path in folder.iterdir()):

@@ -1,7 +1,4 @@
-"""The contents of a data directory, a table or a directory of shards: `python -m utils.corpora.inspect FOLDER`.
-
-It prints counts, lengths in tokens, and the share of the texts that given maximum lengths cut.
-"""
+"""Counts and lengths of a data directory, a table or shards: `python -m utils.corpora.inspect FOLDER`."""
 
 from __future__ import annotations
 
@@ -44,8 +41,6 @@ _SHOWN = 100  # labels
 
 @dataclass(frozen=True)
 class InspectOptions:
-    """The command line."""
-
     data_dir: Path = option(
         positional=True,
         help="folder with {train,val,test}.{source,target}, with tables of these splits or with shards; or a table",

@@ -1,9 +1,7 @@
 """Shards for pretraining from raw text: `python -m utils.corpora.make_shards --input PATH ... --output DIR ...`.
 
 A shard is a Parquet file of examples: the tokens of some sentences of one document, and how many each sentence has; or,
-for BERT, those of two segments, of which the second one follows the first or is from another document.
-`shard_cluster` runs the stages of `shard_stages`, on processes of this machine or on a cluster whose machines share the
-folders.
+for BERT, those of two segments. `shard_cluster` runs the stages of `shard_stages`.
 """
 
 from __future__ import annotations
@@ -91,7 +89,7 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
         return
     folder = writable_folder("--output", options.output).resolve()
     record = plan | {"source": sources}
-    work = Work(options, folder, plan["vocabulary"], plan["vocab_size"])
+    work = Work(options, folder, plan["vocabulary"], "uint16" if len(tokenizer) <= 1 << 16 else "uint32")
     with _alone(options.output, record) as done, cluster_of(options, folder) as client:
         shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
         tokenizer.save_pretrained(folder / TOKENIZER)

@@ -37,8 +37,6 @@ logger = logging.getLogger("utils.corpora.prepare")
 
 @dataclass(frozen=True)
 class PrepareOptions:
-    """The command line."""
-
     input: tuple[str, ...] = option(
         metavar="FILE",
         help=".jsonl, .csv, .tsv or .parquet files, all but Parquet also as .gz; or a Hub dataset, "
@@ -86,7 +84,13 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, option
     file, tables = Path(data_dir), [*split_tables(data_dir).values()]
     name, place = file.name, file if tables else file.parent
     if is_published(data_dir):
-        contents, name = _content_of(data_dir), re.sub(r"[^\w.-]+", "-", name)
+        name = re.sub(r"[^\w.-]+", "-", name)
+        with opening(f"--data_dir {data_dir}"):
+            if data_dir.startswith(HUB):
+                contents = load_from_hub(data_dir.removeprefix(HUB))[1]
+            else:
+                of_split = _parquet_splits(data_dir).items()
+                contents = [(split, [file_digest(path) for path in files.values()]) for split, files in of_split]
         if data_dir.startswith(HUB) or not place.is_dir():
             place = file  # which is no folder here
     elif tables or is_table(data_dir):
@@ -103,15 +107,6 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, option
             raise InputError(str(error).replace(str(folder), f"--data_dir {data_dir}")) from None
 
     return str(made_once(cache_folder(place, cache_dir), name, (contents, fields, options), PROVENANCE, make))
-
-
-def _content_of(data_dir: str) -> object:
-    """What tells the content of a published set: its commit on the Hub, or digests of its files."""
-    with opening(f"--data_dir {data_dir}"):
-        if data_dir.startswith(HUB):
-            return load_from_hub(data_dir.removeprefix(HUB))[1]
-        splits = _parquet_splits(data_dir).items()
-        return [(split, [file_digest(path) for path in files.values()]) for split, files in splits]
 
 
 def _parquet_splits(pattern: str) -> dict[str, dict[str, Path]]:

@@ -176,8 +176,6 @@ def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: in
 
 @dataclass(frozen=True)
 class SampleCorpusOptions:
-    """The command line."""
-
     output_dir: Path = option(Path("data/sample"), help="folder of the corpus")
     n_train: int = option(SIZES["train"], least=1, help="training examples")
     n_val: int = option(SIZES["val"], least=1, help="validation examples")

@@ -1,8 +1,4 @@
-"""The Dask cluster that makes shards, and the stages of that work run on it.
-
-A stage is many tasks. What each has finished is noted with digests of its files, so that a run goes on with what one
-that was killed has finished.
-"""
+"""The Dask cluster that makes shards, and the stages of that work run on it, each of which is many tasks."""
 
 from __future__ import annotations
 
@@ -29,6 +25,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("utils.corpora.make_shards")
 CONNECT_SECONDS = 5
+_WITHOUT_PROGRAM = (
+    "--scheduler: its workers cannot load this program; start it and them as it is, with "
+    f"PYTHONPATH={Path(__file__).resolve().parents[2]}"
+)
 Tasks = Mapping[str, tuple[object, ...]]  # name -> arguments
 Numbers = dict[str, Any]  # what a task found
 Result = tuple[Numbers, dict[str, str]]  # with the digest of each file that it wrote
@@ -59,7 +59,7 @@ def cluster_of(options: MakeShardsOptions, folder: Path) -> Iterator[Client | No
                 try:  # a worker that cannot load a task ends, and the task waits for another
                     client.run(import_module, "utils.corpora.shard_stages")
                 except ModuleNotFoundError:
-                    raise _without_program("workers") from None
+                    raise RunError(_WITHOUT_PROGRAM) from None
             yield client
         return
     with ThreadPoolExecutor(1) as thread, ExitStack() as stack:
@@ -71,8 +71,7 @@ def cluster_of(options: MakeShardsOptions, folder: Path) -> Iterator[Client | No
 def _local_cluster(workers: int | None, folder: Path) -> LocalCluster:
     """Start processes that ignore Ctrl-C, which reaches all processes of a terminal: this program ends them.
 
-    They inherit from this thread that the signal is blocked. A thread other than the main one must start them: a signal
-    that comes meanwhile would wake none of the threads that wait for it.
+    They inherit from this thread that the signal is blocked. It is not the main thread, which the signal must wake.
     """
     from dask.system import CPU_COUNT
     from distributed import LocalCluster
@@ -87,11 +86,6 @@ def _local_cluster(workers: int | None, folder: Path) -> LocalCluster:
         local_directory=str(folder),
         silence_logs=logging.CRITICAL,
     )
-
-
-def _without_program(who: str) -> RunError:
-    root = Path(__file__).resolve().parents[2]
-    return RunError(f"--scheduler: its {who} cannot load this program; start them as it is, with PYTHONPATH={root}")
 
 
 def finish(earlier: Result | None, function: Callable[..., StageResult], work: Work, *arguments: object) -> Result:
@@ -146,4 +140,4 @@ def _finished(client: Client | None, what: str, calls: Tasks) -> Iterator[tuple[
     except RuntimeError as error:
         if "deserialization of the task graph" not in str(error):
             raise
-        raise _without_program("process") from None
+        raise RunError(_WITHOUT_PROGRAM) from None

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from bart.errors import InputError
 from utils.app.cli import option
 from utils.corpora.documents import TEXT_FILES
@@ -20,8 +18,6 @@ MOST_EXAMPLES, LEAST_SHARDS = 1 << 16, 8  # of a file, and of a bin, unless --sh
 
 @dataclass(frozen=True)
 class MakeShardsOptions:
-    """The command line."""
-
     input: tuple[str, ...] = option(
         metavar="PATH", help=f"files of text ({', '.join(TEXT_FILES)}), and folders of them"
     )
@@ -93,7 +89,6 @@ class MakeShardsOptions:
 
     @property
     def special(self) -> int:
-        """The number of special tokens of an example, which shards do not hold."""
         return SPECIAL[self.task]
 
     @property
@@ -103,7 +98,7 @@ class MakeShardsOptions:
 
     @property
     def lasting(self) -> dict[str, Any]:
-        """The options on which the shards depend, for the manifest, besides those that stand there by themselves."""
+        """The other options on which the shards depend, for the manifest."""
         of_pairs = ("short_seq_prob", "duplicate_factor") if self.task == MLM_NSP else ()
         names = ("text_field", "min_tokens", "shards", *of_pairs, "val_ratio")
         return {name: getattr(self, name) for name in names}
@@ -116,18 +111,13 @@ class Work:
     Attributes:
         folder: that of the shards; other files lie in WORK there.
         vocabulary: SHA-256 of the tokenizer's JSON, which lies in the folder.
+        kind: the type of ids in NumPy.
     """
 
     options: MakeShardsOptions
     folder: Path
     vocabulary: str
-    vocab_size: int
+    kind: str
 
     def path(self, stage: str, name: str) -> Path:
-        """A file of a stage."""
         return self.folder / WORK / stage / name
-
-    @property
-    def kind(self) -> pa.DataType:
-        """The type of ids."""
-        return pa.uint16() if self.vocab_size <= 1 << 16 else pa.uint32()

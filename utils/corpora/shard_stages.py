@@ -50,11 +50,7 @@ StageResult = tuple[dict[str, Any], list[Path]]  # numbers, and the files that w
 
 
 class PlannedShard(NamedTuple):
-    """A file of shards: the examples of a split and a bin whose keys are at least `first` and below `end`, if any.
-
-    Attributes:
-        group: number of the split and bin, by `_write_run`.
-    """
+    """A file of shards: the examples of a group (a split and a bin) with keys from `first` to before `end`, if any."""
 
     name: str
     group: int
@@ -65,9 +61,8 @@ class PlannedShard(NamedTuple):
 def hash_documents(work: Work, number: int, piece: Piece) -> StageResult:
     """Write (N, 2) uint64, a hash of each document of a piece that can be read. Equal texts have equal hashes.
 
-    Returns:
-        documents: N. dropped: reason -> how many cannot be read. lowest: the least share below which a document that
-        surely gives examples is held out, or, of pairs, two; 0 where there are none.
+    `lowest` of the result is the least share below which a document that surely gives examples is held out, or, of
+    pairs, two; 0 where there are none.
     """
     hashes: list[bytes] = []
     shares: list[float] = []
@@ -140,10 +135,6 @@ def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: 
 
     Args:
         first: the number of the piece's first document among all.
-
-    Returns:
-        kept: documents that gave examples. dropped: reason -> documents that did not. short: examples that were left
-        out since they have too few tokens.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
     hashes = np.load(work.path("documents", f"{number:06d}.npy"))
@@ -165,11 +156,7 @@ def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: 
 def _examples(
     work: Work, documents: Iterable[tuple[bytes, Document]], val_ratio: float, counts: Counter[str]
 ) -> Iterator[KeyedExample]:
-    """Yield the examples of documents, which come with their hashes; `counts` gets the numbers that are kept and short.
-
-    Args:
-        val_ratio: the share of the documents that is held out.
-    """
+    """Yield the examples of documents, which come with their hashes; count those kept, and examples too short."""
     options = work.options
     tokenizer, pairs = _tokenizer(work.folder, work.vocabulary), SegmentPairs(options)
     for group in gathered(documents, lambda hashed: sum(map(len, hashed[1].paragraphs)), _CHARACTERS):
@@ -180,7 +167,7 @@ def _examples(
         texts = []
         for of_document in sentences:
             rows = [next(encoded).ids for _ in of_document]
-            ids = np.fromiter(chain.from_iterable(rows), work.kind.to_pandas_dtype())
+            ids = np.fromiter(chain.from_iterable(rows), work.kind)
             texts.append(TokenizedDocument(ids, [0, *accumulate(map(len, rows))]))
         if options.task == MLM_NSP:
             examples = pairs(texts, hashes, splits)

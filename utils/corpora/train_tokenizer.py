@@ -29,8 +29,6 @@ from utils.text.lines import reference_texts
 
 @dataclass(frozen=True)
 class TrainTokenizerOptions:
-    """The command line."""
-
     output_dir: str = option(help="folder for the tokenizer's files, made if need be")
     data_dir: str | None = option(None, help="folder with train.source and train.target")
     input: tuple[str, ...] = option(
@@ -68,8 +66,7 @@ def sampled(files: Sequence[Path], text_field: str, megabytes: int) -> Iterator[
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    text = "Train a vocabulary on the training split of a data directory, or on raw text."
-    options = parse_dataclass(TrainTokenizerOptions, argv, text)
+    options = parse_dataclass(TrainTokenizerOptions, argv, "Train a vocabulary on a training split, or on raw text.")
     folder = writable_folder("--output_dir", options.output_dir)
     with building(folder) as place:
         if options.data_dir is not None:

@@ -96,9 +96,8 @@ class Batch:
         return self._moved(lambda tensor: tensor.to(device, **options))
 
     def pin_memory(self) -> Batch:
-        """Move the tensors to page-locked memory, which copies to a GPU faster; torch's loader calls this.
-
-        Masks then carry their rows, for which a GPU need not be waited for.
+        """Move the tensors to page-locked memory for faster copies; masks then carry their rows, so no GPU is waited
+        for.
         """
         for name, nothing in MASKS.items():
             mask = self.inputs.get(name)
@@ -137,8 +136,6 @@ class Batches(Dataset[Batch]):
 
 
 def evaluation_batches(lengths: np.ndarray, batch_size: int, rank: int = 0, world_size: int = 1) -> list[list[int]]:
-    """Cut a split of lengths (N,) into one process's batches, longest first: little padding, and memory runs out at
-    once.
-    """
+    """Cut a split into one process's batches, longest first: little padding, and memory runs out at once if it does."""
     order = np.argsort(-lengths, kind="stable")[rank::world_size]
     return [order[start : start + batch_size].tolist() for start in range(0, len(order), batch_size)]

@@ -1,11 +1,8 @@
 """Noise for denoising: the five ways in which BART's paper corrupts a text (Lewis et al., 2020, section 2.2).
 
 Sentences are permuted first; then tokens are taken, by infilling, masking and deletion in this order; the insertions of
-infilling follow, and rotation comes last.
-
-The corruption of an example depends on the seed, the epoch, the example's number and its tokens alone, whatever batch
-it is in: every random number is a hash of these and of its place in the example, and there is no generator that must be
-drawn from in turn. That also lets numpy compute it for a whole batch at once.
+infilling follow, and rotation comes last. The corruption of an example depends on the seed, the epoch, the example's
+number and its tokens alone: see `draws`.
 """
 
 from __future__ import annotations
@@ -77,9 +74,7 @@ class Corruption(Noise):
         return np.split(flat, np.cumsum(sizes)[:-1])
 
     def _order(self, keys: np.ndarray, counts: np.ndarray) -> np.ndarray:
-        """The sentences of all examples, `<s>` and `</s>` among them, in their new order; counts (B,) are without
-        these.
-        """
+        """The sentences of all examples, with `<s>` and `</s>`, in their new order; counts (B,) are without these."""
         rows, places = rows_of(counts), places_of(counts)
         shuffled = shuffle_of(rows, random_bits(keys, _SENTENCES, rows, places))
         # The first of this random order, as many as are to move, change places among each other.
@@ -92,9 +87,7 @@ class Corruption(Noise):
     def _without_taken(
         self, keys: np.ndarray, flat: np.ndarray, begins: np.ndarray, sizes: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Apply infilling, masking and deletion to the tokens (N,) of all examples, of which `begins` (N,) begin words
-        and which have sizes (B,); return tokens and sizes.
-        """
+        """Apply infilling, masking and deletion to tokens (N,) of examples of these sizes (B,); return both anew."""
         free = np.flatnonzero(~self.special[flat])  # the tokens that may be taken
         rows = rows_of(sizes)[free]
         counts = np.bincount(rows, minlength=len(sizes))
@@ -129,8 +122,9 @@ class Corruption(Noise):
         noisy[fresh] = self.mask
         sizes = np.bincount(rows_of(sizes), amounts).astype(np.int64)
         if self.options.random_ratio:
-            at = np.flatnonzero(fresh)
-            noisy[at] = self._replaced(keys, rows_of(sizes)[at], places_of(sizes)[at])
+            rows, places = rows_of(sizes)[fresh], places_of(sizes)[fresh]
+            replaced = uniform(random_bits(keys, _REPLACED, rows, places)) < self.options.random_ratio
+            noisy[fresh] = np.where(replaced, self.draw(keys, _REPLACEMENTS, rows, places), self.mask)
         return noisy, sizes
 
     def _spans(
@@ -181,11 +175,6 @@ class Corruption(Noise):
             draws *= 2
         used = before < most[:, None]
         return np.minimum(lengths, most[:, None] - before)[used], used.sum(axis=1)
-
-    def _replaced(self, keys: np.ndarray, rows: np.ndarray, places: np.ndarray) -> np.ndarray:
-        """The tokens that masks at these places of examples become: themselves, or random ones."""
-        replaced = uniform(random_bits(keys, _REPLACED, rows, places)) < self.options.random_ratio
-        return np.where(replaced, self.draw(keys, _REPLACEMENTS, rows, places), self.mask)
 
     def _rotated(self, keys: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """(N,) the token that comes in the place of each when some examples are rotated."""

@@ -47,7 +47,7 @@ class Masking(Noise):
         return {**super().identity, "max_predictions_per_seq": self.most}
 
     def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:
-        """Make pairs of B rows of a shard: `[CLS] text [SEP]` or `[CLS] first [SEP] second [SEP]`, masked, and labels.
+        """Make `[CLS] text [SEP]` or `[CLS] first [SEP] second [SEP]` of each row, masked, and labels.
 
         Labels are the ids of chosen tokens, and -100 elsewhere, but for the `[CLS]` of segments, whose label is theirs.
         """

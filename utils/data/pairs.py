@@ -13,7 +13,7 @@ import numpy as np
 from bart.modeling.modeling_bart import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.batches import Inputs, pad, pad_ids
-from utils.data.tokenized import TokenizedTexts
+from utils.data.tokenized import TokenizedTexts, tokenise
 from utils.text.lines import references_of
 
 
@@ -58,8 +58,8 @@ class TokenPairs:
         source, target = tokenizers
         firsts = None if targets is None else [references_of(text)[0] for text in targets]
         return cls(
-            TokenizedTexts.from_texts(sources, source, source_length),
-            None if firsts is None else TokenizedTexts.from_texts(firsts, target, target_length),
+            TokenizedTexts(tokenise(sources, len(sources), source, source_length)),
+            None if firsts is None else TokenizedTexts(tokenise(firsts, len(firsts), target, target_length)),
             targets,
         )
 

@@ -11,21 +11,22 @@ from pathlib import Path
 from bart.errors import InputError
 from bart.files import PathName
 from utils.data.splits import EVERY, SPLITS, Choice, MissingSplit
-from utils.text.lines import check_counts, check_is_text, iter_lines, iter_references
+from utils.text.lines import check_counts, check_is_text, iter_lines, references_of
 
 SIDES = ("source", "target")
 Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only to be predicted, targets, line by line
 
 
 def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
-    """Read the lines of two files side by side."""
-    sources, targets = iter_lines(source), iter_references(target)
+    """Read the lines of two files side by side; targets that are lists are checked."""
+    sources, targets = iter_lines(source), iter_lines(target)
     for number, (text, summary) in enumerate(zip_longest(sources, targets), 1):
         if text is None or summary is None:
             # The longer file is read to its end, so that the message has both counts.
             longer = number + sum(1 for _ in (targets if text is None else sources))
             counts = (number - 1, longer) if text is None else (longer, number - 1)
             check_counts((source, target), *counts)
+        references_of(summary, f"{target}, line {number}: ")
         yield text, summary
 
 

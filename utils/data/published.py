@@ -1,7 +1,4 @@
-"""Sets on the Hub and Parquet files anywhere, found by the library `datasets` and read once into its cache.
-
-The library takes seconds to load and is imported only where a set is opened.
-"""
+"""Sets on the Hub and Parquet files anywhere, found by the library `datasets`, which takes seconds to load."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The rows of tables: of JSON, JSON Lines, CSV, TSV and Parquet files, and of sets of `datasets`.
-
-The standard library reads text files, not `datasets`, whose readers guess a type for each column: CSV fields such as
-"NA" become null there, and one number among texts makes a whole JSON Lines file unreadable.
-"""
+"""The rows of tables and of sets of `datasets`, whose own readers guess types: "NA" in a CSV becomes null there."""
 
 from __future__ import annotations
 

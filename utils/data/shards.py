@@ -1,8 +1,7 @@
 """Shards for pretraining: their manifest, and their examples, streamed to train on or held in memory.
 
-`python -m utils.corpora.make_shards` makes them. A row of a shard is an example as the ids of a vocabulary, so it is
-read as arrays, by row groups of its Parquet file. `utils.data.rows` gives rows of Python objects at a tenth of this
-speed; here speed matters, since every process reads the whole split.
+They are read as arrays, by row groups of Parquet: ten times faster than `utils.data.rows`, since every process reads
+all.
 """
 
 from __future__ import annotations
@@ -105,12 +104,9 @@ class Manifest:
             raise InputError(f"{path}: the shard is cut off or damaged ({brief(error)})") from None
         if footer.num_rows != shard.examples:
             raise InputError(f"{path}: the shard has {footer.num_rows} examples; {MANIFEST} says {shard.examples}")
-        if missing := {*self.columns} - set(footer.schema.to_arrow_schema().names):
-            raise InputError(f"{path}: the shard lacks the column {min(missing)}; allowed: {', '.join(self.columns)}")
-
-    @property
-    def columns(self) -> list[str]:
-        return ["ids", "sentences", *(["label"] if self.task == MLM_NSP else ())]
+        columns = ["ids", "sentences", *(["label"] if self.task == MLM_NSP else ())]
+        if missing := {*columns} - set(footer.schema.to_arrow_schema().names):
+            raise InputError(f"{path}: the shard lacks the column {min(missing)}; allowed: {', '.join(columns)}")
 
     def check(self, tokenizer: PretrainedTokenizer, sequence_length: int | None = None) -> None:
         """Check that these shards are for a vocabulary and, where it is given, for a length."""
@@ -130,9 +126,7 @@ class Manifest:
                 )
 
     def shards(self, split: str, limit: int = -1) -> list[Shard]:
-        """The shards of a split that have examples: all, or those of the first `limit` examples, of which each bin has
-        its share.
-        """
+        """The shards of a split with examples: all, or the first `limit` of these, of which each bin has its share."""
         shards = [shard for shard in self.splits.get(split, ()) if shard.examples]
         total = sum(shard.examples for shard in shards)
         if not 0 <= limit < total:

@@ -1,9 +1,8 @@
-"""The splits, their names elsewhere, the split of an example that comes without one, and the choice of some examples.
+"""The splits, their names elsewhere, and the choice of examples by hashes of their texts.
 
-A hash of (seed, source) decides that split. So it depends on neither the order of the input nor the rest of it, equal
-sources come into one split, and examples that are added later move no old one. The sizes of the splits are near the
-ratios, not exactly theirs. Hashes also choose the examples that are held out for validation, and those that are used
-where their number is limited, so that a sorted file gives a fair sample.
+So neither the order of the input nor the rest of it decides on an example, equal texts come into one split, examples
+that are added later move no old one, and a sorted file gives a fair sample. Sizes of splits are near the ratios, not
+exactly theirs.
 """
 
 from __future__ import annotations

@@ -63,11 +63,6 @@ def read_questions(
         without = len(every) - len(questions)
         logger.warning("%s and left out, with %d questions that have no others: %s", text, without, named)
     check_split(questions, data_dir, split, "questions")
-    if is_squad(Path(data_dir).expanduser()):
-        logger.info(
-            "%s is split by its contexts, and %d questions are its %s split; a directory with %s.json is read whole",
-            *(data_dir, len(questions), split, split),
-        )
     return list(_by_id(questions).values())
 
 

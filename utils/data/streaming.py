@@ -141,9 +141,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
 
 
 class StreamLoader:
-    """Loads the steps of a run from a TrainStream up to `total`, and knows the cursor of every step that it has
-    yielded.
-    """
+    """Loads the steps of a run from a TrainStream up to `total`, and knows the cursor of every step that it gave."""
 
     def __init__(self, stream: TrainStream, total: int, **options: Any) -> None:
         if options.get("num_workers"):

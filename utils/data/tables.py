@@ -1,9 +1,7 @@
 """The rows of a split, from tables and published sets; and pairs of documents and summaries in them.
 
-A list of sentences, which a cell of CSV holds as JSON, is joined to a document; a list of summaries is a target of
-several references, as `references_of` reads it. A row in which one of the two is missing, null, no text, or empty once
-it is made one line is no example, and is left out. A command that writes a data directory lists such rows with the
-reason in dropped.jsonl.
+A list of sentences is joined to a document; a list of summaries is a target of several references. A row in which one
+of the two is missing, null, no text, or empty once it is made one line is no example, and is left out.
 """
 
 from __future__ import annotations

@@ -39,11 +39,6 @@ class TokenizedTexts:
         self.lengths = pc.list_value_length(self._texts).to_numpy().astype(np.int64)
         self.seconds = time.perf_counter() - began
 
-    @classmethod
-    def from_texts(cls, texts: Sequence[str], tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
-        """Tokenise texts, cut to max_length tokens with `</s>` kept last."""
-        return cls(tokenise(texts, len(texts), tokenizer, max_length))
-
     def __len__(self) -> int:
         return len(self.lengths)
 
@@ -59,9 +54,7 @@ def tokens_schema(tokenizer: BartTokenizer) -> pa.Schema:
 
 
 def tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_length: int) -> Iterator[pa.RecordBatch]:
-    """Yield `ids`, _CHUNK texts at a time, cut to max_length tokens with `</s>` kept last; `cut` says if a text was
-    longer.
-    """
+    """Yield `ids`, _CHUNK texts at a time, cut to max_length tokens, `</s>` kept; `cut` says if a text was longer."""
     schema = tokens_schema(tokenizer)
     texts = iter(progress("tokenising", total, "texts", texts))
 

@@ -69,7 +69,10 @@ def predict_share(
             yield number
 
     share = longest_first[rank::world]
-    warmup, timed = _spread(share, options.warmup_batches * fitting.size)
+    count = min(options.warmup_batches * fitting.size, len(share) // 2)
+    chosen = {place * len(share) // count for place in range(count)}  # evenly from all lengths
+    warmup = [share[place] for place in sorted(chosen)]
+    timed = [number for place, number in enumerate(share) if place not in chosen]
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     what = "predicting" + (f" (process 1 of {world})" if world > 1 else "")
@@ -91,13 +94,6 @@ def predict_share(
         warmup_articles=warmed_up,
         peak_memory_gb=peak_memory_gb(device),
     )
-
-
-def _spread(items: Sequence[int], count: int) -> tuple[list[int], list[int]]:
-    """So many items, at most half, evenly from all of them; and the rest, in order."""
-    count = min(count, len(items) // 2)
-    chosen = {place * len(items) // count for place in range(count)}
-    return [items[place] for place in sorted(chosen)], [item for place, item in enumerate(items) if place not in chosen]
 
 
 def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resumed: int) -> dict[str, Any]:

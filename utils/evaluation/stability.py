@@ -18,7 +18,7 @@ from utils.evaluation.report.runs import read_run, scores_of
 from utils.metrics.files import label_of
 
 MAY_DIFFER = {"seed", "output_dir", "resume_from_checkpoint", "overwrite_output_dir"}  # options of runs
-COLUMNS = {"score": "score", "mean": "mean", "deviation": "deviation", "least": "least", "greatest": "greatest"}
+STATISTICS = ("score", "mean", "deviation", "least", "greatest")
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,9 @@ class StabilityArguments:
     run_dirs: tuple[str, ...] = option(positional=True, help="folders of scored runs, two or more")
 
 
-def describe(args: StabilityArguments) -> str:
-    """A table for each split that was scored: each score's mean, sample standard deviation and range, and its runs.
-
-    A line behind them names the options, other than the seed, in which the runs differ.
-    """
+def main(argv: Sequence[str] | None = None) -> None:
+    description = "Print mean, sample standard deviation and range of the scores of runs that differ in their seed."
+    args = parse_dataclass(StabilityArguments, argv, description)
     if len(args.run_dirs) < 2:
         raise InputError(f"RUN_DIR is given {len(args.run_dirs)} times; allowed: 2 or more runs")
     runs = [read_run(folder) for folder in args.run_dirs]
@@ -40,23 +38,17 @@ def describe(args: StabilityArguments) -> str:
         if not scored or scored != names[0]:
             listed = ", ".join(scored) or "none"
             raise InputError(f"{run.folder}: its scores are {listed}; allowed: those of {runs[0].folder}")
-    columns = {**COLUMNS, **{str(number): run.name for number, run in enumerate(runs)}}
+    columns = {**{name: name for name in STATISTICS}, **{str(number): run.name for number, run in enumerate(runs)}}
     blocks = []
     for split, scores in records[0].items():
         rows = []
         for name in scores:
             values = [splits[split][name] for splits in records]
-            row = {"score": label_of(name), "mean": statistics.mean(values), "deviation": statistics.stdev(values)}
-            row |= {"least": min(values), "greatest": max(values)}
-            rows.append(row | {str(number): value for number, value in enumerate(values)})
+            of_all = (statistics.mean(values), statistics.stdev(values), min(values), max(values))
+            rows.append(dict(zip(columns, (label_of(name), *of_all, *values), strict=True)))
         blocks.append(f"{len(runs)} runs, {split} split\n\n{markdown_table(rows, columns)}")
     options = dict.fromkeys(name for run in runs for name in run.arguments if name not in MAY_DIFFER)
     given = {name: [str(run.arguments.get(name)) for run in runs] for name in options}
     if changed := [f"{name} ({', '.join(of_runs)})" for name, of_runs in given.items() if len({*of_runs}) > 1]:
         blocks.append(f"The runs differ in more than their seed: {', '.join(changed)}")
-    return "\n\n".join(blocks)
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    description = "Print mean, sample standard deviation and range of the scores of runs that differ in their seed."
-    print(describe(parse_dataclass(StabilityArguments, argv, description)))
+    print("\n\n".join(blocks))

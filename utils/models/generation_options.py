@@ -31,13 +31,10 @@ class DecodingOptions:
     length_penalty: float | None = decoding_option(help="power of the length that a sequence's score is divided by")
     early_stopping: str | None = decoding_option(
         choices=("true", "false", "never"),
-        help="with num_beams finished sequences, true stops at once, false when a better one is unlikely, never when "
-        "none is possible",
+        help="with all beams finished, true stops at once, false when a better one is unlikely, never when impossible",
     )
     no_repeat_ngram_size: int | None = decoding_option(help="no n-gram of this size occurs twice; 0 for off")
-    max_ratio: float | None = decoding_option(
-        help="tokens to generate at most, for each token of the source that is read"
-    )
+    max_ratio: float | None = decoding_option(help="tokens to generate at most for each token of the source")
     min_ratio: float | None = decoding_option(help="no end before so many tokens for each token of the source")
     drop_repeated_sentences: bool = changeable(
         False, help="leave out sentences that a text has said before, whatever their case and white space"
@@ -45,11 +42,7 @@ class DecodingOptions:
 
     @property
     def generation(self) -> dict[str, Any]:
-        """The options of generate that the command line gave, by generate's names.
-
-        Raises:
-            InputError: a list of ids is malformed.
-        """
+        """The options of generate that the command line gave, by generate's names."""
         names = {field.name for field in dataclasses.fields(GenerationConfig)}
         given = {NAMES.get(name, name): value for name, value in vars(self).items()}
         given = {name: value for name, value in given.items() if name in names and value is not None}
@@ -72,28 +65,18 @@ class GenerationOptions(DecodingOptions):
     eval_max_gen_length: int | None = decoding_option(
         section=GENERATE, least=2, help="max_length of generate: longest sequence, the start token included"
     )
-    max_new_tokens: int | None = decoding_option(
-        help="most ids after the start token, in place of --eval_max_gen_length"
-    )
+    max_new_tokens: int | None = decoding_option(help="most ids after the start token")
     min_new_tokens: int | None = decoding_option(help="fewest ids after the start token, in place of --min_length")
-    num_return_sequences: int | None = decoding_option(
-        help="sequences of each article; the best one is scored, the others are written beside it"
-    )
+    num_return_sequences: int | None = decoding_option(help="sequences of each article; the best one is scored")
     do_sample: bool | None = decoding_option(help="draw tokens at random; see --seed")
     temperature: float | None = decoding_option(help="scores are divided by it when sampling")
     top_k: int | None = decoding_option(help="sample among so many best tokens; 0 for all")
     top_p: float | None = decoding_option(help="sample among the best tokens that have this probability together")
-    encoder_no_repeat_ngram_size: int | None = decoding_option(
-        help="no n-gram of this size is taken from the source; 0 for off"
-    )
-    repetition_penalty: float | None = decoding_option(
-        help="above 1, tokens that the sequence holds become less likely"
-    )
+    encoder_no_repeat_ngram_size: int | None = decoding_option(help="no n-gram of this size is the source's; 0 for off")
+    repetition_penalty: float | None = decoding_option(help="above 1, tokens of the sequence become less likely")
     bad_words_ids: str | None = decoding_option(help="ids that are never generated, such as [[5], [6, 7]]")
     forced_bos_token_id: int | None = decoding_option(help="the id after the start token")
-    forced_eos_token_id: str | None = decoding_option(
-        help="the id, or ids such as [2, 3], in the last place of a longest sequence"
-    )
+    forced_eos_token_id: str | None = decoding_option(help="the id, or ids such as [2, 3], that end a longest sequence")
     pad_token_id: int | None = decoding_option(help="fills sequences after their end")
     bos_token_id: int | None = decoding_option(help="start token without decoder_start_token_id")
     eos_token_id: str | None = decoding_option(help="the id, or ids such as [2, 3], that end one")
@@ -101,12 +84,8 @@ class GenerationOptions(DecodingOptions):
 
     def __post_init__(self) -> None:
         for new, old in (("max_new_tokens", "eval_max_gen_length"), ("min_new_tokens", "min_length")):
-            tokens, length = getattr(self, new), getattr(self, old)
-            if tokens is not None and length not in (None, tokens + 1):
-                raise InputError(
-                    f"--{new} is {tokens} and --{old} is {length}; allowed beside it: {tokens + 1}, for it counts the "
-                    "start token, or none"
-                )
+            if getattr(self, new) is not None and getattr(self, old) is not None:
+                raise InputError(f"--{new} and --{old} exclude each other")
 
 
 def with_lengths(given: dict[str, Any]) -> dict[str, Any]:
@@ -116,13 +95,7 @@ def with_lengths(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_generation(config: GenerationConfig, options: dict[str, Any], vocab_size: int, positions: int) -> None:
-    """Raise InputError, which names the command line's option, for options that a model cannot obey.
-
-    Args:
-        config: the model's defaults.
-        options: of generate, by its names.
-        positions: of the model's decoder.
-    """
+    """Raise InputError, which names the command line's option, for options of generate that a model cannot obey."""
     try:
         merged = config.merged(**options)
         merged.check_vocabulary(vocab_size)

@@ -33,23 +33,16 @@ SOURCE_TOKENIZER, SOURCE_TOKENIZER_JSON = "source_tokenizer", "source_tokenizer_
 
 @dataclass(frozen=True)
 class LoadedModel(Generic[Model]):
-    """A model, and what belongs to it.
-
-    Attributes:
-        source_tokenizer: the vocabulary of sources, where they have one of their own.
-        lora_scale: the factor of the product of an adapter's matrices, of a model that is trained with such.
-        decoder: a copy of the model for inference, which generates in its place.
-    """
+    """A model, and what belongs to it."""
 
     model: Model
     tokenizer: PretrainedTokenizer
-    source_tokenizer: PretrainedTokenizer | None = None
-    lora_scale: float | None = None
-    decoder: Model | None = None
+    source_tokenizer: PretrainedTokenizer | None = None  # where sources have a vocabulary of their own
+    lora_scale: float | None = None  # the factor of the product of an adapter's matrices
+    decoder: Model | None = None  # a copy for inference, which generates in the model's place
 
     @property
     def labels(self) -> list[str]:
-        """The labels of the model's head."""
         return self.model.config.labels
 
 
@@ -57,23 +50,18 @@ LoadedBart = LoadedModel[BartForConditionalGeneration]
 
 
 def read_config(path: PathName, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
-    """A config.json of one of some architectures.
-
-    Raises:
-        InputError: it is missing, no such config, or of another architecture.
-    """
+    """A config.json of one of some architectures."""
     fields = read_json(Path(path))
     with naming(path):
         return kind_of(fields, kinds)(**fields)
 
 
 def class_for(config: ModelConfig, model_classes: Sequence[type[Model]]) -> type[Model]:
-    """The class of a model with such a config."""
     return next(model_class for model_class in model_classes if isinstance(config, model_class.config_class))
 
 
 def checkpoint_parts(loaded: LoadedModel) -> dict[str, Any]:
-    """The parts of a checkpoint besides weights by which a model and its vocabularies can be made of it alone."""
+    """The parts of a checkpoint by which, besides weights, a model and its vocabularies can be made of it alone."""
     model, sources = loaded.model, loaded.source_tokenizer
     return {
         "config": model.config.to_dict(),
@@ -85,11 +73,7 @@ def checkpoint_parts(loaded: LoadedModel) -> dict[str, Any]:
 
 
 def export(loaded: LoadedModel, model_class: type[Model], checkpoint: Path, directory: Path) -> None:
-    """Write a checkpoint's model in Hub format, with the vocabularies of the model that was trained.
-
-    Args:
-        model_class: the model's own, which fsdp replaces.
-    """
+    """Write a checkpoint's model in Hub format; its class is given, since fsdp replaces that of the loaded one."""
     model_class.from_pretrained(checkpoint).save_pretrained(directory, loaded.tokenizer)
     if loaded.source_tokenizer is not None:
         loaded.source_tokenizer.save_pretrained(directory / SOURCE_TOKENIZER)
@@ -101,14 +85,7 @@ def load_for_evaluation(
     tokenizer_path: str | None = None,
     model_classes: Sequence[type[Model]] = (BartForConditionalGeneration,),
 ) -> tuple[Model, PretrainedTokenizer]:
-    """A trained model and its vocabulary.
-
-    A checkpoint that carries its architecture keeps it, and one that carries decoding options keeps all of them. The
-    config gives what the checkpoint lacks.
-
-    Raises:
-        InputError: there is no such model or vocabulary, or they do not fit together.
-    """
+    """A trained model and its vocabulary; the config gives the architecture and decoding options that it lacks."""
     kinds = [candidate.config_class for candidate in model_classes]
     config = None if config_path is None else read_config(config_path, kinds)
     stored = stored_configs(model_name_or_path, kinds)[0]
@@ -127,7 +104,7 @@ def load_for_evaluation(
 
 
 def vocabulary_at(model_class: type[PretrainedModel], path_or_name: PathName) -> PretrainedTokenizer:
-    """The vocabulary at a place for a model: of its usual kind, or BERT's, which Chinese BART has; else InputError."""
+    """The vocabulary at a place for a model: of its usual kind, or BERT's, which Chinese BART has."""
     try:
         return model_class.tokenizer_class.from_pretrained(path_or_name)
     except OtherTokenizer as error:
@@ -140,11 +117,7 @@ def vocabulary_at(model_class: type[PretrainedModel], path_or_name: PathName) ->
 def own_vocabulary(
     model_name_or_path: PathName, tokenizer_path: str | None, read: ReadTokenizer, remedy: str = ""
 ) -> PretrainedTokenizer:
-    """The vocabulary that lies with the weights, or the one at another place.
-
-    Raises:
-        InputError: there is none, or it is another one than that of the weights; the error ends with the remedy.
-    """
+    """The vocabulary that lies with the weights, or the same at another place; an error ends with the remedy."""
     if tokenizer_path is None:
         return read(model_name_or_path)
     tokenizer = read(tokenizer_path)
@@ -161,17 +134,13 @@ def own_vocabulary(
 
 
 def source_vocabulary(path_or_name: PathName, config: BartConfig) -> BartTokenizer:
-    """The vocabulary of sources: one for itself, or that which lies with a model that has one for them.
-
-    Raises:
-        InputError: there is none, or it does not fit the model with this config.
-    """
+    """The vocabulary of sources: one for itself, or that which lies with a model that has one for them."""
     path = Path(path_or_name)
     if path.is_file() and path.suffix == ".ckpt":
-        text = read_file(path).get(SOURCE_TOKENIZER_JSON)
-        if not isinstance(text, str):
+        content = read_file(path)
+        if SOURCE_TOKENIZER_JSON not in content:
             raise InputError(f"{path}: no vocabulary of the sources in it")
-        tokenizer = BartTokenizer.from_json(text, source=str(path))
+        tokenizer = BartTokenizer.from_json(content[SOURCE_TOKENIZER_JSON], source=str(path))
     else:
         files = ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json")
         folder = resolve(path_or_name, [*(f"{SOURCE_TOKENIZER}/{name}" for name in files), *files])
@@ -179,9 +148,8 @@ def source_vocabulary(path_or_name: PathName, config: BartConfig) -> BartTokeniz
         tokenizer = BartTokenizer.from_pretrained(beside_model if beside_model.is_dir() else folder)
     if (len(tokenizer), tokenizer.pad_token_id) != (config.source_vocab_size, config.pad_token_id):
         raise InputError(
-            f"the vocabulary of the sources does not fit the model: it has {len(tokenizer)} ids and pads with "
-            f"{tokenizer.pad_token_id}; the model's source_vocab_size is {config.source_vocab_size}, its pad_token_id "
-            f"{config.pad_token_id}"
+            f"the vocabulary of the sources has {len(tokenizer)} ids and pads with {tokenizer.pad_token_id}; the "
+            f"model's source_vocab_size is {config.source_vocab_size}, its pad_token_id {config.pad_token_id}"
         )
     return tokenizer
 
@@ -194,13 +162,10 @@ def for_inference(model: Model, precision: str) -> Model:
 
 
 def fit_vocabulary(model: PretrainedModel, tokenizer: PretrainedTokenizer) -> None:
-    """Check that every id of the tokenizer has its row in the model, and that special ids and lengths agree.
+    """Check that every id of the tokenizer has its row in the model, and that special ids agree.
 
     facebook/bart-large-cnn and -xsum were published without a row for `<mask>`, their vocabulary's last id; that row
     is added.
-
-    Raises:
-        InputError: the vocabulary does not fit the model.
     """
     config = model.config
     for name in ("pad_token_id", "bos_token_id", "eos_token_id"):

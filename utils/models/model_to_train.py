@@ -51,17 +51,12 @@ def initial_model(
     """The model that a fine-tuning run starts from, or goes on from, and its vocabulary.
 
     Args:
-        config: gives the architecture and the decoding defaults. Its vocabulary size is replaced by that of the
-            weights, or from scratch by that of the tokenizer.
-        model_classes: one for each architecture.
+        config: gives the architecture and the decoding defaults; the vocabulary's size is that of weights or tokenizer.
         labels: of a head; by default those of the weights. A head of the same labels keeps their order.
         new_head: true to begin a new head even if the weights have one; false to refuse weights without one; None to
             begin one if they have none.
         columns: of the texts in the training data, or the options that named them, which the config then has.
         checkpoint: of training, to go on from. Weights, vocabulary, labels and columns are then its own.
-
-    Raises:
-        InputError: no tokenizer can be found, or vocabulary, weights, labels and config do not fit together.
     """
     weights, name = options.weights, options.weights.model_name_or_path
     if checkpoint is not None:
@@ -79,7 +74,7 @@ def initial_model(
         if labels is not None:
             config.labels = labels
         config.validate()
-        model = random_model(model_class, config, weights.config_path)
+        model = model_class(config)
     else:
         model, tokenizer = _model_of_weights(weights, config, model_class, labels, new_head)
     fit_vocabulary(model, tokenizer)
@@ -100,7 +95,7 @@ def _model_of_weights(
     labels: Sequence[str] | None,
     new_head: bool | None,
 ) -> tuple[Model, PretrainedTokenizer]:
-    """The model with stored weights that `initial_model` begins with, and its vocabulary; arguments are its own."""
+    """The model with stored weights that `initial_model` begins with, and its vocabulary."""
     name = options.model_name_or_path
     stored, generation = stored_configs(name, [type(config)])
     if stored is not None:
@@ -115,11 +110,7 @@ def _model_of_weights(
     else:
         read = partial(vocabulary_at, model_class)
         tokenizer = own_vocabulary(name, options.tokenizer, read, ", or give --new_vocabulary")
-    try:
-        model = model_class.from_pretrained(name, config, new_head=new_head)
-    except InputError as error:
-        hint = "; --new_head begins it" if "its head has" in str(error) else ""
-        raise InputError(f"{error}{hint}") from None
+    model = model_class.from_pretrained(name, config, new_head=new_head)
     if options.config_path is None and None not in (generation, model.generation_config):
         model.generation_config = generation
     if options.new_vocabulary:
@@ -133,13 +124,7 @@ def _labels_of_head(
 ) -> Sequence[str] | None:
     """The labels of the data in the order of the weights' head, unless it is of other ones; case does not count.
 
-    Args:
-        stored: the config of the weights.
-        config: gets what else that says of the head.
-        labels: of the training data, if there are any.
-
-    Raises:
-        InputError: the head has as many labels, of other names.
+    The config gets what else the stored one says of the head.
     """
     of_head = OF_HEADS & stored.extra.keys() - config.extra.keys()
     config.extra.update({field: stored.extra[field] for field in of_head})
@@ -172,16 +157,7 @@ def resumed_model(
     adaptation: AdaptationOptions,
     keeps_generation: bool,
 ) -> LoadedModel[Model]:
-    """The model and vocabulary of a training checkpoint, whose config has what the run learned of its data.
-
-    Args:
-        config: what the options ask for.
-        adaptation: what fine-tuning does to the model.
-        keeps_generation: true if the checkpoint's decoding defaults count, and not those of the config.
-
-    Raises:
-        InputError: the file is no training checkpoint, or its network has another shape than the options ask for.
-    """
+    """The model and vocabulary of a training checkpoint; the config is what the options ask for."""
     if adaptation.distill is not None:
         set_layers(config, len(adaptation.kept_layers), adaptation.shrunk_stacks)
     content = read_file(checkpoint)
@@ -209,25 +185,16 @@ def pretraining_model(
     tokenizer: PretrainedTokenizer,
     weights: str | None,
 ) -> LoadedModel[Model]:
-    """A model to pretrain.
-
-    Args:
-        config: gives the architecture.
-        tokenizer: the model's vocabulary.
-        weights: where initial weights are, by the options or in a checkpoint; None for random ones.
-
-    Raises:
-        InputError: there are no such weights, or vocabulary, weights and config do not fit together.
-    """
+    """A model to pretrain, with the weights at that place or random ones."""
     if options.config_path is not None and len(tokenizer) > config.vocab_size:
         raise InputError(
-            f"the vocabulary does not fit the config: the shards' has {len(tokenizer)} ids, and the vocab_size of "
-            f"{options.config_path} is {config.vocab_size}"
+            f"the shards' vocabulary has {len(tokenizer)} ids; the vocab_size of {options.config_path} is "
+            f"{config.vocab_size}"
         )
     config.vocab_size = len(tokenizer)
     config.validate()
     if weights is None:
-        model = random_model(model_class, config, options.config_path)
+        model = model_class(config)
     else:
         given = "--resume_from_checkpoint" if options.model_name_or_path is None else "--model_name_or_path"
         try:
@@ -246,22 +213,14 @@ def pretraining_model(
         model = model_class.from_pretrained(weights, config)
         if options.config_path is None and None not in (generation, model.generation_config):
             model.generation_config = generation
-        logger.info("initial weights: those of %s", weights)
+    logger.info("initial weights: %s", weights or f"random, by --config_path {options.config_path}")
     fit_vocabulary(model, tokenizer)
     set_computing(model, options.computing)
     return LoadedModel(model, tokenizer)
 
 
-def random_model(model_class: type[Model], config: ModelConfig, config_path: str) -> Model:
-    """A model with random weights; the log says how large it is, since the config may be one that nobody named."""
-    model = model_class(config)
-    count = sum(parameter.numel() for parameter in model.parameters())
-    logger.info("random weights: %s parameters, by --config_path %s", f"{count:,}", config_path)
-    return model
-
-
 def check_same_config(stored: ModelConfig, config: ModelConfig, where: str, apart_from: Sequence[str] = ()) -> None:
-    """Raise InputError where the config of stored weights, which an option names, is another one than this run's."""
+    """Raise InputError where the config of stored weights is another one than this run's."""
     for name in config.types:
         old, new = getattr(stored, name), getattr(config, name)
         if old != new and name not in apart_from:

@@ -42,12 +42,8 @@ class WeightsOptions:
         help=f"JSON with architecture and decoding options; by default the weights' own, from scratch {DEFAULT_CONFIG}",
         on_resume="by_content",
     )
-    tokenizer: str | None = option(
-        None, help="vocabulary: a Hub name or directory; by default the one that lies with the weights"
-    )
-    new_vocabulary: bool = option(
-        False, help="let --tokenizer be another vocabulary than that of the weights; token embeddings start anew"
-    )
+    tokenizer: str | None = option(None, help="vocabulary: a Hub name or directory; by default that of the weights")
+    new_vocabulary: bool = option(False, help="let --tokenizer be another one; token embeddings start anew")
 
     def __post_init__(self) -> None:
         if self.new_vocabulary and (self.is_scratch or self.tokenizer is None):
@@ -55,7 +51,6 @@ class WeightsOptions:
 
     @property
     def is_scratch(self) -> bool:
-        """True if training starts from random weights."""
         return self.model_name_or_path == SCRATCH
 
 
@@ -80,9 +75,7 @@ class ComputingOptions:
         False, section="model", help="recompute activations in the backward pass: less memory, a third more time"
     )
     compile: bool = changeable(
-        False,
-        help="train layers that torch.compile compiles in minutes: to try on batches of one length; with others "
-        "an H100 was slower, and CPUs gain nothing",
+        False, help="train layers that torch.compile compiles in minutes: to try on batches of one length"
     )
     dropout: float | None = dropout_option(
         section="regularisation", help="of embeddings and layer outputs; by default the config's", in_card=True
@@ -92,11 +85,7 @@ class ComputingOptions:
     decoder_layerdrop: float | None = dropout_option(help="chance to skip a decoder layer; by default the config's")
 
     def set_dropouts(self, config: ModelConfig) -> None:
-        """Put the dropouts that are given in place of the config's own.
-
-        Raises:
-            InputError: the architecture lacks one of them.
-        """
+        """Put the dropouts that are given in place of the config's own."""
         for name in DROPOUTS:
             value = getattr(self, name)
             if value is not None:
@@ -112,9 +101,7 @@ class AdaptationOptions:
     freeze_embeds: bool = card_option(False, section="model", help="do not train token and position embeddings")
     freeze_encoder: bool = card_option(False, help="do not train the encoder")
     distill: str | None = card_option(
-        None,
-        choices=("sft",),
-        help="sft, shrink and fine-tune, starts from some --layers of the weights (Shleifer & Rush, 2020)",
+        None, choices=("sft",), help="sft starts from some --layers of the weights (Shleifer & Rush, 2020)"
     )
     layers: str | None = card_option(None, help="layers that --distill keeps, counted from 0, such as 0-6-11")
     do_encoder: bool = option(False, help="--distill shrinks the encoder")
@@ -123,11 +110,10 @@ class AdaptationOptions:
         None,
         section="LoRA",
         least=1,
-        help="train adapters of this rank and freeze all weights (Hu et al., 2021); the export has them merged in; by "
-        "default all weights are trained",
+        help="train adapters of this rank alone (Hu et al., 2021); the export has them merged in",
     )
     lora_alpha: float | None = card_option(
-        None, above=0, help="adapters are scaled by lora_alpha / lora_rank; by default twice the rank"
+        None, above=0, help="adapters' scale times the rank; by default twice the rank"
     )
     lora_dropout: float | None = card_option(None, least=0, most=0.99, help="of the adapters' inputs; by default 0")
     lora_targets: tuple[str, ...] | None = card_option(
@@ -152,12 +138,10 @@ class AdaptationOptions:
 
     @property
     def shrunk_stacks(self) -> list[str]:
-        """The stacks that --distill shrinks."""
         return [name for name, is_shrunk in (("encoder", self.do_encoder), ("decoder", self.do_decoder)) if is_shrunk]
 
     @property
     def kept_layers(self) -> list[int]:
-        """The layers that --distill keeps."""
         try:
             layers = [int(number) for number in (self.layers or "").split("-")]
             if sorted(set(layers)) != layers:
@@ -181,9 +165,7 @@ class AdaptationOptions:
             if max(self.kept_layers) >= count:
                 raise InputError(f"--layers is {self.layers}; the {name} has {count} layers, allowed: 0 to {count - 1}")
         if self.lora_rank is not None and self.lora_rank > config.d_model:
-            raise InputError(
-                f"--lora_rank is {self.lora_rank}; allowed: at most {config.d_model}, the config's d_model"
-            )
+            raise InputError(f"--lora_rank is {self.lora_rank}; allowed: at most {config.d_model}, its d_model")
 
 
 @dataclass(frozen=True)
@@ -196,30 +178,18 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         weights, adaptation = self.weights, self.adaptation
-        if weights.new_vocabulary:
-            for name, value in (("freeze_embeds", adaptation.freeze_embeds), ("lora_rank", adaptation.lora_rank)):
-                if value:
-                    raise InputError(
-                        f"--new_vocabulary and --{name} exclude each other: new embeddings must be trained"
-                    )
-        for owner, value in (("--distill sft", adaptation.distill), ("--lora_rank", adaptation.lora_rank)):
-            if value is not None and weights.is_scratch:
-                raise InputError(
-                    f"{owner} is about trained weights; --model_name_or_path is {SCRATCH}, which has none: name weights"
-                )
+        for name in ("freeze_embeds", "lora_rank"):
+            if weights.new_vocabulary and getattr(adaptation, name):
+                raise InputError(f"--new_vocabulary and --{name} exclude each other: new embeddings must be trained")
+        for name in ("distill", "lora_rank"):
+            if weights.is_scratch and getattr(adaptation, name):
+                raise InputError(f"--{name} is about trained weights; --model_name_or_path is {SCRATCH}")
 
     def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
-        """The config of --config_path or of the weights, with the dropouts that are given in place of its own.
-
-        Raises:
-            InputError: the file is no config, the weights have none, it is of none of these kinds, or an option is
-                about what it has not.
-        """
+        """The config of --config_path or of the weights, with the dropouts that are given in place of its own."""
         config = _config_of(self.weights, kinds)
         if self.weights.new_vocabulary and "bart" not in config.model_types:
-            raise InputError(
-                f"--new_vocabulary is given; allowed with bart alone, and this model is {config.model_types[0]}"
-            )
+            raise InputError(f"--new_vocabulary takes a model of bart; this one is {config.model_types[0]}")
         self.computing.set_dropouts(config)
         self.adaptation.check_config(config)
         return config
@@ -237,14 +207,14 @@ class NewModelOptions:
     )
     config_path: str | None = option(
         None,
-        help="JSON with the architecture, and decoding options for the export; by default the weights' own, of random "
-        f"ones {DEFAULT_CONFIG}, or configs/bert_base.json of BERT",
+        help=f"JSON with the architecture; by default the weights' own, of random ones {DEFAULT_CONFIG}, or "
+        "configs/bert_base.json of BERT",
         on_resume="by_content",
     )
     computing: ComputingOptions = part(ComputingOptions)
 
     def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
-        """The config of --config_path or of the weights, with the given dropouts; see `ModelOptions.config`."""
+        """See `ModelOptions.config`."""
         config = _config_of(self, kinds)
         self.computing.set_dropouts(config)
         return config

@@ -72,13 +72,7 @@ def evaluate(
     settings: Mapping[str, Any],
     resuming: str,
 ) -> None:
-    """Predict and score a split, and write its files, its report and the model card.
-
-    Args:
-        raw: what the task's `read` gave.
-        settings: all options of the program by name.
-        resuming: the command that goes on with what is left, for a message.
-    """
+    """Predict and score a split, and write its files, its report and the model card; `resuming` is for a message."""
     loaded = replace(loaded, model=for_inference(loaded.model.to(device), run.precision))
     with connected(f"{resuming} goes on with the examples that are left"):
         results = score_split(run, task, loaded, raw)

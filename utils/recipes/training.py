@@ -138,12 +138,7 @@ def set_up(args: TrainingArguments) -> None:
 def train(
     args: TrainingArguments, task: TrainedTask, splits: Mapping[str, Any], learned: Any, earlier_log: int
 ) -> None:
-    """Train on the splits train and val, from the beginning or from a checkpoint.
-
-    Args:
-        learned: what the task learned of the training examples.
-        earlier_log: bytes of the log that an earlier run wrote.
-    """
+    """Train on the splits train and val, from the beginning or from a checkpoint."""
     output_dir = Path(args.run.output_dir)
     checkpoint = find_checkpoint(args.resumed, output_dir)
     loaded = task.initial_model(args.model, learned, checkpoint)

@@ -118,8 +118,7 @@ class Tagging(LabelTask):
         tags = {tag for sentence in train for tag in sentence.tags}
         if len(tags) < 2:
             raise InputError(f"{self.place.data_dir}: the training tags are {', '.join(tags)}; allowed: at least two")
-        scheme = scheme_of(tags)
-        if scheme is None:
+        if (scheme := scheme_of(tags)) is None:
             logger.info("the training tags are plain: accuracy and macro F1 are computed, for %d tags", len(tags))
         else:
             strays = sorted(tag for tag in tags if not scheme.fits(tag))
@@ -160,10 +159,8 @@ class Tagging(LabelTask):
             names = self.label_names(in_folder=True)
         sentences, blank = [], 0
         for record in records:
-            words = _strings(
-                record.name, words_in, _listed(record.name, value_in(record.values, words_in)), may_be_blank=True
-            )
-            tags = None
+            words, tags = _listed(record.name, value_in(record.values, words_in)), None
+            words = _strings(record.name, words_in, words, may_be_blank=True)
             kept = [number for number, word in enumerate(words) if word.strip()]
             blank += len(words) - len(kept)
             if tags_in is not None:

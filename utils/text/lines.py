@@ -137,13 +137,6 @@ def reference_texts(lines: Iterable[str]) -> Iterator[str]:
     return chain.from_iterable(map(references_of, lines))
 
 
-def iter_references(path: PathName) -> Iterator[str]:
-    """Yield the lines of a file of targets, whose lists are checked."""
-    for number, line in enumerate(iter_lines(path), 1):
-        references_of(line, f"{path}, line {number}: ")
-        yield line
-
-
 def list_in(text: str, of_numbers: bool = False, where: str = "") -> list[object] | None:
     """The list that a text is in JSON; None of other texts, and of a list of numbers unless these are wanted.
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
-import xxhash
 from pytorch_lightning.plugins.io import TorchCheckpointIO
 
 from bart.errors import InputError
@@ -35,10 +34,6 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes a checkpoint beside its place, and renames it once all of it is on the disk."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """
-        Raises:
-            RunError: it cannot be written; what was there before is untouched.
-        """
         path = Path(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -52,22 +47,14 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         except (OSError, RuntimeError) as error:
             # torch's writer raises its own error while it handles the system's, which says more.
             cause = error if isinstance(error, OSError) else error.__context__
-            reason = cause.strerror if isinstance(cause, OSError) else str(error).splitlines()[0]
-            raise RunError(
-                f"{path}: cannot be written ({reason}); the checkpoints before it are whole, and "
-                f"--resume_from_checkpoint {LAST} goes on from the newest"
-            ) from error
+            reason = cause.strerror if isinstance(cause, OSError) else error
+            raise RunError(f"{path}: cannot be written ({reason}); the one before it is whole") from error
 
 
 class BestCheckpoints:
     """Keeps the checkpoints with the best scores; of equal ones those with the lower loss, and then the later ones.
 
-    Args:
-        metric: name of the score.
-        mode: "max" or "min", the better side of it.
-        count: of checkpoints to keep.
-        conditions: plain values on which scores depend. Scores under different ones are not compared: those of a run
-            that goes on count until its first validation.
+    Scores under different conditions are not compared: those of a run that goes on count until its first validation.
 
     Attributes:
         kept: name, score, loss and step of each, the best one first.
@@ -118,38 +105,21 @@ class BestCheckpoints:
 
 
 def check_same_start(checkpoint: Path | None, world_size: int) -> None:
-    """Raise InputError where the processes of a run would go on from different checkpoints.
-
-    Each process looks for the newest checkpoint itself; on machines that do not share a file system, or that see its
-    changes late, they may find different ones.
-
-    Args:
-        checkpoint: the one that this process found.
-    """
+    """Raise InputError where processes, for want of a shared file system, would go on from different checkpoints."""
     if world_size == 1:
         return
-    content = "none"
+    sums = None
     if checkpoint is not None:
         with zipfile.ZipFile(checkpoint) as file:  # whose parts have checksums, so that gigabytes need not be read
-            parts = sorted((part.filename, part.file_size, part.CRC) for part in file.infolist())
-        digest = xxhash.xxh3_64_hexdigest(repr(parts).encode())
-        content = f"{checkpoint.name} of step {read_file(checkpoint)['global_step']} (content {digest})"
-    contents = [None] * world_size
-    dist.all_gather_object(contents, content)
-    for rank, content in enumerate(contents):
-        if content != contents[0]:
-            raise InputError(
-                f"--resume_from_checkpoint: process 0 found {contents[0]} and process {rank} found {content}; all "
-                "processes must see the same files"
-            )
+            sums = [part.CRC for part in file.infolist()]
+    found = [None] * world_size
+    dist.all_gather_object(found, sums)
+    if any(other != sums for other in found):
+        raise InputError("--resume_from_checkpoint: processes found different files; all must see the same")
 
 
 def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
-    """The file that --resume_from_checkpoint names, the newest whole one of a run's folder; `last` is that of this run.
-
-    Raises:
-        InputError: none of the directory's checkpoints can be read.
-    """
+    """The file that --resume_from_checkpoint names, the newest whole one of a run's folder; `last` is of this run."""
     if resume_from is None:
         return None
     folder = output_dir if resume_from == LAST else Path(resume_from)
@@ -178,11 +148,7 @@ def _step_of(checkpoint: Path) -> int | None:
 
 
 def keep_as_last(checkpoint: Path, output_dir: Path) -> None:
-    """Copy the checkpoint from which a run goes on to `last.ckpt`.
-
-    A run that was killed after it wrote its best checkpoint keeps an older `last.ckpt`, and a resumed run that has no
-    step left writes none.
-    """
+    """Copy the checkpoint from which a run goes on to `last.ckpt`: a run with no step left writes none."""
     last = output_dir / LAST_FILE
     if not last.exists() or not last.samefile(checkpoint):
         with replacing(last) as temporary:
@@ -197,16 +163,15 @@ def completed(stored: Mapping[str, Any], current: Mapping[str, Any], defaults: M
 def check_identity(path: Path, identity: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     """Raise InputError, which names both values, when something differs that must stay as a run goes on."""
     stored = completed(read_file(path).get("identity", {}), identity, defaults)
-    afresh = (
-        f"its weights can begin a new run, in another --output_dir, by --model_name_or_path {path} or, in pretraining, "
-        "by --load_model_weights_only"
-    )
     if stored.get("format") != identity["format"]:
-        raise InputError(
-            f"--resume_from_checkpoint {path}: another version of this code wrote it, which kept its place in the "
-            f"data in another way; {afresh}"
-        )
-    if changed := difference({**stored, "data": None}, {**identity, "data": None}):
-        raise InputError(f"--resume_from_checkpoint {path}: {changed}; {afresh}")
-    if changed := difference(stored["data"], identity["data"]):
-        raise InputError(f"--resume_from_checkpoint {path}: it was trained on other data: {changed}; {afresh}")
+        reason = "another version of this code wrote it"
+    elif changed := difference({**stored, "data": None}, {**identity, "data": None}):
+        reason = changed
+    elif changed := difference(stored["data"], identity["data"]):
+        reason = f"it was trained on other data: {changed}"
+    else:
+        return
+    raise InputError(
+        f"--resume_from_checkpoint {path}: {reason}; its weights can begin a new run, in another --output_dir, by "
+        f"--model_name_or_path {path} or, in pretraining, by --load_model_weights_only"
+    )

@@ -28,16 +28,11 @@ class TrainingData(pl.LightningDataModule):
     the training loader is a whole optimizer step of this process, as a list of micro-batches.
 
     Args:
-        train: examples, or shards that are streamed.
-        collate: makes a batch of some examples.
         max_steps, max_epochs: the length of the run, whichever ends it first; -1 and None for neither, which is one
             epoch.
-        lengths: how the lengths of examples decide which ones share a batch.
 
     Attributes:
-        steps_per_epoch: optimizer steps of an epoch.
-        examples_per_step: examples of an optimizer step on all processes; with `--max_tokens_per_batch`, their mean.
-        total_steps: optimizer steps of the run.
+        examples_per_step: on all processes; with `--max_tokens_per_batch`, their mean.
     """
 
     def __init__(
@@ -78,7 +73,6 @@ class TrainingData(pl.LightningDataModule):
 
     @property
     def streams(self) -> bool:
-        """True if training examples are streamed."""
         return isinstance(self.train, StreamedShards)
 
     def epoch(self, step: int) -> int:
@@ -91,9 +85,8 @@ class TrainingData(pl.LightningDataModule):
             steps = RunOrder(self._order(rank, world_size), self.total_steps, start)
             batches = Batches(self.train, self.collate)
             return DataLoader(batches, batch_sampler=steps, collate_fn=list, **self.loader_options)
-        options = dict(self.loader_options)
-        if options["num_workers"]:
-            options["num_workers"] = 1  # each of several would read everything
+        workers = min(1, self.options.num_workers)  # each of several would read everything
+        options = {**self.loader_options, "num_workers": workers}
         self.loader = StreamLoader(self._stream(rank, world_size, start), self.total_steps, **options)
         return self.loader
 
@@ -101,10 +94,6 @@ class TrainingData(pl.LightningDataModule):
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         batches = evaluation_batches(self.val.lengths[:, 0], self.options.eval_batch_size, rank, world_size)
         return DataLoader(Batches(self.val, self.collate), sampler=batches, batch_size=None, **self.loader_options)
-
-    def validation_batches_of_all(self, world_size: int) -> int:
-        """The number of validation batches that every process has at least."""
-        return -(-(len(self.val) // world_size) // self.options.eval_batch_size)
 
     def state_dict(self) -> dict[str, Any]:
         return {"cursor": self.loader.cursor(self.trainer.global_step)} if self.loader is not None else {}
@@ -139,11 +128,7 @@ class TrainingData(pl.LightningDataModule):
 
 
 def _outlive_signals(worker: int) -> None:
-    """Let only the training process end a loader process.
-
-    torchrun and schedulers send SIGTERM, and terminals SIGINT or, at their end, SIGHUP, to every process of a run. The
-    training process needs its loader processes until it has saved a checkpoint.
-    """
+    """Let only the training process end a loader process, which it needs until it has saved a checkpoint."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     if not hasattr(signal, "sigwaitinfo"):  # macOS, where the sender of a signal is not known

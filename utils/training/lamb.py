@@ -23,14 +23,6 @@ class Lamb(Optimizer):
     (biases and norms), which leaves Adam's step; `nvlamb` takes the ratio there too. apex's own clip of the gradients
     is left to the training loop. If a loss scaler's `found_inf` is 1, a step changes nothing; the host does not wait
     for it, so the number of steps is a tensor.
-
-    Args:
-        parameters: parameters, or groups of them, as for any torch optimizer.
-        lr: step size, relative to the norm of each decayed tensor.
-        nvlamb: scale them in groups without decay, too; apex's `use_nvlamb`.
-
-    Attributes:
-        trust_ratios: those of the last step, a (N,) for each group that has any.
     """
 
     def __init__(
@@ -45,7 +37,7 @@ class Lamb(Optimizer):
     ) -> None:
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0})
         self.nvlamb = nvlamb
-        self.trust_ratios: list[Tensor] = []
+        self.trust_ratios: list[Tensor] = []  # of the last step, a (N,) for each group that has any
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]

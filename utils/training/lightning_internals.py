@@ -13,8 +13,7 @@ from pytorch_lightning.trainer.connectors.signal_connector import _SignalConnect
 class EpochLoop(_TrainingEpochLoop):
     """Lightning's loop over batches, which validates after the last batch too, whatever the interval.
 
-    It leaves out Lightning's broadcast of SIGTERM before every batch, because the host would wait for the device in
-    every step. `stopping.Termination` does the same without waiting.
+    It has no broadcast of SIGTERM before every batch, for which the host would wait; `stopping.Termination` has one.
     """
 
     def _should_check_val_fx(self, data_fetcher: _DataFetcher) -> bool:
@@ -43,11 +42,6 @@ def settle(loops: dict[str, Any], steps: int, validation_is_due: bool) -> None:
 
     A checkpoint may be written after Lightning has begun a batch, or in a validation. Lightning would count that batch
     twice, or lose it, when the run goes on.
-
-    Args:
-        loops: `checkpoint["loops"]`, changed in place.
-        steps: optimizer steps taken.
-        validation_is_due: true if the next thing to do is a validation, from its beginning.
     """
     fit = loops["fit_loop"]
     training, validation = fit["epoch_loop.batch_progress"], fit["epoch_loop.val_loop.batch_progress"]

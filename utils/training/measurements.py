@@ -1,4 +1,4 @@
-"""Measurements of a run while it goes on, and the summary at its end."""
+"""Measurements of a run while it goes on."""
 
 from __future__ import annotations
 
@@ -45,7 +45,6 @@ def seconds(start: Stamp, end: Stamp) -> float:
 
 
 def step_time_percentiles(times: list[float]) -> dict[str, float]:
-    """`step_time_p50` and so on, in the unit of the times."""
     values = np.percentile(times, PERCENTILES).tolist()
     return {f"step_time_p{point}": value for point, value in zip(PERCENTILES, values, strict=True)}
 
@@ -56,15 +55,7 @@ class Measurements:
     `train_loss` is the mean of the interval's steps; `lr`, `grad_norm` (before clipping) and the range of LAMB's trust
     ratios are those of its last one. `tokens_per_second` counts tokens without padding, and so does `mfu`, the share of
     the GPUs' peak rate that the model's operations take (Chowdhery et al., 2022, appendix B). The time of a step
-    includes the loading of its batches, but neither validation nor the writing of checkpoints: it ends before those,
-    and `start_clock` starts the next one after them.
-
-    `wall_seconds` and the sums over the run go on from those of its earlier sessions.
-
-    Args:
-        every: optimizer steps of an interval.
-        peak_rate: operations per second of a process's GPU, where it is known.
-        earlier_seconds: the wall clock of the run's earlier sessions.
+    includes the loading of its batches, but neither validation nor the writing of checkpoints.
     """
 
     def __init__(self, every: int, peak_rate: float | None = None, earlier_seconds: float = 0.0) -> None:
@@ -86,13 +77,11 @@ class Measurements:
         self.run_tokens = self.run_samples = self.run_seconds = 0.0
 
     def begin(self, trainer: pl.Trainer) -> None:
-        """Show the line of progress."""
         self.line.total = trainer.datamodule.total_steps
         self.line.begin(trainer.global_step)
         self.line.update(0)
 
     def start_clock(self, device: torch.device) -> None:
-        """Start the time of the next step."""
         self.since = stamp(device)
 
     def after_step(
@@ -111,7 +100,9 @@ class Measurements:
         if closes:
             values = self._close_interval(trainer, module.device)
             values |= {"lr": module.lr, "grad_norm": float(module.grad_norm)}
-            if (ratios := module.trust_ratios) is not None:
+            optimizer = module.optimizers().optimizer
+            if parts := getattr(getattr(optimizer, "inner", optimizer), "trust_ratios", ()):  # LAMB's
+                ratios = torch.cat(parts)
                 spread = torch.stack([ratios.min(), ratios.mean(), ratios.max()]).tolist()
                 values |= dict(zip(("trust_ratio_min", "trust_ratio_mean", "trust_ratio_max"), spread, strict=True))
             if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
@@ -156,11 +147,7 @@ class Measurements:
         self.line.notes = self.shown
 
     def _seconds_left(self, trainer: pl.Trainer, validated: float = 0.0) -> float:
-        """The time until the end of the run, if steps and validations take as long as before; infinity if unknown.
-
-        Args:
-            validated: the share of the validation under way that is done.
-        """
+        """The time until the run's end, as far as is known, with this share of the validation under way done."""
         step, total, interval = trainer.global_step, trainer.datamodule.total_steps, trainer.val_check_batch
         now, validations, of_validations = time.monotonic(), self.validations + validated, self.validation_seconds
         of_validations += now - self.validation_began if validated else 0.0
@@ -171,14 +158,12 @@ class Measurements:
         return left if validations or step < total else math.inf
 
     def end(self, trainer: pl.Trainer, device: torch.device) -> None:
-        """Close the line of progress, and the interval under way."""
         self.line.__exit__()
         if self.steps:
             self._close_interval(trainer, device)
 
     @property
     def wall_seconds(self) -> float:
-        """The time that this session and the earlier ones have taken."""
         return self.earlier_seconds + time.perf_counter() - self.began
 
     def state_dict(self) -> dict[str, Any]:
@@ -219,7 +204,6 @@ class Measurements:
 
 
 def named(name: str, values: Mapping[str, float]) -> str:
-    """A figure with its name, short enough for a line of several."""
     return f"{name.removeprefix('train_').removeprefix('val_')} {format_metric(name, values[name])}"
 
 

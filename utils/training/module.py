@@ -16,14 +16,10 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from bart.cpu.kernels import load
-from utils.app.machine import processor
 from utils.app.memory import FittingSize
-from utils.app.output_files import difference
 from utils.data.batches import Batch
 from utils.models.loading import LoadedModel, checkpoint_parts
 from utils.tasks.task import TrainedTask
-from utils.training.lamb import Lamb
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
 from utils.training.precision import MasterWeights, half_dtype, precision_name
@@ -37,13 +33,9 @@ class TrainingModule(pl.LightningModule):
     The loss of an optimizer step is the mean over all targets of its micro-batches on all processes, or the sum of such
     means. The step is optimised by hand, as Lightning calls it, since its number of targets must be known before the
     first micro-batch's gradients are computed.
-
-    Attributes:
-        train_loss: mean loss of the last step over its targets, on all processes.
-        grad_norm: norm of the last step's gradient before clipping, unscaled, over all parameters.
-        lr: the last step's learning rate.
     """
 
+    # Of the last step, on all processes: its mean loss, the unscaled gradient's norm before clipping, its rate.
     train_loss: Tensor
     grad_norm: Tensor
     lr: float
@@ -62,10 +54,7 @@ class TrainingModule(pl.LightningModule):
     # ---- Training
 
     def training_step(self, step: list[Batch], step_idx: int) -> Tensor:
-        """One optimizer step of this process's micro-batches.
-
-        Nothing in it waits for the device, unless an optimizer of apex steps under fp16's loss scaler.
-        """
+        """One optimizer step of this process's micro-batches; nothing in it waits for the device."""
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
         if self.total_steps - self.trainer.global_step <= self.total_steps * self.plan.optimisation.dropout_off_ratio:
             turn_dropout_off(self.model)
@@ -101,26 +90,14 @@ class TrainingModule(pl.LightningModule):
             norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         self.grad_norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).float()
 
-    @property
-    def trust_ratios(self) -> Tensor | None:
-        """The trust ratios of LAMB's last step (N,), one for each tensor that has one; None for other optimizers."""
-        optimizer = self.optimizers().optimizer
-        optimizer = optimizer.inner if isinstance(optimizer, MasterWeights) else optimizer
-        ratios = optimizer.trust_ratios if isinstance(optimizer, Lamb) else []
-        return torch.cat(ratios) if ratios else None
-
     def _summed(self, value: Tensor) -> Tensor:
-        """The sum over all processes."""
         if self.trainer.world_size > 1:
             dist.all_reduce(value)  # the strategy's reduce would also wait at a barrier
         return value
 
     @contextmanager
     def _exchanging_gradients(self, is_last: bool) -> Iterator[None]:
-        """Let a backward pass exchange gradients with other processes only after the last micro-batch.
-
-        Master weights take their gradients from every micro-batch, so then each exchanges them.
-        """
+        """Let a backward pass exchange gradients only after the last micro-batch; master weights need each one's."""
         if is_last or self.trainer.world_size == 1 or isinstance(self.optimizers().optimizer, MasterWeights):
             yield
         elif isinstance(self.model, FSDPModule):
@@ -138,10 +115,7 @@ class TrainingModule(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def configure_model(self) -> None:
-        """Shard the network over all processes, layer by layer, for --strategy fsdp (Zhao et al., 2023).
-
-        Weights are exchanged in half precision, where it is used, and gradients in fp32.
-        """
+        """Shard the network over all processes, layer by layer, for --strategy fsdp (Zhao et al., 2023)."""
         if self.plan.hardware.strategy != "fsdp" or self.trainer.world_size == 1 or isinstance(self.model, FSDPModule):
             return
         half = half_dtype(self.plan.hardware)
@@ -166,17 +140,14 @@ class TrainingModule(pl.LightningModule):
         """Take the next step's learning rate from a schedule whose length has changed since the checkpoint."""
         if self.saved_steps == self.total_steps:
             return
-        name, schedule = self.plan.optimisation.lr_scheduler, self.lr_schedulers()
+        schedule = self.lr_schedulers()
         groups = schedule.optimizer.param_groups
-        before = groups[0]["lr"]
         for group, peak, factor in zip(groups, schedule.base_lrs, schedule.lr_lambdas, strict=True):
             group["lr"] = peak * factor(schedule.last_epoch)
-        if self.trainer.is_global_zero and name != "constant" and self.trainer.global_step < self.total_steps:
-            logger.info(
-                "the checkpoint is of a run of %d steps, this run has %d: --lr_scheduler %s goes on with a learning "
-                "rate of %.4g, in place of %.4g",
-                *(self.saved_steps, self.total_steps, name, groups[0]["lr"], before),
-            )
+        logger.info(
+            "the checkpoint is of a run of %d steps, this one has %d: its learning rate goes on at %.4g",
+            *(self.saved_steps, self.total_steps, groups[0]["lr"]),
+        )
 
     # ---- Validation
 
@@ -215,7 +186,6 @@ class TrainingModule(pl.LightningModule):
     # ---- Checkpoints
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Let a checkpoint carry all that evaluation and an exact resumption need."""
         checkpoint |= checkpoint_parts(self.loaded)
         states = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_initialized():
@@ -224,29 +194,16 @@ class TrainingModule(pl.LightningModule):
         if self.trainer.world_size > 1:
             checkpoint["random_states"] = [{}] * self.trainer.world_size
             dist.all_gather_object(checkpoint["random_states"], states)
-        checkpoint |= {"identity": self.plan.identity, "total_steps": self.total_steps, "rounding": self._rounding()}
+        checkpoint |= {"identity": self.plan.identity, "total_steps": self.total_steps}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.random_states, self.saved_steps = checkpoint["random_states"], checkpoint["total_steps"]
         if "Session" not in checkpoint["callbacks"]:  # in earlier versions its parts were callbacks
             checkpoint["callbacks"] = {"Session": checkpoint["callbacks"]}
-        rounding = self._rounding()
-        if changed := difference(checkpoint.get("rounding", rounding), rounding):
-            logger.warning("%s: %s; the run goes on, but not to the same bits", self.plan.checkpoint, changed)
-
-    def _rounding(self) -> dict[str, Any]:
-        """The facts that the last bits of a result depend on; none on GPUs, where nothing is promised of them."""
-        if self.plan.hardware.gpus:
-            return {}
-        facts = {"threads": torch.get_num_threads(), "processor": processor(), "torch": str(torch.__version__)}
-        return {**facts, "kernels": getattr(load(), "origin", None)}
 
 
 def turn_dropout_off(model: nn.Module) -> None:
-    """Let a network train on without dropout, as BART's last tenth of steps had it (Lewis et al., 2020, section 4).
-
-    Attention, layers and stacks hold their rates as numbers; heads have modules of torch.
-    """
+    """Let a network train on without dropout, as BART's last tenth of steps had it (Lewis et al., 2020, section 4)."""
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import math
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -30,10 +31,7 @@ def build_optimizer(model: nn.Module, options: OptimisationOptions, hardware: Ha
     """The optimizer that `--optimizer` names, over the trainable parameters, without decay on biases and norms.
 
     AdamW (Loshchilov & Hutter, 2019), LAMB (You et al., 2020), Adafactor (Shazeer & Stern, 2018) with the learning rate
-    as it is given, or SGD with a momentum of 0.9, whose decay is an L2 penalty. fused_adam and fused_lamb are those of
-    NVIDIA's apex where that can run, and otherwise adamw and lamb.
-
-    The training loop clips gradients (`--gradient_clip_val`), so the clip of apex's LAMB is off.
+    as it is given, or SGD with a momentum of 0.9, whose decay is an L2 penalty.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     # Biases and norms are the parameters that are no matrices, whatever their names.
@@ -48,14 +46,13 @@ def build_optimizer(model: nn.Module, options: OptimisationOptions, hardware: Ha
 
 
 def _build(groups: list[dict[str, Any]], options: OptimisationOptions, hardware: HardwareOptions) -> Optimizer:
-    """The optimizer of some parameter groups."""
     name, lr = options.optimizer, options.learning_rate
     eps = {} if options.adam_epsilon is None else {"eps": options.adam_epsilon}
     if name in APEX_CLASSES and (fused := apex_class(name, hardware)) is not None:
         if name == "fused_adam":
             return fused(groups, lr=lr, adam_w_mode=True, **eps)
         nvlamb = {"use_nvlamb": True} if options.nvlamb else {}
-        return fused(groups, lr=lr, max_grad_norm=math.inf, **nvlamb, **eps)
+        return fused(groups, lr=lr, max_grad_norm=math.inf, **nvlamb, **eps)  # the training loop clips
     match name:
         case "lamb" | "fused_lamb":
             return Lamb(groups, lr=lr, nvlamb=options.nvlamb, **eps)
@@ -78,20 +75,15 @@ def _build(groups: list[dict[str, Any]], options: OptimisationOptions, hardware:
 def apex_class(optimizer: str, hardware: HardwareOptions) -> type[Optimizer] | None:
     """The class of NVIDIA's apex for fused_adam or fused_lamb; None, and a line in the log, where it cannot run."""
     name, stand_in = APEX_CLASSES[optimizer]
-    if not hardware.gpus:
-        missing = f"apex's {name} runs on GPUs alone, and this run is on the CPU"
-    elif hardware.strategy == "fsdp":
-        missing = f"apex's {name} takes no sharded weights (--strategy fsdp)"
-    else:
-        try:
+    if hardware.gpus and hardware.strategy != "fsdp":
+        with suppress(ImportError, AttributeError):
             importlib.import_module("amp_C")  # its CUDA extensions
             return getattr(importlib.import_module("apex.optimizers"), name)
-        except (ImportError, AttributeError):
-            missing = (
-                f"{name} needs NVIDIA's apex, built with its CUDA extensions from https://github.com/NVIDIA/apex "
-                "(PyPI's apex is another package)"
-            )
-    logger.info("--optimizer %s: %s; %s is used instead", optimizer, missing, stand_in)
+    logger.info(
+        "--optimizer %s needs GPUs, --strategy ddp, and NVIDIA's apex, built with its CUDA extensions from "
+        "https://github.com/NVIDIA/apex (PyPI's is another package); %s is used instead",
+        *(optimizer, stand_in),
+    )
     return None
 
 

@@ -37,29 +37,21 @@ class RunOptions:
     config: str | None = changeable(
         None, section="run", help="YAML file of these options by name; the command line wins"
     )
-    output_dir: str | None = changeable(
-        None,
-        help="where everything is written; by default results/NAME_TIME, of the model or, from scratch, the config",
-    )
+    output_dir: str | None = changeable(None, help="where everything is written; by default results/NAME_TIME")
     seed: int = card_option(42, least=0, most=2**32 - 1, help="seed of weights, order and dropout")
     resume_from_checkpoint: str | None = changeable(
         None,
-        help="checkpoint to go on from, with its weights, optimizer, schedule, random state and position in the data; "
-        f"a run directory stands for its newest whole one, '{LAST}' for that of --output_dir, if there is any",
+        help="checkpoint to go on from; a run directory stands for its newest whole one, "
+        f"'{LAST}' for that of --output_dir, if there is any",
     )
     overwrite_output_dir: bool = changeable(
         False, help="remove what an earlier run has written to --output_dir, and nothing else, before this one starts"
     )
     save_top_k: int = changeable(1, least=1, help="best checkpoints to keep, by val_metric")
     save_every_n_steps: int | None = changeable(
-        None,
-        alias="save_checkpoint_steps",
-        least=1,
-        help="optimizer steps between two writings of last.ckpt, besides every validation",
+        None, alias="save_checkpoint_steps", least=1, help="steps between two writings of last.ckpt"
     )
-    log_every_n_steps: int = changeable(
-        10, alias="log_freq", least=1, help="optimizer steps between two lines of the logs"
-    )
+    log_every_n_steps: int = changeable(10, alias="log_freq", least=1, help="steps between two lines of the logs")
     wandb_project: str | None = changeable(None, help="Weights & Biases project to log to as well")
 
     val_check_interval: float = changeable(
@@ -71,27 +63,22 @@ class RunOptions:
     )
     val_metric: str | None = option(
         None,
-        help="what makes a checkpoint the best one: loss, or a metric of the task, for summarization rouge1, rouge2 or "
-        "rougeLsum, for pretraining accuracy; by default the task's choice",
+        help="what makes a checkpoint the best one: loss, or a metric of the task, such as rouge2 or accuracy",
         on_resume="validation",
     )
-    early_stopping_patience: int = changeable(
-        -1, least=-1, help="validations without a better val_metric that end the run; -1 for never"
-    )
+    early_stopping_patience: int = changeable(-1, least=-1, help="worse validations that end the run; -1 for never")
     num_sanity_val_steps: int | None = changeable(
         None,
         least=-1,
-        help="validation batches before training; -1 for all, whose metrics are then logged, as of step 0; by default "
-        "none, and all in pretraining with --model_name_or_path",
+        help="validation batches before training; -1 for all, whose metrics are logged; by default none, and all in "
+        "pretraining with --model_name_or_path",
     )
 
     def __post_init__(self) -> None:
         if self.resume_from_checkpoint == LAST and self.output_dir is None:
             raise InputError(f"--resume_from_checkpoint {LAST} needs --output_dir, where the checkpoints are")
         if self.val_check_interval > 1 and self.val_check_interval != int(self.val_check_interval):
-            raise InputError(
-                f"--val_check_interval is {self.val_check_interval}; above 1 it counts training samples, so it is whole"
-            )
+            raise InputError(f"--val_check_interval is {self.val_check_interval}; allowed above 1: whole numbers")
 
 
 @dataclass(frozen=True)
@@ -103,8 +90,7 @@ class OptimisationOptions:
         section="training",
         choices=OPTIMIZERS,
         flags={"lamb": "lamb", "adafactor": "adafactor"},
-        help="sgd has a momentum of 0.9; fused_adam and fused_lamb are those of NVIDIA's apex; without it, torch's "
-        "fused AdamW and our lamb serve",
+        help="fused_adam and fused_lamb are those of NVIDIA's apex; without it, adamw and lamb serve",
     )
     learning_rate: float | None = card_option(
         None,
@@ -116,7 +102,7 @@ class OptimisationOptions:
         "linear",
         choices=tuple(SCHEDULES),
         help=f"decay after the warm-up; cosine_w_restarts decays from the peak {COSINE_CYCLES} times, {POLY_SQRT} by "
-        "the root of what is left of the whole run, and so falls at the end of the warm-up",
+        "the root of what is left of the whole run",
     )
     warmup_steps: int = card_option(0, least=0, help="optimizer steps of linear warm-up")
     warmup_proportion: float = card_option(0.0, least=0, most=1, help="the same as a share of the run's steps")
@@ -130,35 +116,27 @@ class OptimisationOptions:
     adam_epsilon: float | None = card_option(
         None,
         above=0,
-        help="added to the root of the second moment by adamw and lamb; by default 1e-8, of lamb in fine-tuning 1e-6",
+        help="of adamw and lamb; by default 1e-8, of lamb in fine-tuning 1e-6",
     )
-    nvlamb: bool = card_option(
-        False, help="let lamb scale the steps of biases and norms too, which have no weight decay"
-    )
+    nvlamb: bool = card_option(False, help="let lamb scale the steps of biases and norms, too")
     dropout_off_ratio: float = card_option(0.0, least=0, most=1, help="share of the run's last steps without dropout")
 
     def __post_init__(self) -> None:
         if self.warmup_steps and self.warmup_proportion:
-            raise InputError(
-                f"--warmup_steps is {self.warmup_steps} and --warmup_proportion {self.warmup_proportion:g}; "
-                "give one of them"
-            )
+            raise InputError("--warmup_steps and --warmup_proportion exclude each other")
         if self.nvlamb and not self.is_lamb:
             raise InputError(f"--nvlamb is about --optimizer lamb; --optimizer is {self.optimizer}")
         if self.adam_epsilon is not None and self.optimizer in ("sgd", "adafactor"):
             raise InputError(f"--adam_epsilon is about adamw and lamb; --optimizer is {self.optimizer}")
         if self.lr_scheduler == "polynomial" and (self.learning_rate or FINE_TUNING_RATE) <= POLYNOMIAL_END:
-            raise InputError(
-                f"--learning_rate is {self.learning_rate}; --lr_scheduler polynomial decays to {POLYNOMIAL_END}: "
-                "allowed: above that"
-            )
+            raise InputError(f"--learning_rate is {self.learning_rate}; polynomial decays to {POLYNOMIAL_END}")
 
     @property
     def is_lamb(self) -> bool:
         return self.optimizer in ("lamb", "fused_lamb")
 
     def warmup(self, total_steps: int) -> int:
-        """Steps of the warm-up, in a run of so many optimizer steps: a share of them is rounded to the nearest."""
+        """Steps of the warm-up, in a run of so many optimizer steps."""
         return self.warmup_steps or round(self.warmup_proportion * total_steps)
 
 
@@ -172,9 +150,7 @@ class EpochOptions:
         least=1,
         help="epochs to train; by default 1, and unlimited where --max_steps is given",
     )
-    min_epochs: int = changeable(
-        1, alias="min_num_train_epochs", least=0, help="epochs before early stopping may end the run"
-    )
+    min_epochs: int = changeable(1, alias="min_num_train_epochs", least=0, help="epochs before early stopping")
 
 
 @dataclass(frozen=True)
@@ -192,23 +168,16 @@ class HardwareOptions:
         None, choices=("cpu", "gpu"), help="with --devices, another way to say --gpus", on_resume="by_content"
     )
     devices: int | None = option(
-        None,
-        least=1,
-        help="processes of this machine that train together, one per GPU if on GPUs",
-        on_resume="by_content",
+        None, least=1, help="processes of this machine, one per GPU if on GPUs", on_resume="by_content"
     )
-    strategy: str = option(
-        "ddp",
-        choices=STRATEGIES,
-        help="how several processes train together: ddp copies the model to all, fsdp shards it",
-    )
+    strategy: str = option("ddp", choices=STRATEGIES, help="ddp copies the model to all processes, fsdp shards it")
     fp16: bool = card_option(False, help="half precision, with loss scaling; needs a GPU")
     bf16: bool = card_option(False, help="bfloat16 precision")
     tf32: bool = card_option(False, help="fp32 with TF32 tensor cores in matrix products")
     amp_level: str = option(
         "O1",
         metavar="{O0,O1,O2}",
-        help="how --fp16 and --bf16 are used: O0 not at all, O1 autocast, O2 half weights with fp32 master copies",
+        help="of --fp16 and --bf16: O0 not at all, O1 autocast, O2 half weights with fp32 master copies",
     )
 
     def __post_init__(self) -> None:
@@ -234,13 +203,12 @@ class HardwareOptions:
         accelerator = self.accelerator or ("cpu" if self.gpus == 0 or none_there else "gpu")
         devices = self.devices or self.gpus or launched or 1
         gpus = devices if accelerator == "gpu" else 0
-        if self.gpus is not None and (accelerator == "gpu") != (self.gpus > 0):
-            raise InputError(f"--accelerator is {accelerator} and --gpus is {self.gpus}; give one of them")
-        if self.gpus and devices != self.gpus:
-            raise InputError(f"--devices is {devices} and --gpus is {self.gpus}; give one of them")
+        if self.gpus is not None and self.gpus != gpus:
+            raise InputError(
+                f"--devices is {devices}, --accelerator is {accelerator} and --gpus is {self.gpus}; give one of them"
+            )
         if launched and devices != launched:
-            name = "gpus" if gpus else "devices"
-            raise InputError(f"--{name} is {devices}; torchrun started {launched} processes on this machine")
+            raise InputError(f"--gpus or --devices is {devices}; torchrun started {launched} processes")
         for name, value in {"accelerator": accelerator, "devices": devices, "gpus": gpus}.items():
             object.__setattr__(self, name, value)
 
@@ -253,27 +221,16 @@ class HardwareOptions:
 
 @dataclass(frozen=True)
 class Plan:
-    """A training run.
-
-    Attributes:
-        min_epochs: epochs before early stopping may end the run.
-        settings: all options by name, for the loggers.
-        metric: the metric of validation that makes a checkpoint the best one.
-        direction: "max" or "min", in which the metric gets better.
-        identity: what a run that goes on from a checkpoint must share with the one that wrote it.
-        conditions: what the metrics of validation depend on, besides the model.
-        defaults: those of all options, which count where the run that is resumed was of a version without them.
-        checkpoint: to go on from.
-    """
+    """A training run."""
 
     run: RunOptions
     hardware: HardwareOptions
     optimisation: OptimisationOptions
-    min_epochs: int
-    settings: Mapping[str, Any]
-    metric: str
-    direction: str
-    identity: dict[str, Any]
-    conditions: dict[str, Any]
-    defaults: Mapping[str, Any]
-    checkpoint: Path | None
+    min_epochs: int  # before early stopping may end the run
+    settings: Mapping[str, Any]  # all options by name, for the loggers
+    metric: str  # of validation, which makes a checkpoint the best one
+    direction: str  # "max" or "min", in which the metric gets better
+    identity: dict[str, Any]  # what a run that goes on from a checkpoint must share with the one that wrote it
+    conditions: dict[str, Any]  # what the metrics of validation depend on, besides the model
+    defaults: Mapping[str, Any]  # of all options, where the run that is resumed was of a version without them
+    checkpoint: Path | None  # to go on from

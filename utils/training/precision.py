@@ -20,20 +20,18 @@ from utils.training.options import HardwareOptions
 
 
 def half_dtype(hardware: HardwareOptions) -> torch.dtype | None:
-    """The half precision asked for, or None."""
     if hardware.amp_level == "O0" or not (hardware.fp16 or hardware.bf16):
         return None
     return torch.float16 if hardware.fp16 else torch.bfloat16
 
 
 def precision_name(hardware: HardwareOptions) -> str:
-    """The precision as `utils.app.machine.PRECISIONS` names it."""
     half = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(half_dtype(hardware), "fp32")
     return "tf32" if hardware.tf32 else half
 
 
 def keeps_master_weights(hardware: HardwareOptions) -> bool:
-    """Return true if weights are halves with fp32 master copies in the optimizer (O2)."""
+    """True if weights are halves with fp32 master copies in the optimizer (O2)."""
     return hardware.amp_level == "O2" and half_dtype(hardware) is not None
 
 
@@ -66,10 +64,7 @@ class LossScaler(torch.amp.GradScaler):
 
 
 class HalfWeights(MixedPrecision):
-    """O2: the network computes in half precision throughout, with loss scaling for fp16, and no autocast.
-
-    The fp32 copies of the weights are kept by `MasterWeights`.
-    """
+    """O2: the network computes in half precision throughout, with loss scaling for fp16, and no autocast."""
 
     def __init__(self, precision: Literal["16-mixed", "bf16-mixed"], device: str, scaler: LossScaler | None) -> None:
         super().__init__(precision, device, scaler)
@@ -89,10 +84,6 @@ class MasterWeights(Optimizer):
 
     Small updates that a half-precision weight would round away add up in the copies (Micikevicius et al., 2018,
     section 3.1). `param_groups` holds the copies, so clipping and loss scaling act on them.
-
-    Args:
-        groups: parameter groups of the half-precision weights.
-        build: makes the optimizer of such groups.
     """
 
     def __init__(self, groups: list[dict[str, Any]], build: Callable[[list[dict[str, Any]]], Optimizer]) -> None:

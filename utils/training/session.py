@@ -33,12 +33,7 @@ logger = logging.getLogger(__name__)
 class Session(Callback):
     """The one callback of a run.
 
-    It keeps `last.ckpt`, of every validation's end and of optimizer steps where one is due, and the one before it.
-    After a signal it writes it and ends the run with status 128 + signal. A validation that a signal breaks off is done
-    again, from its beginning, when the run goes on.
-
-    Args:
-        streams: true if training examples are streamed.
+    A validation that a signal breaks off is done again, from its beginning, when the run goes on.
     """
 
     def __init__(self, plan: Plan, task: TrainedTask, streams: bool) -> None:
@@ -97,9 +92,9 @@ class Session(Callback):
         self, trainer: pl.Trainer, pl_module: TrainingModule, outputs: Any, batch: Batch, batch_idx: int, *_: Any
     ) -> None:
         self.measurements.after_validation_batch(trainer, batch_idx)
-        if trainer.sanity_checking or batch_idx >= trainer.datamodule.validation_batches_of_all(trainer.world_size):
-            return  # not all processes come here
-        if self.termination.agree():
+        data = trainer.datamodule
+        all_come_here = batch_idx * data.options.eval_batch_size < len(data.val) // trainer.world_size
+        if all_come_here and not trainer.sanity_checking and self.termination.agree():
             pl_module.keep_whole(False)
             self.in_validation = True
             self._save(trainer)
@@ -136,10 +131,7 @@ class Session(Callback):
         raise SystemExit(status(number))
 
     def summary(self, trainer: pl.Trainer, best: Path) -> dict[str, Any]:
-        """The content of train_summary.json: steps, epochs, times and rates of the whole run, with all its sessions.
-
-        The percentiles of step times are those of the last session, which has no speeds where it had no step left.
-        """
+        """The content of train_summary.json, of all sessions; percentiles of step times are those of the last one."""
         measured, data, metric = self.measurements, trainer.datamodule, self.best.metric
         summary = {
             "steps": trainer.global_step,

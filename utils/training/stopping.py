@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -26,11 +27,7 @@ MAX_SKIPPED_IN_A_ROW = 20
 class Patience:
     """Ends a run after so many validations without a better metric; one that it ended ends at once when resumed.
 
-    Args:
-        metric, mode: name of the metric, and "max" or "min", the better side of it.
-        patience: validations without a better one.
-        min_epochs: epochs before the run may end.
-        conditions: plain values on which the metric depends. Validations under different ones do not count.
+    Validations under other conditions do not count.
     """
 
     def __init__(self, metric: str, mode: str, patience: int, min_epochs: int, conditions: Mapping[str, Any]) -> None:
@@ -40,10 +37,6 @@ class Patience:
         self.waited, self.is_lost = 0, False
 
     def after_validation(self, trainer: pl.Trainer) -> None:
-        """
-        Raises:
-            RunError: the metric is not finite.
-        """
         value = trainer.callback_metrics[self.metric].item()
         if not math.isfinite(value):
             raise RunError(f"{self.metric} is {value}: the run has diverged; try a lower --learning_rate")
@@ -69,26 +62,12 @@ class Patience:
             self.is_lost = state["stopped"] and self.waited >= self.patience  # which may have changed
 
 
-class _Copy:
-    """Values (N,) that are copied to the host; to read them does not wait for work that the device gets later."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values = values.to("cpu", non_blocking=True)
-        self.copied = torch.cuda.Event() if values.is_cuda else None
-        if self.copied is not None:
-            self.copied.record()
-
-    def read(self) -> list[float]:
-        if self.copied is not None:
-            self.copied.synchronize()
-        return self.values.tolist()
-
-
 @dataclass
 class _Step:
     number: int
     lr: float
-    values: _Copy  # (2,) loss and gradient norm
+    values: Tensor  # (2,) loss and gradient norm, on the host once `copied` has happened
+    copied: torch.cuda.Event | None
     batches: list[Batch]  # of this process
     losses: Tensor  # of these batches
 
@@ -98,32 +77,29 @@ class Divergence:
 
     A step's values are read one step late. By then a GPU has computed them, so that reading does not hold it up.
     Infinite gradients in fp16 are left to the loss scaler, which skips such a step.
-
-    Attributes:
-        skipped: steps of the whole run that were skipped.
     """
 
     def __init__(self) -> None:
-        self.skipped = self.in_a_row = 0
+        self.skipped = self.in_a_row = 0  # steps: of the whole run, and up to now
         self.unread: _Step | None = None
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule, batches: list[Batch], losses: Tensor) -> None:
         """Check the step before this one, whose micro-batches on this process have these losses."""
-        values = _Copy(torch.stack([module.train_loss, module.grad_norm]))
-        step = _Step(trainer.global_step, module.lr, values, batches, losses)
+        values = torch.stack([module.train_loss, module.grad_norm]).to("cpu", non_blocking=True)
+        copied = torch.cuda.Event() if module.device.type == "cuda" else None
+        if copied is not None:
+            copied.record()
         self.check(trainer)
-        self.unread = step
+        self.unread = _Step(trainer.global_step, module.lr, values, copied, batches, losses)
 
     def check(self, trainer: pl.Trainer) -> None:
-        """Read the last step's values.
-
-        Raises:
-            RunError: they are not finite, or too many steps in a row were skipped.
-        """
+        """Read the last step's values; RunError if they are not finite, or too many steps in a row were skipped."""
         if self.unread is None:
             return
         step, self.unread = self.unread, None
-        loss, grad_norm = step.values.read()
+        if step.copied is not None:
+            step.copied.synchronize()
+        loss, grad_norm = step.values.tolist()
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if not math.isfinite(loss):
             raise RunError(_not_finite(f"training loss is {loss}", step, ~torch.isfinite(step.losses), trainer))
@@ -137,8 +113,7 @@ class Divergence:
             rate = trainer.lightning_module.plan.optimisation.learning_rate
             raise RunError(
                 f"{self.in_a_row} steps in a row, up to step {step.number}, were skipped because gradients overflow "
-                f"fp16 even at a loss scale of {scaler.get_scale():g}; try --bf16, or a --learning_rate lower than "
-                f"{rate:g}"
+                f"fp16; try --bf16, or a --learning_rate lower than {rate:g}"
             )
 
 
@@ -160,29 +135,22 @@ def _not_finite(what: str, step: _Step, is_suspect: Tensor, trainer: pl.Trainer)
 class Termination:
     """Records SIGTERM, SIGHUP and SIGINT, and lets all processes of a run agree that one has come.
 
-    Before training starts, a signal ends the run as it ends any program. Processes exchange their answers in the
-    background, on a group that does not involve the device. The answers of one step are read in the next, when they
-    have long arrived.
-
-    Attributes:
-        asked: the signal by which this process was asked to end, or 0.
+    Processes exchange their answers in the background, on a group that does not involve the device. The answers of one
+    step are read in the next, when they have long arrived.
     """
 
     def __init__(self) -> None:
-        self.asked, self._agreed = 0, False
+        self.asked, self._agreed = 0, False  # the signal by which this process was asked to end
         self.signals: Signals | None = None
         self.group: dist.ProcessGroup | None = None
         self.flag = torch.zeros(1)
         self.pending: dist.Work | None = None
 
     def begin(self, world_size: int) -> None:
-        """Let signals ask the run to end, from now on."""
+        """Let signals ask the run to end; until now one ends it as it ends any program."""
         if world_size > 1 and self.group is None:
             self.group = dist.new_group(backend="gloo")
-        self.signals = Signals(self._heed)
-
-    def _heed(self, number: int) -> None:
-        self.asked = number
+        self.signals = Signals(partial(setattr, self, "asked"))
 
     def end(self) -> None:
         """Let signals end the process again."""
@@ -192,7 +160,9 @@ class Termination:
     def exchange(self) -> None:
         """Read the answers that processes gave before the last step, and ask again."""
         self._read()
-        self._ask()
+        self.flag.fill_(self.asked > 0)
+        if self.group is not None:
+            self.pending = dist.all_reduce(self.flag, group=self.group, async_op=True)
 
     @property
     def agreed(self) -> bool:
@@ -204,11 +174,6 @@ class Termination:
         self.exchange()
         self._read()
         return self.agreed
-
-    def _ask(self) -> None:
-        self.flag.fill_(self.asked > 0)
-        if self.group is not None:
-            self.pending = dist.all_reduce(self.flag, group=self.group, async_op=True)
 
     def _read(self) -> None:
         if self.pending is not None:

@@ -22,7 +22,7 @@ from utils.app.distributed import lost_peers_named
 from utils.app.formatting import format_metric, metric_label, plain_table
 from utils.app.memory import keep_freed_memory
 from utils.app.run_directory import LAST, REPORT_ORDER, remove, scored
-from utils.app.signals import Interruption, started
+from utils.app.signals import Interruption
 from utils.app.start import is_first
 from utils.data.batches import padded_length
 from utils.models.loading import LoadedModel, export
@@ -31,7 +31,7 @@ from utils.training import lightning_internals
 from utils.training.checkpoints import LAST_FILE, AtomicCheckpointIO, check_identity, keep_as_last
 from utils.training.datamodule import TrainingData
 from utils.training.module import TrainingModule
-from utils.training.options import Plan, RunOptions
+from utils.training.options import Plan
 from utils.training.precision import half_dtype, trainer_precision
 from utils.training.session import Session
 
@@ -39,11 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData) -> None:
-    """Train, keep the best and the last checkpoint, and export the best one in Hub format.
-
-    Raises:
-        RunError: the run diverged, a file cannot be written, or another process of the run is gone.
-    """
+    """Train, keep the best and the last checkpoint, and export the best one in Hub format."""
     output_dir, model, model_class = Path(plan.run.output_dir), loaded.model, type(loaded.model)
     if plan.checkpoint is not None:
         logger.info("going on from %s", plan.checkpoint)
@@ -52,13 +48,11 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
     module = TrainingModule(task, loaded, plan, data.total_steps, data.options.eval_batch_size)
     session = Session(plan, task, data.streams)
     trainer = build_trainer(plan, model, data, session)
-    if trainer.strategy.launcher is not None:
-        started.append(trainer.strategy.launcher.kill)
     logger.info(
         "training %s of %s parameters on %s for %s steps of %s%.0f examples",
         f"{model.num_parameters(only_trainable=True):,}",
         f"{model.num_parameters():,}",
-        f"the stream {data.train.name}" if data.streams else f"{len(data.train):,} examples",
+        f"the stream {data.train.directory} train" if data.streams else f"{len(data.train):,} examples",
         f"{data.total_steps:,}",
         "about " if data.lengths.max_tokens_per_batch else "",
         data.examples_per_step,
@@ -78,41 +72,33 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
                 logger.info("training is done\n%s", indent(table, "  "))
             trainer.strategy.barrier("export")
     except (Exception, Interruption):
-        for send in started:
-            send(signal.SIGKILL)
+        if trainer.strategy.launcher is not None:
+            trainer.strategy.launcher.kill(signal.SIGKILL)
         raise
 
 
 class _TensorBoard(TensorBoardLogger):
     def save(self) -> None:
-        """Write what was logged, without Lightning's hparams.yaml, which would be empty."""
-        self.experiment.flush()
+        self.experiment.flush()  # without Lightning's hparams.yaml, which would be empty
 
 
 def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
     """Raise InputError for options that do not fit the model, the size of the data, or the checkpoint to go on from."""
-    run, steps, processes = plan.run, data.total_steps, plan.hardware.processes
+    steps, processes = data.total_steps, plan.hardware.processes
     if plan.checkpoint is not None:
         check_identity(plan.checkpoint, plan.identity, plan.defaults)
     if plan.hardware.strategy == "fsdp" and processes > 1 and drops_layers(model):
         raise InputError(
             "--strategy fsdp and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the config's) exclude each "
-            "other: processes that drop other layers would wait for each other"
+            "other"
         )
-    share, warmup = plan.optimisation.warmup_proportion, plan.optimisation.warmup(steps)
+    warmup = plan.optimisation.warmup(steps)
     if warmup >= steps and plan.optimisation.lr_scheduler != "constant":
-        given = f"--warmup_proportion is {share:g}, or {warmup} steps" if share else f"--warmup_steps is {warmup}"
-        raise InputError(f"{given}; allowed: fewer than the run's {steps} steps")
-    if run.early_stopping_patience >= 0 and run.val_check_interval > max(1, steps * data.examples_per_step):
-        raise InputError(
-            f"--early_stopping_patience is {run.early_stopping_patience} and --val_check_interval "
-            f"{run.val_check_interval:g} samples; the run's {steps} steps end before its first validation"
-        )
+        raise InputError(f"--warmup_steps or --warmup_proportion make {warmup} steps; the run has {steps}")
     most = data.lengths.max_tokens_per_batch
     if most is not None and most < (longest := int(padded_length(data.train.lengths).sum(axis=1).max())):
         raise InputError(
-            f"--max_tokens_per_batch is {most}; allowed: at least {longest}, which the longest training example takes "
-            "with its padding"
+            f"--max_tokens_per_batch is {most}; allowed: at least {longest}, which the longest training example takes"
         )
     if len(data.val) < processes:
         raise InputError(f"{len(data.val)} validation examples cannot be shared by {processes} processes")
@@ -121,13 +107,6 @@ def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
 def drops_layers(model: nn.Module) -> bool:
     config = model.config
     return any(getattr(config, field) > 0 for name, field in config.dropouts.items() if name.endswith("layerdrop"))
-
-
-def steps_between_validations(run: RunOptions, data: TrainingData) -> int:
-    """--val_check_interval, in optimizer steps; up to 1 it is a share of an epoch, or, in pretraining, of the run."""
-    if run.val_check_interval <= 1:
-        return max(1, int(run.val_check_interval * (data.total_steps if data.streams else data.steps_per_epoch)))
-    return max(1, round(run.val_check_interval / data.examples_per_step))
 
 
 def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Session) -> pl.Trainer:
@@ -146,6 +125,10 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Ses
         emulated = platform.machine() == "x86_64" and not torch.cpu.get_capabilities().get("avx512_bf16", False)
         if half_dtype(hardware) is torch.bfloat16 and emulated and is_first():
             logger.warning("--bf16: this processor has no bf16 instructions, and fp32 is two or three times as fast")
+    if (interval := run.val_check_interval) <= 1:
+        interval = int(interval * (data.total_steps if data.streams else data.steps_per_epoch))
+    else:
+        interval = round(interval / data.examples_per_step)
     precision = trainer_precision(hardware)
     plugins = [*precision.pop("plugins", []), AtomicCheckpointIO()]
     if SLURMEnvironment.detect() and not TorchElasticEnvironment.detect():
@@ -162,7 +145,7 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Ses
         strategy=strategy,
         max_epochs=1,  # whose length is that of the training loader
         num_sanity_val_steps=run.num_sanity_val_steps or 0,
-        val_check_interval=steps_between_validations(run, data),
+        val_check_interval=max(1, interval),
         check_val_every_n_epoch=None,
         log_every_n_steps=run.log_every_n_steps,
         logger=loggers,

@@ -80,23 +80,14 @@ def test_hub_file_loads_with_its_bookkeeping(recwarn: pytest.WarningsRecorder):
             "_from_model_config": True,
             "transformers_version": "4.27.0.dev0",
             "use_cache": True,
-            "bos_token_id": 0,
-            "decoder_start_token_id": 2,
-            "early_stopping": True,
-            "eos_token_id": 2,
-            "forced_bos_token_id": 0,
-            "forced_eos_token_id": 2,
             "length_penalty": 2.0,
             "max_length": 142,
-            "min_length": 56,
-            "no_repeat_ngram_size": 3,
             "num_beams": 4,
-            "pad_token_id": 1,
             "top_k": None,
             "typical_p": None,
         }
     )
-    assert (config.num_beams, config.max_length, config.min_length, config.length_penalty) == (4, 142, 56, 2.0)
+    assert (config.num_beams, config.max_length, config.length_penalty) == (4, 142, 2.0)
     assert config.top_k == 50
     assert not recwarn.list
     with pytest.warns(UserWarning, match="num_beam'"):  # which may be misspelt

@@ -164,10 +164,8 @@ def test_directories(tmp_path: Path, model: BartForConditionalGeneration) -> Non
     config = tmp_path / "config.json"
     for content, message in [
         ("{", "not valid JSON"),
-        ("\udcff", "not valid JSON"),
         ("[1]", "JSON list"),
         ('{"model_type": "gpt2", "n_embd": 8}', "'gpt2'"),
-        ('{"model_type": ["bart"]}', "['bart']"),
         ('{"d_modle": 8}', "d_modle"),
     ]:
         config.write_bytes(content.encode("utf-8", "surrogateescape"))

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from bart.configuration.configuration_bart import BartConfig
-from bart.errors import InputError
 from bart.files import write_json
 from bart.generation import GenerationConfig
 from bart.modeling.checkpoint import stored_configs
@@ -252,25 +251,3 @@ def test_save_and_load(tmp_path: Path, pre_ln: bool) -> None:
     assert (loaded.generation_config.num_beams, loaded.generation_config.no_repeat_ngram_size) == (2, 3)
     assert {name: getattr(loaded.config, name) for name in TINY} == TINY
     assert loaded.config.pre_ln is pre_ln
-
-
-def test_an_interrupted_save_keeps_the_old_weights(
-    tmp_path: Path, model: BartForConditionalGeneration, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model.save_pretrained(tmp_path)
-
-    def dies(state: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-        Path(path).write_bytes(b"half a file")
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(safetensors.torch, "save_file", dies)
-    with pytest.raises(KeyboardInterrupt):
-        make_model(d_model=8).save_pretrained(tmp_path)
-    assert sorted(os.listdir(tmp_path)) == ["config.json", "generation_config.json", "model.safetensors"]
-    assert_same(BartForConditionalGeneration.from_pretrained(tmp_path), model)
-
-
-def test_saving_onto_a_file(tmp_path: Path, model: BartForConditionalGeneration) -> None:
-    (tmp_path / "taken").write_text("x")
-    with pytest.raises(InputError, match="taken: cannot be made a directory"):
-        model.save_pretrained(tmp_path / "taken")

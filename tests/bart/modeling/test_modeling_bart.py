@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bart.cpu.backend import CpuBackend
 from bart.errors import InputError
 from bart.modeling import layers
-from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right, training_operations
+from bart.modeling.modeling_bart import BartForConditionalGeneration, training_operations
 from tests.tiny_run import tiny_bart
 
 tiny = functools.partial(tiny_bart, encoder_layers=2, decoder_layers=2, max_position_embeddings=12)
@@ -87,12 +87,6 @@ def test_layerdrop_skips_layers_in_training_only() -> None:
     for _ in range(200):
         model(ids, decoder_input_ids=ids)
     assert ((counts > 70) & (counts < 130)).all()  # binomial(200, 0.5): five standard deviations are 35
-
-
-def test_labels_shift_behind_the_start_token() -> None:
-    labels = torch.tensor([[0, 7, 8, 2], [0, 9, 2, -100]])
-    assert shift_tokens_right(labels, 1, 2).tolist() == [[2, 0, 7, 8], [2, 0, 9, 2]]
-    assert shift_tokens_right(torch.tensor([[0, -100, -100]]), 1, 2).tolist() == [[2, 0, 1]]
 
 
 def test_initial_weights() -> None:

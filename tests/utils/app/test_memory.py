@@ -4,7 +4,6 @@ import logging
 import platform
 import resource
 import weakref
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -43,20 +42,6 @@ def test_sizes_are_halved_until_they_fit_and_stay(error: Exception, caplog: pyte
     assert done == list(range(22))
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
     assert caplog.messages[1] == "out of memory with 7 examples at once; going on with 3: lower --size to what fits"
-
-
-def test_work_goes_on_with_the_items_that_are_not_done() -> None:
-    calls: list[tuple[list[str], int]] = []
-
-    def work(left: list[str], size: int) -> Iterator[str]:
-        calls.append((left, size))
-        for number, item in enumerate(reversed(left)):
-            if number == 2 and size > 2:
-                raise torch.OutOfMemoryError
-            yield item
-
-    FittingSize(4, "--size").run("abcdefg", work)
-    assert calls == [(list("abcdefg"), 4), (list("abcde"), 2)]
 
 
 def test_one_example_that_does_not_fit_and_other_errors_are_raised_as_they_are() -> None:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import pty
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
-from torch.distributed import TCPStore
 
-from tests.forked import CONTEXT, SECONDS, free_port
+from tests.forked import CONTEXT, SECONDS
 from utils.app import signals as signals_module
 from utils.app.cli import run_main
 from utils.app.signals import Signals
@@ -39,7 +36,6 @@ def sleep_with_a_loader() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         os._exit(7)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGTERM
-    time.sleep(2 * signals_module.STUCK_SECONDS)
     sleep()
 
 
@@ -50,23 +46,10 @@ def clean_up_in_vain() -> None:
         raise RuntimeError("not set up yet")
 
 
-def wait_in_a_library() -> None:
-    """In native code that goes on when a signal comes."""
-    TCPStore("127.0.0.1", free_port(), world_size=2, is_master=True)
-
-
-def wait_in_a_library_for_a_process(place: Path) -> None:
-    child = subprocess.Popen(["sleep", str(SECONDS)])
-    signals_module.started.append(child.send_signal)
-    place.write_text(str(child.pid))
-    wait_in_a_library()
-
-
 def program(work: Callable[[], None], output: Path) -> None:
     file = output.open("w")
     for stream in (1, 2):
         os.dup2(file.fileno(), stream)
-    signals_module.STUCK_SECONDS = 0.5
 
     def main(argv: object) -> None:
         print("begun", flush=True)
@@ -96,7 +79,6 @@ def until(output: Path, text: str) -> None:
         (sleep, signal.SIGINT, "Ctrl-C"),
         (clean_up_in_vain, signal.SIGTERM, "SIGTERM"),
         (sleep_with_a_loader, signal.SIGTERM, "SIGTERM"),
-        (wait_in_a_library, signal.SIGTERM, "SIGTERM"),
     ],
 )
 def test_one_line_and_the_status_of_the_signal(
@@ -108,18 +90,6 @@ def test_one_line_and_the_status_of_the_signal(
     process.join(SECONDS)
     assert (tmp_path / "output").read_text() == f"begun\ncommand.py: ended by {name}\n"
     assert process.exitcode == 128 + number
-
-
-def test_a_program_that_is_stuck_ends_with_the_processes_that_it_started(tmp_path: Path) -> None:
-    process = start(partial(wait_in_a_library_for_a_process, tmp_path / "pid"), tmp_path / "output")
-    time.sleep(0.3)
-    os.kill(process.pid, signal.SIGTERM)
-    process.join(SECONDS)
-    status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/status")
-    deadline = time.monotonic() + SECONDS
-    while status.exists() and "State:\tZ" not in status.read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_second_ctrl_c_ends_at_once_and_one_that_is_passed_on_does_not(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -118,7 +118,7 @@ def test_a_run_goes_on_with_the_same_commit(
     capsys.readouterr()
     run(tmp_path, "books")
     assert capsys.readouterr().out == f"{tmp_path}/books: is there already\n"
-    with pytest.raises(InputError, match="made otherwise .its max_documents is None, this run's is 9.: name another"):
+    with pytest.raises(InputError, match="made otherwise .its max_documents is None, this run's is 9., and is not"):
         run(tmp_path, "books", "--max_documents", 9)
 
 

@@ -44,14 +44,11 @@ def test_a_story_as_published() -> None:
     )
 
 
-@pytest.mark.parametrize("end", [*".!?'`\")", "...", "\u2019", "\u201d"])
-def test_lines_that_end_a_sentence_stay(end: str) -> None:
-    assert parse_story(f"\n  A line{end} \n\n@highlight\n\n\tB{end}\n") == (f"A line{end}", f"B{end}")
-
-
-@pytest.mark.parametrize("end", [*"a7:,;-]é", "\u2026", "\u2018"])
-def test_other_lines_get_a_full_stop(end: str) -> None:
-    assert parse_story(f"A line{end}\n@highlight\nB{end}") == (f"A line{end}.", f"B{end}.")
+def test_lines_that_end_no_sentence_get_a_full_stop() -> None:
+    for end in (*".!?'`\")", "...", "\u2019", "\u201d"):
+        assert parse_story(f"\n  A line{end} \n\n@highlight\n\n\tB{end}\n") == (f"A line{end}", f"B{end}")
+    for end in (*"a7:,;-]é", "\u2026", "\u2018"):
+        assert parse_story(f"A line{end}\n@highlight\nB{end}") == (f"A line{end}.", f"B{end}.")
 
 
 @pytest.mark.parametrize(

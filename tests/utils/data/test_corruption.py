@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_shards import tiny_tokenizer
 from utils.data.corruption import Corruption
@@ -264,12 +263,3 @@ def test_words_are_those_of_the_vocabulary() -> None:
         (source,) = corruption([ids], [np.array([len(ids)])], 0, [number])
         before = tokenizer().decode(source[1:-1].tolist()).partition("<mask>")[0]
         assert text.startswith(before) and (not before or text[len(before)] == " ")
-
-
-def test_shares_that_do_not_fit_each_other_are_an_error() -> None:
-    with pytest.raises(InputError) as error:
-        CorruptionOptions(mlm_probability=0.5, token_mask_ratio=0.3, token_delete_ratio=0.3)
-    assert str(error.value) == (
-        "--mlm_probability, --token_mask_ratio and --token_delete_ratio are 0.5, 0.3, 0.3; allowed: 1 in all, since "
-        "they take different tokens"
-    )

@@ -96,13 +96,6 @@ def test_a_run_goes_through_epochs_and_on_from_any_step(
     assert len(resumed) == total
 
 
-@pytest.mark.parametrize("how", [{"batch_size": 8}, {"max_tokens": 4000}])
-def test_the_order_depends_on_seed_and_epoch(how: dict[str, int]) -> None:
-    order = order_of(200, **how)
-    assert order.epoch(0) != order.epoch(1)
-    assert order.epoch(0) != order_of(200, seed=8, **how).epoch(0)
-
-
 def test_the_order_has_its_number() -> None:
     """Where this fails, the order has changed: raise ORDER, so that no run goes on from a checkpoint of the other."""
     lengths = np.stack([np.random.RandomState(seed).randint(5, 900, 2000) for seed in (1, 2)], axis=1)

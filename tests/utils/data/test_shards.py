@@ -215,23 +215,6 @@ def listed(rows: Iterator[ShardRow]) -> list[tuple[int, list[int], list[int]]]:
     return [(row.number, row.ids.tolist(), row.sentences.tolist()) for row in rows]
 
 
-def test_shards_are_read_in_any_order_and_from_any_position() -> None:
-    manifest = manifest_of(3)
-    shards = [manifest.shards("train")[number] for number in (4, 0, 8)]
-    expected = [
-        (shard.first + number, row["ids"], row["sentences"])
-        for shard in shards
-        for number, row in enumerate(pq.read_table(manifest.directory / shard.file).to_pylist())
-    ]
-    assert listed(iter(ShardReader(manifest.directory, shards))) == expected
-    for begin in range(len(expected) + 1):
-        reader = ShardReader(manifest.directory, shards)
-        assert listed(islice(iter(reader), begin)) == expected[:begin]
-        again = ShardReader(manifest.directory, shards, json.loads(json.dumps(reader.position())))
-        assert again.position() == reader.position() and again.count == begin
-        assert listed(iter(again)) == expected[begin:]
-
-
 @settings(deadline=None)
 @given(limit=st.integers(-1, 80))
 def test_a_limit_takes_its_share_of_every_bin(limit: int) -> None:

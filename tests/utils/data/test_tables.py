@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +17,6 @@ from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, hub_server
 from utils.corpora.prepare import prepared
 from utils.data.parallel_text import read_pairs
-from utils.data.places import check_fields
 from utils.data.splits import EVERY, Choice
 from utils.data.tables import Row, read_records, read_sources
 
@@ -127,21 +125,6 @@ def test_a_set_on_the_hub(tmp_path: Path, place: str, server: HubServer, monkeyp
 )
 def test_a_row_is_a_pair_of_texts_or_says_why_not(values: dict[str, Any], expected: Row) -> None:
     assert Row.of("7", values, ("a", "b")) == expected
-
-
-@pytest.mark.parametrize(
-    "values", [{"a": str(["one", "it's"]), "b": "two"}, {"a": "one", "b": str(np.array(["a", "b"]))}]
-)
-def test_lists_that_python_printed_are_refused(values: dict[str, Any]) -> None:
-    with pytest.raises(InputError, match="^7: .* is a list as Python or numpy prints it; allowed: a list in JSON"):
-        Row.of("7", values, ("a", "b"))
-
-
-def test_columns_are_no_option_of_a_data_directory() -> None:
-    with pytest.raises(
-        InputError, match="--source_field is body, a column of a table; the data directory is data/mine"
-    ):
-        check_fields("data/mine", source_field="body", target_field=None)
 
 
 def test_sources_without_targets_lie_in_files_of_many_kinds(tmp_path: Path) -> None:

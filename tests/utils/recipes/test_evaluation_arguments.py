@@ -44,8 +44,8 @@ def test_every_option_of_generate_can_be_given_once_with_its_type() -> None:
         ("--fp16 --bf16", "--bf16 and --fp16 exclude each other; give one precision"),
         ("--device tpu", "--device is 'tpu'; allowed: cpu, cuda, or cuda:N"),
         ("--device cuda:x", "--device is 'cuda:x'"),
-        ("--max_new_tokens 9 --eval_max_gen_length 9", "--max_new_tokens is 9 and --eval_max_gen_length is 9; .*: 10"),
-        ("--min_new_tokens 9 --min_length 9", "--min_new_tokens is 9 and --min_length is 9; .*: 10"),
+        ("--max_new_tokens 9 --eval_max_gen_length 9", "--max_new_tokens and --eval_max_gen_length exclude each"),
+        ("--min_new_tokens 9 --min_length 9", "--min_new_tokens and --min_length exclude each other"),
         ("--n_obs 0", "--n_obs is 0"),
         ("--no_references --target_field x", "--target_field is x, and --no_references reads no targets"),
         (

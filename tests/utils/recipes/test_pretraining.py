@@ -255,7 +255,7 @@ def smaller_config(folder: Path, **fields: object) -> None:
         (cut_off, "--max_steps 5", "train/32-00001.parquet: the shard is cut off or damaged"),
         (None, "--max_steps 5 --max_source_length 64", "up to 32 tokens, and --max_source_length is 64; allowed: 32"),
         (another_vocabulary, "--max_steps 5 --tokenizer FOLDER/other", "its shards are of another vocabulary"),
-        (partial(smaller_config, vocab_size=90), "--max_steps 5", "shards' has .* ids, and the vocab_size of .* 90"),
+        (partial(smaller_config, vocab_size=90), "--max_steps 5", "shards' vocabulary has .*vocab_size of .* 90"),
         (partial(smaller_config, max_position_embeddings=16), "--max_steps 5", "length is 32; the model has 16 pos"),
         (None, "--max_steps 5 --load_model_weights_only --resume_from_checkpoint absent/phase_1", "absent/phase_1"),
         (

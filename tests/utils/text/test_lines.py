@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bart.errors import InputError
-from utils.text.lines import iter_lines, iter_references, references_of
+from utils.text.lines import iter_lines, references_of
 
 
 @pytest.mark.parametrize(
@@ -57,12 +57,6 @@ def test_a_list_that_python_printed_is_refused(line: str) -> None:
 def test_a_list_of_no_texts_is_refused(line: str) -> None:
     with pytest.raises(InputError, match=r"^f, line 3: the target .* is a list; allowed: a text, or a list of texts"):
         references_of(line, "f, line 3: ")
-
-
-def test_a_file_of_references_names_the_line(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text("a\n[]\n")
-    with pytest.raises(InputError, match=r"f, line 2: the target '\[\]' is a list"):
-        list(iter_references(tmp_path / "f"))
 
 
 @pytest.mark.parametrize("name", ["a.xlsx", "a.DOCX", "a.pdf", "a.pkl", "a.npy", "a.feather", "a.zip", "a.db", "a.ods"])

@@ -42,6 +42,7 @@ def test_long_texts_are_split_in_parts_with_the_result_of_the_whole(monkeypatch:
         ("The cat ran.\nThe cat\nran.  A dog ran. The cat ran.", "The cat ran.  A dog ran."),
         ("The cat ran. The cat ran again", "The cat ran. The cat ran again"),
         ("he left.(She stayed.) he left.(She stayed.)", "he left.(She stayed.)"),
+        ("他来了。他走了。他来了。好！", "他来了。他走了。好！"),
         ("", ""),
     ],
 )
@@ -77,7 +78,3 @@ def test_terminals_are_unicodes() -> None:
     of_latin = {chr(code) for code in (*b"!.?", *range(0x2000, 0x2070), *range(0x2E00, 0x2E80))}
     assert {mark for mark, _ in terminals} - of_latin <= set(re.findall(f"[{TERMINALS}]", everything))
     assert not of_latin & set(re.findall(f"[{TERMINALS}]", everything))
-
-
-def test_repeats_are_left_out_in_scripts_without_blanks() -> None:
-    assert without_repeats("他来了。他走了。他来了。好！") == "他来了。他走了。好！"

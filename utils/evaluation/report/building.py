@@ -14,15 +14,12 @@ from bart.files import PathName, replacing
 from utils.app.errors import unwritable
 from utils.app.pages import page_template
 from utils.evaluation.report import articles, charts, tables
-from utils.evaluation.report.charts import COLOURS, GRID, INK, Chart, draw
 from utils.evaluation.report.runs import read_run, scored_splits
 from utils.tasks.options import TOKEN
 
 logger = logging.getLogger(__name__)
 
 REPORT = "report.html"
-# The page's style says what these colours are on light and on dark paper.
-VARIABLES = {**{colour: f"var(--s{i})" for i, colour in enumerate(COLOURS)}, INK: "var(--soft)", GRID: "var(--hair)"}
 
 
 def build_report(folder: PathName, output: PathName | None = None, split: str | None = None) -> Path:
@@ -34,14 +31,6 @@ def build_report(folder: PathName, output: PathName | None = None, split: str | 
     split = split or (splits[0] if splits else "test")
     articles.add_articles(run, split)
     output = Path(output or run.folder / REPORT)
-
-    def picture(chart: Chart) -> str:
-        """A chart as SVG whose colours follow the page's."""
-        svg = draw(chart)
-        for colour, variable in VARIABLES.items():
-            svg = svg.replace(colour, variable)
-        return svg
-
     scores = [tables.score_table(run, name) for name in splits]
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -54,7 +43,6 @@ def build_report(folder: PathName, output: PathName | None = None, split: str | 
             columns=articles.columns_of(run),
             tables=tables,
             charts=charts,
-            picture=picture,
         )
         with replacing(output) as temporary:
             temporary.write_text(page, encoding="utf-8", errors="replace")

@@ -14,6 +14,8 @@ from utils.metrics.files import label_of
 COLOURS = ("#0b6699", "#b34a00", "#00735a", "#9a3f7d", "#5a55b0", "#7a6200")
 DASHES = ("solid", "dashed", "dashdot", "dotted")
 INK, GRID = "#5d5a54", "#ebe8e2"  # colours of text and axes, and of the lines behind the series
+# The page's style says what these colours are on light and on dark paper.
+VARIABLES = {**{colour: f"var(--s{i})" for i, colour in enumerate(COLOURS)}, INK: "var(--soft)", GRID: "var(--hair)"}
 _LOOK = {
     "font.size": 9,
     "svg.fonttype": "none",  # text stays text
@@ -74,6 +76,8 @@ def draw(chart: Chart) -> str:
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     # The declaration, the style and the names of groups would be those of the whole page.
     svg = file.getvalue()
+    for colour, variable in VARIABLES.items():
+        svg = svg.replace(colour, variable)
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     return re.sub(r'<g id="[\w.]*">', "<g>", svg)
 

@@ -19,8 +19,6 @@ from utils.app.run_metrics import Metrics, joined, metrics_of_sessions
 from utils.tasks import find_task
 from utils.tasks.options import TOKEN
 
-NUMBERS = ("examples", "steps", "epochs", "wall_seconds", "tokens_per_second")  # which the report formats as such
-
 
 @dataclass(eq=False)
 class ReportedRun:
@@ -74,9 +72,6 @@ def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
         content = parse(path.read_text(encoding="utf-8"))
         if not isinstance(content, dict):
             raise ValueError("a mapping of names to values is expected")
-        for name in NUMBERS:
-            if path.suffix == ".json" and not isinstance(content.get(name), int | float | None):
-                raise ValueError(f"{name} is {content[name]!r}; a number is expected")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, yaml.YAMLError) as error:

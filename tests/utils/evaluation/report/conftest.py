@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from tests.scored_run import write_run
-from utils.evaluation.report import building
+from utils.evaluation.report import charts
 
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of a report's time; tests/utils/app/test_charts.py and test_browser.py draw."""
-    monkeypatch.setattr(building, "draw", lambda chart: "<svg></svg>")
+    monkeypatch.setattr(charts, "draw", lambda chart: "<svg></svg>")
 
 
 @pytest.fixture
