@@ -160,7 +160,9 @@ class HeadTask(Task[PretrainedModel]):
 
     def output_of(self, model: PretrainedModel, batch: Inputs) -> Any:
         """The output of the network for a batch of `inputs_of`."""
-        names = ("input_ids", "attention_mask", "token_type_ids")
+        names = ["input_ids", "attention_mask"]
+        if "type_vocab_size" in model.config.types:  # BART has none, even with BERT's vocabulary
+            names.append("token_type_ids")
         return model(**{name: batch[name] for name in names if name in batch})
 
     def sums_of(self, predictions: Sequence[Prediction], counts: Tensor, loaded: LoadedModel) -> Tensor:
