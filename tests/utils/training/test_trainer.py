@@ -67,7 +67,7 @@ def test_batches_of_tokens_validate_by_samples_and_say_their_size(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--warmup_proportion", 1), "--warmup_steps or --warmup_proportion make 6 steps; the run has 6"),
+        (("--warmup_proportion", 1), "--warmup_proportion makes 6; allowed: fewer than the run's 6 steps"),
         (("--warmup_proportion", 0.5, "--warmup_steps", 1), "--warmup_steps and --warmup_proportion exclude"),
         (("--gpus", 0, "--devices", 2, "--n_val", 1), "1 validation examples cannot be shared by 2 processes"),
         (
