@@ -57,7 +57,6 @@ from utils.data.batches import Batch, Batches
 from utils.data.order import RunOrder, TrainOrder
 from utils.data.pairs import TokenPairs, collate_pairs
 from utils.data.parallel_text import read_pairs
-from utils.data.tokenized import TokenizedTexts
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.training.options import POLYNOMIAL_END
 
@@ -195,10 +194,8 @@ def training_order(args: TrainerArguments, folder: Path) -> tuple[TokenPairs, Ru
     """The training examples, and the batches of each step as finetune.py makes them."""
     shape, tokenizer = SHAPES[args.shape], BartTokenizer.from_pretrained(folder / "model")
     sources, targets = read_pairs(str(folder / "data"), "train")
-    examples = TokenPairs(
-        TokenizedTexts.from_texts(sources, tokenizer, shape.max_source_length),
-        TokenizedTexts.from_texts(targets, tokenizer, shape.max_target_length),
-    )
+    lengths = shape.max_source_length, shape.max_target_length
+    examples = TokenPairs.from_texts(sources, targets, (tokenizer, tokenizer), *lengths)
     order = TrainOrder(examples.lengths, shape.batch_size, SEED, group_by_length=shape.is_sorted)
     return examples, RunOrder(order, args.all_steps)
 
