@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from scripts.benchmarks.throughput import BenchmarkRow, PretrainingBenchmark
 from tests.scripts.recording import (
     PRETRAINS,
     ROOT,
     Recorder,
-    made_shards,
     preset_rows,
     presets,
     settings_of,
@@ -146,15 +143,6 @@ def test_where_pretraining_finds_its_data(pretrain: Any, tmp_path: Path) -> None
     assert [args["max_source_length"] for args in runs] == ["128", "1024"]
 
 
-def test_the_benchmark_of_pretraining_runs_the_recipe_at_one_length(recorded: Recorder, tmp_path: Path) -> None:
-    made_shards(tmp_path / "more")
-    args = PretrainingBenchmark(batch_size=32, length=512, data_dir=str(tmp_path / "more"), steps=7)
-    [call] = recorded.succeed(shlex.join(args.command(BenchmarkRow(2, "tf32"))), RESULTS_DIR="out")
-    asked = {"data_dir": f"{tmp_path}/more/pretrain_lddl_512", "output_dir": "out/phase_1", "gpus": "2", "tf32": None}
-    asked |= {"max_source_length": "512", "train_batch_size": "32", "gradient_accumulation_steps": "1", "lamb": None}
-    assert (asked | {"max_steps": "15", "log_freq": "5", "n_val": "64"}).items() <= settings_of(call).items()
-
-
 def test_the_smoke_preset_of_pretraining_makes_all_it_needs(recorded: Recorder, clone: Path) -> None:
     recorded.stand_in("python", PRETRAINS)
     command = "bash scripts/run_pretraining.sh $(source scripts/params/pretrain_params.sh && cpu_smoke)"
@@ -178,22 +166,3 @@ def test_the_smoke_preset_of_pretraining_makes_all_it_needs(recorded: Recorder, 
     assert recorded.succeed(command, clone) == [shards[0], first, second]
     assert (clone / documents / "train.txt").stat().st_mtime == 1
     assert {path.name for path in (clone / documents).iterdir()} == {"train.txt", "val.txt"}
-
-
-def test_the_small_pretraining_goes_from_texts_to_an_export(recorded: Recorder, tmp_path: Path) -> None:
-    recorded.stand_in("python", PRETRAINS)
-    (tmp_path / "texts").mkdir()
-    command = f"bash {ROOT}/scripts/pretrain_small.sh texts --seed 3"
-    vocabulary, *shards, first, second = recorded.succeed(command, tmp_path)
-    results = "results/pretrain_small"
-    tokenizer = f"{results}/data/tokenizer"
-    expected = ["--input", "texts", "--output_dir", tokenizer, "--vocab_size", "16000"]
-    assert vocabulary[2:] == ["utils.corpora.train_tokenizer", *expected]
-    for length, call in zip(("128", "512"), shards, strict=True):
-        made = ["--output", f"{results}/data/pretrain_lddl_{length}", "--sequence_length", length]
-        assert call[2:] == ["utils.corpora.make_shards", "--input", "texts", "--tokenizer", tokenizer, *made]
-    for number, args in ((1, settings_of(first)), (2, settings_of(second))):
-        assert (args["output_dir"], args["seed"]) == (f"{results}/phase_{number}", "3")
-        assert args["config_path"] == f"{ROOT}/configs/config_small.json"
-    again = recorded.succeed(command, tmp_path)
-    assert again == shards  # which say that they are there

@@ -19,7 +19,6 @@ from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassif
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG
-from tests.utils.evaluation.report.test_page import Page
 from utils.data.columns import Record
 from utils.predict import main
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
@@ -354,15 +353,3 @@ def test_the_service(
     for name, value in {"max_beams": 2, "documents": LongDocumentOptions("cut")}.items():
         with pytest.raises(InputError, match=f"^--.* is (2|cut); it is of --task summarization; this is {task}$"):
             replace(args, **{name: value})
-
-
-@pytest.mark.parametrize("task", ["classification"])
-def test_the_name_of_a_model_is_text_in_the_services_page(task: str, model: str, tmp_path: Path) -> None:
-    hostile = Path(model).rename(tmp_path / "<b>&lt;<img src=x onerror=alert(1)>{{ 1 }}")
-    args = ServeArguments(
-        inference=InferenceOptions(model=str(hostile), gpus=0), documents=LongDocumentOptions(), task=task
-    )
-    with TestClient(create_app(PredictionService(args)), base_url="http://localhost") as client:
-        (tmp_path / "page.html").write_text(client.get("/").text)
-    page = Page(tmp_path / "page.html")
-    assert hostile.name in page.text and not {"b", "img"} & {*page.tags}

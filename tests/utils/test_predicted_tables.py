@@ -22,15 +22,12 @@ from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassif
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG
 from utils.data.columns import Record
-from utils.data.options import Place
 from utils.data.rows import rows_of
 from utils.metrics.classification import main as classification
 from utils.metrics.entities import main as entities
 from utils.predict import main
 from utils.prediction.outputs import Format
 from utils.prediction.predictor import Predictor
-from utils.tasks.options import QuestionAnsweringOptions, WindowOptions
-from utils.tasks.question_answering import QuestionAnswering
 
 TEXTS = ["a text", 'he "said" so, who', '"quoted"', "=1+1", "one\nof two\r\nlines", "tab\tand \r", "-", "@" * 40]
 ROWS = [{"id": str(number), "text": text, "note": text[::-1]} for number, text in enumerate(TEXTS * 3)]
@@ -235,20 +232,6 @@ def test_a_label_that_holds_what_stands_between_labels(
     for name in ("out.csv", "out.txt"):
         classification([str(tmp_path / name), str(tmp_path / "out.jsonl"), "--label_field", "prediction", "--json"])
         assert json.loads(capsys.readouterr().out)["accuracy"] == 100
-
-
-@pytest.mark.parametrize("flag", [False, True])
-def test_questions_without_an_answer_are_counted(
-    flag: bool, models: dict[str, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows = [{"id": str(number), "question": "Who?", "context": "He"} for number in range(2)]
-    answers = [{"text": ["He"], "answer_start": [0]}, {"text": [], "answer_start": []}]
-    lines = (json.dumps({**row, "answers": each}) for row, each in zip(rows, answers, strict=True))
-    (tmp_path / "val.jsonl").write_text("\n".join(lines))
-    options = QuestionAnsweringOptions(windows=WindowOptions(max_query_length=8, version_2_with_negative=flag))
-    task = QuestionAnswering(Place(str(tmp_path)), options)
-    task.encode(task.read("val"), "val", task.trained_model(models["answers"]))
-    assert ("1 of 2 questions of the val split have no answer, and get one without --version" in caplog.text) != flag
 
 
 def test_an_input_that_changes_in_between(

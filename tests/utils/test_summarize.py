@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -285,25 +284,6 @@ def test_bad_input_ends_the_command_with_one_line_and_status_2(
     assert captured.out == ""
     [line] = captured.err.splitlines()
     assert "error: " in line and message in line
-
-
-def test_at_a_terminal_it_says_what_to_type(
-    export: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def typed(text: bytes) -> str:
-        keyboard, terminal = os.openpty()
-        with open(keyboard, "wb", buffering=0) as keys, open(terminal) as stdin:
-            monkeypatch.setattr(sys, "stdin", stdin)
-            keys.write(text + b"\n\x04")  # Enter, Ctrl-D
-            main([str(export), "--gpus", "0"])
-        captured = capsys.readouterr()
-        assert captured.err == "Type or paste a document; Enter and then Ctrl-D end it.\n"
-        return captured.out
-
-    assert typed(b"A dog ran.") == one_by_one(export, ["A dog ran."])[0] + "\n"
-    if sys.platform == "linux":  # where a terminal drops the rest of a line
-        with pytest.raises(InputError, match="a line of 4095 bytes, and a terminal drops what is beyond 4095; allowed"):
-            typed(b"A dog ran.\n" + b"dog " * 2000)
 
 
 def test_an_input_is_not_overwritten(tmp_path: Path) -> None:

@@ -133,12 +133,6 @@ def test_articles_that_arrive_while_others_are_in_work_get_what_they_get_alone(
     assert [actual[index] for index in range(len(sources))] == alone(sources, options)
 
 
-def test_generate_live_refuses_bad_sources_when_they_arrive(model):
-    with pytest.raises(InputError, match="source 4 has 0 ids"):
-        next(generate_live(model, lambda room: [(4, [])], 2))
-    assert list(generate_live(model, lambda room: [], 2)) == []
-
-
 @pytest.mark.parametrize("size", [1, 2])
 def test_padding_by_the_batch_is_no_ngram_of_the_source(model, size: int):
     model = copy.deepcopy(model)
@@ -276,14 +270,6 @@ def test_runs_without_dropout_and_gradients_and_restores_each_modules_mode(sourc
     with pytest.raises(InputError):
         model.generate(source, num_beams=0)
     assert [module.training for module in model.modules()] == modes
-
-
-def test_min_length_above_max_length_warns(model, source: Tensor):
-    with pytest.warns(UserWarning, match="min_length"):
-        sequences = model.generate(source, max_length=8, min_length=12, num_beams=2)
-    assert sequences.shape[1] == 8
-    with pytest.warns(UserWarning, match="min_length"):
-        list(model.generate_many([[5, 6]], max_length=8, min_new_tokens=9))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from bart.cpu.kernels import Kernels
 from bart.errors import InputError
 from bart.modeling import packed
 from bart.modeling.modeling_bart import BartForConditionalGeneration
-from bart.modeling.packed import Int8Linear, PackedLinear, greatest_weight_code
+from bart.modeling.packed import Int8Linear, greatest_weight_code
 from bart.torch_internals import why_not_packed
 from tests.bart.rounding import BF16, FP32, exact, quantisation, rounding
 from tests.tiny_run import tiny_bart
@@ -213,14 +213,6 @@ def test_no_row_of_int8_depends_on_the_others(path: Kernels | None) -> None:
     linear = Int8Linear(weight, bias, 16, kernels=path)
     states = torch.randn(50, 128, generator=generator) * torch.logspace(-3, 3, 50)[:, None]
     assert torch.equal(torch.cat([linear(row[None]) for row in states]), linear(states))
-
-
-@pytest.mark.parametrize("rows", [1, 5, 300])
-def test_packed_linear(rows: int) -> None:
-    weight, bias, states = torch.randn(80, 48), torch.randn(80), torch.randn(rows, 48)
-    expected = states.double() @ weight.double().T + bias
-    size = states.double().abs() @ weight.double().abs().T + bias.abs()
-    assert ((PackedLinear(weight, bias, 16)(states) - expected).abs() <= 50 * FP32 * size).all()
 
 
 # Processors that lack instructions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -136,16 +135,6 @@ def test_training_throughput_is_that_of_all_measured_steps(tmp_path: Path) -> No
     assert "mfu" not in figures
 
 
-def test_pretraining_has_its_own_folder_and_the_mean_of_mfu(tmp_path: Path) -> None:
-    (tmp_path / "phase_1").mkdir()
-    columns = "samples_per_second,tokens_per_second,step_time_p50,peak_memory_gb,mfu"
-    lines = [f"{rate},{100 * rate},0.1,2,{mfu}\n" for rate, mfu in ((1, 0.1), (8, 0.3), (8, 0.4))]
-    (tmp_path / "phase_1/metrics.csv").write_text("".join([f"{columns}\n", *lines]))
-    figures = PretrainingBenchmark().metrics(tmp_path)
-    assert (figures["throughput"], figures["tokens_per_second"]) == (8, 800)
-    assert figures["mfu"] == pytest.approx(0.35)
-
-
 # ---- Rows and their processes
 
 
@@ -206,40 +195,6 @@ def test_a_row_over_the_time_limit_ends_with_all_its_processes(
     _, failure = throughput.measure(witness.starter(LIKE_TORCHRUN), lambda _: {}, folder, 1000)
     assert failure == "it took longer than the time limit of 1000 s"
     assert not witness.survived()
-
-
-def test_sigterm_ends_the_row_that_runs(witness: Witness, tmp_path: Path) -> None:
-    program = f"""
-from scripts.benchmarks import throughput
-from utils.app.cli import run_main
-throughput.TrainingBenchmark.command = lambda *_: {witness.starter(LIKE_TORCHRUN)!r}
-run_main(lambda _: throughput.main(["training"]))
-"""
-    environment = {**os.environ, "RESULTS_DIR": str(tmp_path / "out")}
-    process = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=environment)
-    output = tmp_path / "out" / "cpu_fp32" / "output.txt"
-    while not (output.exists() and "begun" in output.read_text()):
-        time.sleep(0.05)
-    process.terminate()
-    assert process.wait() == 128 + signal.SIGTERM
-    assert not witness.survived()
-
-
-def test_the_reason_of_a_failure_is_the_error_not_what_a_launcher_says_after_it() -> None:
-    torchrun = [
-        "RuntimeError: CUDA out of memory. Tried to allocate 2 GiB",
-        "E1121 21:04:12.164000 29981 torch/distributed/elastic/multiprocessing/api.py:1002] failed (exitcode: 1)",
-        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:",
-        "error_file: <N/A>",
-        "traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html",
-        "============================================================",
-    ]
-    assert throughput.reason(torchrun) == torchrun[0]
-    gone = "run_eval.py: error: another process of this run is gone, or cannot be reached (gloo)"
-    assert throughput.reason(["[rank1]: ValueError: a", gone, *torchrun[1:]]) == "[rank1]: ValueError: a"
-    assert throughput.reason(["ValueError: caught", "run_eval.py: error: --bs is 0", ""]).startswith("run_eval.py")
-    assert throughput.reason(["begun", "line 12: 4711 Killed"]) == "line 12: 4711 Killed"
-    assert throughput.reason([""]) is None
 
 
 @pytest.fixture

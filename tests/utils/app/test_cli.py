@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bart.errors import InputError
-from utils.app.cli import all_options, all_settings, early_option, option, parse_dataclass, part, run_main
+from utils.app.cli import early_option, option, parse_dataclass, part, run_main
 from utils.app.errors import RunError, unwritable
 
 
@@ -99,18 +99,6 @@ class Nested:
 
     whole: Whole
     name: str = option("a", help="a name")
-
-
-def test_parts_have_parts_and_programs_defaults_of_their_own() -> None:
-    def parse_nested(*words: str) -> Nested:
-        return parse_dataclass(Nested, list(words), "", prog="command", defaults={"seed": 9, "rate": 0.5})
-
-    assert parse_nested() == Nested(Whole(Part(seed=9, rate=0.5)))
-    given = parse_nested("--seed", "1", "--size", "2", "--name", "b")
-    assert given == Nested(Whole(Part(seed=1, rate=0.5), 2), "b")
-    assert all_settings(given) == {"seed": 1, "rate": 0.5, "kind": "linear", "size": 2, "name": "b"}
-    marks = {field.name: (field.metadata["on_resume"], field.metadata["in_card"]) for field, _ in all_options(given)}
-    assert (marks["size"], marks["seed"]) == (("may_change", True), ("must_stay", False))
 
 
 @pytest.mark.parametrize(

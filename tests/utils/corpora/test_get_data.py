@@ -17,8 +17,7 @@ from pyarrow import parquet
 from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, commit_of, hub_server, sha256
 from tests.utils.corpora.test_stories import tgz
-from utils.app.cli import parse_dataclass
-from utils.corpora import get_data, sample_corpus
+from utils.corpora import get_data
 from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE
 from utils.corpora.get_data import story_name
 from utils.data.parallel_text import read_pairs
@@ -209,19 +208,6 @@ def test_a_story_that_is_missing_is_an_error_unless_allowed(server: HubServer, t
     ]
 
 
-def test_a_hub_that_does_not_give_it(server: HubServer, tmp_path: Path) -> None:
-    files = server.repositories[XSUM][CONVERTED]
-    for size, file in zip(SIZES.values(), files, strict=True):
-        files[file] = table([("", "")] * size, ("document", "summary"))
-    with pytest.raises(InputError, match="xsum: no examples for train and val and test, 51 dropped: empty source"):
-        run(tmp_path, "xsum")
-    server.repositories = {}
-    get_data.load_from_hub.cache_clear()
-    with pytest.raises(InputError, match="EdinburghNLP/xsum.* on the Hub cannot be opened .*Repository Not Found"):
-        run(tmp_path, "xsum")
-    assert not (tmp_path / "xsum").exists()
-
-
 def test_a_set_made_with_other_options_or_in_part_stays(server: HubServer, tmp_path: Path, here: list[str]) -> None:
     run(tmp_path, *here)
     before = contents(tmp_path / "cnn_dm")
@@ -233,13 +219,6 @@ def test_a_set_made_with_other_options_or_in_part_stays(server: HubServer, tmp_p
     with pytest.raises(InputError, match="cnn_dm is there already and is not overwritten"):
         run(tmp_path, *here)
     assert len(server.requests) == asked
-
-
-def test_the_sample_corpus(server: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run(tmp_path, "sample")
-    sample_corpus.main(["--output_dir", str(tmp_path / "sample")])  # the same folder by the other command
-    assert "is there already" in capsys.readouterr().out
-    assert server.requests == []
 
 
 @pytest.mark.parametrize(
@@ -262,16 +241,3 @@ def test_bad_command_lines(
     with pytest.raises(InputError) as caught:
         get_data.main(words)
     assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("words", "folder", "sets"),
-    [
-        ([], "data", ["cnn_dm", "xsum"]),
-        (["xsum", "./xsum", "cnn_dm", "xsum"], "xsum", ["xsum", "cnn_dm"]),
-        (["sample", "--sources=hub", "a/b/", "xsum"], "a/b", ["sample", "xsum"]),
-    ],
-)
-def test_folder_and_sets_stand_anywhere(words: list[str], folder: str, sets: list[str]) -> None:
-    options = parse_dataclass(get_data.GetDataOptions, words, "")
-    assert (str(options.folder), options.sets) == (folder, sets)

@@ -269,22 +269,3 @@ def test_a_file_as_data_directory_is_prepared_once_and_anew_when_it_changes(
     elsewhere = Path(prepared_file(str(file), (None, None), str(tmp_path / "cache")))
     assert elsewhere.is_relative_to(tmp_path / "cache") and prepared(elsewhere) == prepared(changed)
     assert prepared_file(str(tmp_path / "mine"), (None, None)) == str(tmp_path / "mine")
-
-
-def test_tables_of_splits_are_prepared_anew_when_one_is_renamed(tmp_path: Path) -> None:
-    for name in ("train", "test"):
-        write_jsonl(tmp_path / f"{name}.jsonl", [{"document": f"{name} {i}", "summary": "x"} for i in range(3)])
-    prepared_file(str(tmp_path), (None, None))
-    with pytest.raises(InputError, match=f"^--seed 42: {tmp_path} is split already; --split_ratio splits it anew"):
-        main(["--input", str(tmp_path), "--output", str(tmp_path / "out"), "--seed", "42"])
-    (tmp_path / "test.jsonl").rename(tmp_path / "val.jsonl")
-    folder = Path(prepared_file(str(tmp_path), (None, None)))
-    assert sorted(path.stem for path in folder.glob("*.source")) == ["train", "val"]
-
-
-def test_a_file_that_gives_no_data_directory_is_named(tmp_path: Path) -> None:
-    file = write_jsonl(tmp_path / "few.jsonl", [{"document": "a", "summary": "b"}])
-    with pytest.raises(InputError, match=f"^--data_dir {file}: no examples for .*val"):
-        prepared_file(str(file), (None, None))
-    with pytest.raises(InputError, match="no.csv: no such file$"):
-        prepared_file(str(tmp_path / "no.csv"), (None, None))

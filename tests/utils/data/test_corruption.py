@@ -206,24 +206,11 @@ def test_masks_are_as_many_as_in_fairseq() -> None:
     assert {len(row) - masks for row, masks in zip(rows, ours, strict=True)} == {70}
 
 
-def test_a_sentence_begins_with_a_word() -> None:
-    """Where the vocabulary tells no word from another, a sentence of one or two tokens is taken as a whole."""
-    corruption = corruption_of(mlm_probability=1 / 7, begins_word=0.0)
-    rows = corrupted(corruption, 7, (2, 1, 2, 1, 1), ENOUGH)
-    assert_uniform([({*range(300, 307)} - {*row}).pop() for row in rows], [300, 302, 303, 305, 306])
-
-
 def test_permutations_are_uniform() -> None:
     sentences = (2, 1, 3)
     rows = corrupted(corruption_of(permute_sentence_ratio=1.0), 6, sentences, ENOUGH)
     parts = [part.tolist() for part in np.split(ids_of(6), [2, 3])]
     assert_uniform([*map(tuple, rows)], [tuple(chain(*order)) for order in permutations(parts)])
-
-
-@pytest.mark.parametrize("kind", ["token_mask_ratio", "token_delete_ratio"])
-def test_any_token_is_taken(kind: str) -> None:
-    rows = corrupted(corruption_of(**{kind: 1 / 8}), 8, examples=ENOUGH)
-    assert_uniform([({*range(300, 308)} - {*row}).pop() for row in rows], range(300, 308))
 
 
 def test_special_tokens_are_neither_taken_nor_drawn() -> None:

@@ -241,16 +241,6 @@ def test_held_out_examples_have_the_same_noise_whatever_the_seed() -> None:
     assert len(few) == 6 and few.identity != held_out.identity
 
 
-def test_what_a_stream_is_known_by() -> None:
-    stream = StreamedShards(manifest_of(2), corruption())
-    assert len(stream) == 3 * TRAIN == sum(stream.counts)
-    again = StreamedShards(Manifest.read(shards_of(2)), corruption.__wrapped__())
-    assert stream.identity == again.identity
-    different = [StreamedShards(manifest_of(3), corruption()), StreamedShards(manifest_of(2), corruption(8))]
-    assert all(shards.identity != stream.identity for shards in different)
-    assert json.loads(json.dumps(stream.identity)) == stream.identity
-
-
 # ---- Bad input
 
 

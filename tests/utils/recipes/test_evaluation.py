@@ -16,7 +16,6 @@ import sacrebleu
 import torch
 import yaml
 
-import run_eval
 from bart.generation.cache import DecoderCache
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
@@ -72,12 +71,6 @@ def test_a_checkpoint_scores_as_its_export_and_n_obs_cuts(trained: Path) -> None
     assert one["examples"] == 5
     assert one["rouge1"] == two["rouge1"]
     assert lines(trained / "one" / "test_generations.txt") == lines(trained / "two" / "test_generations.txt")
-
-
-def test_bf16_and_another_split(trained: Path) -> None:
-    run_eval.main(words(trained, trained / "run" / "export", "val_out", "--type_path", "val", "--bf16"))
-    scores = json.loads((trained / "val_out" / "val_scores.json").read_text())
-    assert (scores["examples"], scores["precision"]) == (5, "bf16")
 
 
 def test_scores_are_shown_as_a_short_table_and_empty_summaries_with_a_warning(

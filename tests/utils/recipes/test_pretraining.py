@@ -202,13 +202,6 @@ def test_dropout_is_off_at_the_end(pretrain: Train, monkeypatch: pytest.MonkeyPa
     assert json.loads((output / "export" / "config.json").read_text())["dropout"] == 0.1
 
 
-def test_a_runs_record_is_a_command_line(pretrain: Train, tmp_path: Path) -> None:
-    """Its arguments.yaml starts the same run again."""
-    output, again = pretrain("run", "--max_steps", 2, "--seed", 5), tmp_path / "again"
-    run_pretraining.main(["--config", str(output / "arguments.yaml"), "--output_dir", str(again)])
-    assert same(weights(again), weights(output))
-
-
 NVIDIAS = """--config_path --data_dir --output_dir --max_source_length --train_batch_size --gradient_accumulation_steps
 --learning_rate --lr_scheduler --warmup_steps --max_steps --lamb --nvlamb --pre_ln --load_model_weights_only
 --resume_from_checkpoint --save_checkpoint_steps --log_freq --mlm_probability --permute_sentence_ratio --poisson_lambda

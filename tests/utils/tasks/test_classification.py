@@ -149,18 +149,6 @@ def test_glue_has_no_test_labels(test: dict[str, str], tmp_path: Path) -> None:
     assert texts.texts == ["a", "b"] and texts.labels is None
 
 
-def test_labels_are_missing_where_no_test_set_of_glue_is_read(tmp_path: Path) -> None:
-    features = datasets.Features({"sentence": datasets.Value("string"), "label": datasets.ClassLabel(names=["a", "b"])})
-    secret = datasets.Dataset.from_dict({"sentence": ["a"], "label": [-1]}, features)
-    for name in "test.parquet", "val.parquet":
-        secret.to_parquet(tmp_path / name)
-    assert read(str(tmp_path), "test", task_name="sst2").labels is None
-    with pytest.raises(InputError, match="val.parquet:1: label is None"):
-        read(str(tmp_path), "val", task_name="sst2")
-    mixed = write(tmp_path / "mixed", test_csv="sentence,label\na,-1\nb,1\n")
-    assert read(mixed, "test", task_name="sst2").labels == ["-1", "positive"]
-
-
 def test_names_are_compared_without_case_where_that_mixes_up_none() -> None:
     assert renamed(["NEGATIVE", "POSITIVE"], ["positive", "negative"]) == ["negative", "positive"]
     assert renamed(["NEGATIVE", "x"], ["negative"]) == ["negative", "x"]
@@ -226,19 +214,6 @@ def test_a_published_classifier_is_scored(
         name: expected[name] for name in ("loss", "accuracy", "f1")
     }
     assert 100 * sum(reference == prediction for reference, prediction in pairs) / len(pairs) == scores["accuracy"]
-
-
-def test_labels_of_a_published_classifier_that_do_not_fit(published: Path, tmp_path: Path) -> None:
-    place = write(tmp_path / "data", test_csv="sentence,label\na good film,1\na bad film,0\n")
-    name_labels(published, ["entailment", "not_entailment"])
-    with pytest.raises(InputError, match="sst2 has the labels negative, positive; the model's are entailment, not_ent"):
-        scored(published, place, tmp_path / "out", "--task_name", "sst2")
-    with pytest.raises(InputError, match="not seen: '1' of test .*; allowed: entailment, not_entail"):
-        scored(published, place, tmp_path / "out")
-    name_labels(published, None)
-    write(tmp_path / "data", test_csv="sentence,label\na good film,x\na bad film,y\nx,z\n")
-    with pytest.raises(InputError, match="not seen: 'x' of test .*; allowed: LABEL_0, LABEL_1"):
-        scored(published, place, tmp_path / "out")
 
 
 def test_a_task_of_glue_in_a_directory_is_trained_and_predicted(published: Path, tmp_path: Path) -> None:

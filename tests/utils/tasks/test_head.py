@@ -229,17 +229,6 @@ def test_other_labels_need_a_new_head(train: Run, corpus: Path) -> None:
     assert BartForSequenceClassification.from_pretrained(two).config.labels == ["no", "yes"]
 
 
-def test_a_kind_of_labels_of_earlier_training_has_no_part_in_another_task(train: Run, tmp_path: Path) -> None:
-    """Weights as those of several labels of a text would be negative here."""
-    write(tmp_path / "texts", both__jsonl='{"text": "a", "label": ["x"]}\n{"text": "b", "label": ["y", "z"]}\n')
-    write(tmp_path / "words", both__jsonl=WORDS + 2 * WORDS.replace("B-X", "O"))
-    start = train("start", "classification", "--data_dir", tmp_path / "texts", "--max_steps", 1)
-    places = ("--model_name_or_path", start, "--tokenizer", start / "export", "--data_dir", tmp_path / "words")
-    run = train("run", "tagging", *places, "--max_steps", 1, "--class_weights", "balanced")
-    config = json.loads((run / "export" / "config.json").read_text())
-    assert config["class_weights"] == {"O": 0.6, "B-X": 3} and "problem_type" not in config
-
-
 def test_a_model_knows_that_questions_may_have_no_answer(
     train: Run, corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -401,25 +390,6 @@ def test_labels_that_training_has_not_seen(
     assert scores_of(run)["accuracy"] == pytest.approx(right) != 100
     assert ("loss" in scores_of(run)) == (task == "tagging")
     assert max(row["val_accuracy"] for row in rows(run, "val_accuracy")) <= 100 * (1 - 1 / len(pairs))
-
-
-def test_plain_tags_choose_the_best_checkpoint(train: Run, tmp_path: Path) -> None:
-    """A scheme without letters has no entities; the run must not end for want of a better F1."""
-    text = "PLACE Rome x\nO is x\nO old x\n\nNAME Maria x\nO sings x\n\n" * 6
-    columns = ("--words_column", 2, "--tags_column", 1)
-    folder = write(tmp_path / "data", both__conll=text, test__conll=text)
-    options = ("--early_stopping_patience", 3, "--max_steps", 40, "--do_predict")
-    run = train("run", "tagging", "--data_dir", folder, *columns, *options)
-    places = (run / "export", run / "export/config.json", folder, tmp_path / "again")
-    run_eval.main([*map(str, places)])  # the model knows the columns
-    alone = ("--do_predict", "--no_do_train", "--model_name_or_path", run / "export", "--tokenizer", run / "export")
-    train("alone", "tagging", "--data_dir", folder, *alone)  # with the config of another model
-    for name in ("again", "alone"):
-        assert scores_of(tmp_path / name)["macro_f1"] == pytest.approx(scores_of(run)["macro_f1"])
-    assert {"accuracy", "macro_f1"} <= scores_of(run).keys() and "f1" not in scores_of(run)
-    values = [row["val_accuracy"] for row in rows(run, "val_accuracy")]
-    assert values[-1] > values[0]
-    assert json.loads((run / "train_summary.json").read_text())["val_accuracy"] == max(values)
 
 
 def test_a_step_without_targets_has_no_loss(train: Run, tmp_path: Path) -> None:

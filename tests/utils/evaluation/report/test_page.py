@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 from html.parser import HTMLParser
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -18,7 +16,6 @@ from utils.evaluation.report.building import build_report, write_report
 from utils.evaluation.report.charts import Series, training_charts
 from utils.evaluation.report.runs import read_run
 from utils.evaluation.report.tables import NOTHING
-from utils.metrics.text_statistics import text_statistics, words
 
 
 class Page(HTMLParser):
@@ -99,18 +96,6 @@ def test_charts_of_a_run(run: Path) -> None:
     )
 
 
-def test_means_over_the_articles_are_in_the_table(run: Path) -> None:
-    articles = [json.loads(line) for line in (run / "test_articles.jsonl").read_text().splitlines()]
-    text = page_of(run).text
-    for name, label in (("density", "Density (words in the copied run of a word)"), ("novel2", "Novel 2-grams")):
-        expected = [
-            fmean(text_statistics(words(article["source"]), words(article[side]))[name] for article in articles)
-            for side in ("reference", "summary")
-        ]
-        row = re.search(re.escape(label) + r"(?: \(.*?\))? (\S+) (\S+)", text)
-        assert row is not None and [row[1], row[2]] == [f"{value:.1f}" for value in expected]
-
-
 def test_whatever_names_settings_and_articles_hold_becomes_no_markup(tmp_path: Path) -> None:
     folder = tmp_path / "a<b>&amp;<!--{{ 1 }}"
     articles = write_run(folder, articles=300, hostile=True)
@@ -164,18 +149,6 @@ def test_the_page_says_what_is_missing(run: Path, missing: str, pieces: list[str
     assert all(piece in text for piece in pieces)
 
 
-def test_articles_without_references_or_scores(tmp_path: Path) -> None:
-    rows = [{"index": i, "source": "He paid Ann $5.", "summary": f"He paid Ann ${4 + i}."} for i in range(2)]
-    (tmp_path / "test_articles.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    page = page_of(tmp_path)
-    assert page.texts == [["He paid Ann $4.", "He paid Ann $5."]]
-    of_source, of_summary = page.marks  # copied words, and a wrong number
-    assert of_summary == [[[0, 11, 3], [12, 14, 2]], [[0, 14, 3]]]
-    assert of_source == [[[0, 11, 3]], [[0, 14, 3]]] and page.columns[0] == [1, 0]
-    assert "Reference" not in page.text.replace("nor reference", "") and "No scores" in page.text
-    assert "Length (words)" in page.text
-
-
 def test_a_translation_has_bleu_and_no_copy_rates(tmp_path: Path) -> None:
     text = {"source": "Ein Hund lief.", "reference": "A dog ran.", "summary": "A dog ran ran.", "index": 0}
     (tmp_path / "val_articles.jsonl").write_text(json.dumps({**text, "alternatives": ["Dogs run.", "A cat."]}) + "\n")
@@ -225,16 +198,6 @@ def test_classes_and_errors(classes: int, tmp_path: Path) -> None:
     assert "The loss is in nats per label." in page.text and "Examples per second 9.50" in page.text
     for word in ("rticle", "target token", "Generated tokens", "ummar"):
         assert word not in page.text
-
-
-def test_the_split_is_chosen_among_those_scored(run: Path) -> None:
-    write_articles(run, [{"source": "only one", "reference": "one", "summary": "one"}], split="val")
-    page = page_of(run)
-    assert "The test split of 120 examples" in page.text and "The val split of 1 examples" in page.text
-    assert len(page.sources) == 120
-    assert len(page_of(run, split="val").sources) == 1
-    with pytest.raises(InputError, match="--split is train; scored in .*: test, val"):
-        build_report(run, split="train")
 
 
 @pytest.mark.parametrize(
