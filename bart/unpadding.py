@@ -120,7 +120,7 @@ class UnpaddingBackend(Backend):
     """The base of backends that leave out padding in training, and join products of the same states."""
 
     def __init__(self, leaves_out_padding: bool = False) -> None:
-        """leaves_out_padding: states of padding are zeros, which the loss must not read, as that of answers does."""
+        """leaves_out_padding: leave padding out; its states are then zeros, which no loss may read."""
         self.leaves_out_padding = leaves_out_padding
 
     def rows_of(self, states: Tensor, mask: Tensor | None, up_to_last: bool = False) -> Unpadded | None:

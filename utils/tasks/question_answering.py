@@ -215,7 +215,7 @@ class QuestionAnswering(HeadTask):
         return predictions
 
     def _answer(self, asked: Windows, logits: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
-        """The answer to a question, the `n_best`, and by how much no answer scores more than the best: `null_odds`."""
+        """The answer to a question, the `n_best`, and `null_odds`, no answer's score minus the best span's."""
         options = self.options.windows
         spans: dict[tuple[int, int], float] = {}
         null = math.inf

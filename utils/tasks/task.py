@@ -106,7 +106,7 @@ class TrainedTask(ABC, Generic[Model]):
 
     @property
     def pair_fields(self) -> tuple[str | None, str | None] | None:
-        """The columns of sources and targets in a table that is made a data directory before `read`; None: none is."""
+        """The columns of sources and targets, if tables become a data directory before `read`; else None."""
         return None
 
     def with_parts(self, **parts: Any) -> Self:
@@ -172,7 +172,7 @@ class TrainedTask(ABC, Generic[Model]):
     def loss(self, model: nn.Module, batch: Inputs) -> Tensor:
         """The loss of a batch in fp32, summed over its targets; a scalar, or (means,).
 
-        It may not read the states of padding (see `bart.cpu.backend.CpuBackend`).
+        It may not read the states of padding, which are zeros (see `bart.unpadding.UnpaddingBackend`).
         """
 
     def for_validation(self, loaded: LoadedModel[Model], precision: str) -> LoadedModel[Model]:

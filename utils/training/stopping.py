@@ -80,7 +80,7 @@ class Divergence:
     """
 
     def __init__(self) -> None:
-        self.skipped = self.in_a_row = 0  # steps: of the whole run, and up to now
+        self.skipped = self.in_a_row = 0  # steps: of the whole run, and one after the other at the moment
         self.unread: _Step | None = None
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule, batches: list[Batch], losses: Tensor) -> None:
