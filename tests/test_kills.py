@@ -24,7 +24,7 @@ pytestmark = [
 ]
 # For each stage: the files that tell its beginning, the longest time from there to a kill, and the number of kills.
 TRAINING = {
-    "data/.cache/.*.tmp": (0.1, 4),
+    "data/.cache/*/*": (0.1, 4),
     "run/metrics.csv": (0.2, 4),
     "run/.last.ckpt.*.tmp": (0.01, 4),
     "run/export/*": (0.005, 2),
