@@ -116,7 +116,7 @@ def test_fifty_clients_get_what_each_would_get_alone(export: Path, texts: list[s
 def test_memory_does_not_grow(export: Path, texts: list[str], tmp_path: Path) -> None:
     requests = [{"text": text, **OPTIONS[index % len(OPTIONS)]} for index, text in enumerate(texts)]
     with service_process(export, tmp_path / "log", "--threads", 1) as (_, address):
-        asyncio.run(ask_all(address, requests * 80))  # until there are kernels for most shapes of batches
+        asyncio.run(ask_all(address, requests * 160))  # until there are kernels for most shapes of batches
         before = memory(address)
         asyncio.run(ask_all(address, requests * 80))
         assert memory(address) < 1.05 * before
