@@ -101,7 +101,7 @@ class Benchmark:
         raise NotImplementedError
 
     def metrics(self, folder: Path) -> dict[str, float]:
-        """What a run has measured; OSError, ValueError or KeyError: nothing."""
+        """The figures that a run left in its folder; OSError, ValueError or KeyError if there are none."""
         return training_metrics(folder / self.metrics_file)
 
 

@@ -1,4 +1,4 @@
-"""What the services of all tasks have in common."""
+"""The base of the services of all tasks, and of their requests."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ class TrainedTask(ABC, Generic[Model]):
     # ---- Metrics
 
     def metrics_for(self, learned: Any) -> Sequence[str]:
-        """What validation gives for such data; by default the first one chooses the best checkpoint."""
+        """The metrics that validation gives for such data; by default the first one chooses the best checkpoint."""
         return *self.metrics, "loss"
 
     def validation_name(self, metric: str) -> str:
@@ -124,7 +124,7 @@ class TrainedTask(ABC, Generic[Model]):
         """Find the examples of train, val or test; with `for_scoring` `score` and `row` will need them themselves."""
 
     def learn(self, examples: Mapping[str, Any]) -> Any:
-        """What a model must know of train, such as the labels of its head; InputError if other splits have more."""
+        """Learn from train what a model must know, such as labels of its head; InputError if other splits have more."""
         return ()
 
     @abstractmethod

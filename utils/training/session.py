@@ -1,4 +1,4 @@
-"""What happens around the steps of a run, in the order in which it happens: log, save, validate, stop."""
+"""The one callback of a run, which logs, saves, validates and stops in this order around its steps."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Session(Callback):
         self.measurements.begin(trainer)
         self.termination.begin(trainer.world_size)
         self.best.forget_absent()
-        if self.patience is not None and self.patience.is_lost:
+        if self.patience is not None and self.patience.has_stopped:
             trainer.should_stop = True
         self.measurements.start_clock(pl_module.device)
 

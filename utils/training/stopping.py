@@ -34,7 +34,7 @@ class Patience:
         self.metric, self.mode, self.patience, self.min_epochs = metric, mode, patience, min_epochs
         self.conditions = dict(conditions)
         self.best = -math.inf if mode == "max" else math.inf
-        self.waited, self.is_lost = 0, False
+        self.waited, self.has_stopped = 0, False
 
     def after_validation(self, trainer: pl.Trainer) -> None:
         value = trainer.callback_metrics[self.metric].item()
@@ -48,18 +48,18 @@ class Patience:
         epochs = data.epoch(step + 1)  # that are finished
         if self.waited >= self.patience and epochs >= self.min_epochs:
             trainer.should_stop = True
-            if step < data.total_steps and not self.is_lost:
+            if step < data.total_steps and not self.has_stopped:
                 logger.info("early stopping: %s did not get better in %d validations", self.metric, self.waited)
-                self.is_lost = True
+                self.has_stopped = True
 
     def state_dict(self) -> dict[str, Any]:
-        state = {"best_score": self.best, "wait_count": self.waited, "stopped": self.is_lost}
+        state = {"best_score": self.best, "wait_count": self.waited, "stopped": self.has_stopped}
         return {**state, "conditions": self.conditions}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         if not difference(state["conditions"], self.conditions):
             self.best, self.waited = float(state["best_score"]), state["wait_count"]
-            self.is_lost = state["stopped"] and self.waited >= self.patience  # which may have changed
+            self.has_stopped = state["stopped"] and self.waited >= self.patience  # which may have changed
 
 
 @dataclass

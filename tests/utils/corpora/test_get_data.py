@@ -109,7 +109,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubServe
 
 @pytest.fixture
 def here(tmp_path: Path) -> list[str]:
-    """What to say for archives in a folder here."""
+    """The command line that reads the archives of a local folder."""
     for name, data in archives().items():
         (tmp_path / name).write_bytes(data)
     options = [

@@ -1,4 +1,4 @@
-"""What `utils.corpora.inspect` prints of data directories, tables and shards."""
+"""The lines that `utils.corpora.inspect` prints of data directories, tables and shards."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class ReportedRun:
 
     @property
     def target(self) -> str:
-        """What the loss is the mean over."""
+        """The unit that the loss is a mean over."""
         try:
             return TOKEN if self.task is None else find_task(self.task).target
         except InputError:  # of a file that is gone
