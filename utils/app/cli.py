@@ -36,6 +36,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "finetune.py --distill sft does it"),
     "load_model_weights_only": "--model_name_or_path CHECKPOINT starts from weights alone",
     "datelines": "leave it off: articles keep their datelines, as published",
+    "label_separator": "a list of labels stands in .jsonl or .parquet, or in JSON in a cell",
     "local_rank": "leave it off: torchrun tells each process its rank",
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
@@ -45,6 +46,7 @@ _ELSEWHERE = {
     "profile": "nsys profile python finetune.py ... traces a run",
     "spreadsheet": "leave it off: a program that opens the table must read its cells as text",
     **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates the one pair of its data"),
+    "unknown_labels": "leave it off, and rows with other labels out of the data",
     "url_lists": "leave it off: the published lists of abisee/cnn-dailymail are downloaded",
     "sync_timeout": "leave it off: processes wait for each other",
 }
