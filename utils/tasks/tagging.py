@@ -185,7 +185,9 @@ class Tagging(LabelTask):
             value = _listed(record, column)
             words = WORD_OR_MARK.findall(value) if isinstance(value, str) else value
             if words is None or words == []:
-                raise BlankText(f"{record.name}: {column} is {shortened(value)}; allowed: texts that are not blank")
+                raise BlankText(
+                    f"{record.name}: {column} is {shortened(value)}; allowed: a list of texts, not blank ones"
+                )
             words = _strings(record, column, words, may_be_blank=True)
             sentences.append(Sentence(record.name, words, None))
         return sentences
