@@ -72,7 +72,7 @@ def test_pip_installs_all_that_the_commands_need(tmp_path: Path) -> None:
     ("words", "error"),
     [
         (["--x"], "unknown argument --x; python -m utils.evaluation.report --help lists what there is"),
-        ([], "0 run directories; a report is of one run: --compare of utils.metrics compares two systems"),
+        ([], "the following arguments are required: run_dir"),
     ],
 )
 def test_errors_name_the_module_that_was_run(words: list[str], error: str) -> None:
