@@ -72,8 +72,8 @@ class progress(Generic[Item]):
     """The progress of some work: one line at the bottom of the terminal until the work ends; else lines of the log.
 
     Only the first of several processes shows it, and while a line is shown, work within that work has none. It is drawn
-    in calls of `update` alone, so that no thread meets signals or forks. It is shown after `wait` seconds, so that short
-    work has none; lines of the log have `every` seconds between them.
+    in calls of `update` alone, so that no thread meets signals or forks. It is shown after `wait` seconds, so that
+    short work has none; lines of the log have `every` seconds between them.
     """
 
     shown: progress[Any] | None = None

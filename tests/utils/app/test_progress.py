@@ -65,7 +65,7 @@ def test_a_line_has_what_its_caller_knows(now: list[float], terminal: io.StringI
         line.notes = ["loss 3.2145", "127,570 tokens/s"]
         line.update(0)
     assert line.text() == "step 12,120/20,000  59:30 left  loss 3.2145  127,570 tokens/s"
-    assert "step 12,120/20,000  59:30 left  loss 3.2145  127,570 token\u2026" in terminal.getvalue()
+    assert "step 12,120/20,000  59:30 left  loss 3.2145  127,570 tokens\u2026" in terminal.getvalue()
 
 
 def test_a_line_appears_after_a_second_and_goes(now: list[float], terminal: io.StringIO) -> None:
