@@ -125,7 +125,6 @@ def set_up(args: TrainingArguments) -> None:
         "smaller than the logging interval",
         "isinstance.treespec, LeafSpec",
         "sync_dist=True",  # which sums figures that are sums of all processes already
-        "FSDP2-wrapped module .* returned a view tensor",  # which nothing changes in place
     ):
         warnings.filterwarnings("ignore", message=f".*{harmless}")
     if not torch.cuda.is_available():

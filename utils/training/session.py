@@ -95,7 +95,6 @@ class Session(Callback):
         data = trainer.datamodule
         all_come_here = batch_idx * data.options.eval_batch_size < len(data.val) // trainer.world_size
         if all_come_here and not trainer.sanity_checking and self.termination.agree():
-            pl_module.keep_whole(False)
             self.in_validation = True
             self._save(trainer)
             self._leave(trainer)
