@@ -43,7 +43,7 @@ class TrainingArguments(ABC):
     training: Any
     # Fields of those that have such options; an annotation would place them here on the command line.
     do_train, do_predict = True, False
-    lengths, epochs = LengthBatchOptions(), EpochOptions()
+    lengths, epochs = LengthBatchOptions(), EpochOptions(min_epochs=0)
 
     def _complete(self, rate: float, start: str) -> None:
         """Fill in the learning rate, and the output directory, which is named after where the run starts."""

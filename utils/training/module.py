@@ -38,16 +38,14 @@ class TrainingModule(pl.LightningModule):
     grad_norm: Tensor
     lr: float
 
-    def __init__(
-        self, task: TrainedTask, loaded: LoadedModel, plan: Plan, total_steps: int, eval_batch_size: int
-    ) -> None:
+    def __init__(self, task: TrainedTask, loaded: LoadedModel, plan: Plan, total_steps: int) -> None:
         super().__init__()
         self.automatic_optimization = False
         self.task, self.loaded, self.plan, self.total_steps = task, loaded, plan, total_steps
         self.model = loaded.model.train()  # from_pretrained gives eval mode, and Lightning keeps what it finds
         self.random_states: list[dict[str, Tensor]] = []  # of all processes, where a checkpoint gave them
         self.saved_steps = total_steps  # of the run that a checkpoint was written for
-        self.eval_batch_size = FittingSize(eval_batch_size, "--eval_batch_size")
+        self.eval_batch_size = FittingSize(plan.batches.eval_batch_size, "--eval_batch_size")
 
     # ---- Training
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option
 from utils.app.run_directory import LAST
+from utils.data.options import BatchOptions, LengthBatchOptions
 
 FINE_TUNING_RATE, SCRATCH_RATE = 3e-5, 1e-3  # learning rates of trained and of random weights
 LAMB_RATE = 5e-3  # of NVIDIA's first phase of pretraining, with batches of 64,000
@@ -220,7 +221,10 @@ class Plan:
     run: RunOptions
     hardware: HardwareOptions
     optimisation: OptimisationOptions
-    min_epochs: int  # before early stopping may end the run
+    batches: BatchOptions
+    lengths: LengthBatchOptions
+    epochs: EpochOptions
+    _: KW_ONLY
     settings: Mapping[str, Any]  # all options by name, for the loggers
     metric: str  # of validation, which makes a checkpoint the best one
     direction: str  # "max" or "min", in which the metric gets better

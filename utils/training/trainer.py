@@ -45,8 +45,8 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
         logger.info("going on from %s", plan.checkpoint)
         if is_first():
             keep_as_last(plan.checkpoint, output_dir)
-    module = TrainingModule(task, loaded, plan, data.total_steps, data.options.eval_batch_size)
-    session = Session(plan, task, data.streams)
+    module = TrainingModule(task, loaded, plan, data.total_steps)
+    session = Session(plan, task)
     trainer = build_trainer(plan, model, data, session)
     logger.info(
         "training %s of %s parameters on %s for %s steps of %s%.0f examples",
@@ -54,7 +54,7 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
         f"{model.num_parameters():,}",
         f"the stream {data.train.directory} train" if data.streams else f"{len(data.train):,} examples",
         f"{data.total_steps:,}",
-        "about " if data.lengths.max_tokens_per_batch else "",
+        "about " if plan.lengths.max_tokens_per_batch else "",
         data.examples_per_step,
     )
     try:
@@ -82,8 +82,8 @@ class _TensorBoard(TensorBoardLogger):
         self.experiment.flush()  # without Lightning's hparams.yaml, which would be empty
 
 
-def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
-    """Raise InputError for options that do not fit the model, the size of the data, or the checkpoint to go on from."""
+def check_plan(plan: Plan, data: TrainingData) -> None:
+    """Raise InputError for options that do not fit the size of the data, or the checkpoint to go on from."""
     steps, processes = data.total_steps, plan.hardware.processes
     if plan.checkpoint is not None:
         check_identity(plan.checkpoint, plan.identity, plan.defaults)
@@ -91,7 +91,7 @@ def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
     if warmup >= steps and plan.optimisation.lr_scheduler != "constant":
         name = "proportion makes" if plan.optimisation.warmup_proportion else "steps is"
         raise InputError(f"--warmup_{name} {warmup}; allowed: fewer than the run's {steps} steps")
-    most = data.lengths.max_tokens_per_batch
+    most = plan.lengths.max_tokens_per_batch
     if most is not None and most < (longest := int(padded_length(data.train.lengths).sum(axis=1).max())):
         raise InputError(
             f"--max_tokens_per_batch is {most}; allowed: at least {longest}, which the longest training example takes"
