@@ -35,7 +35,6 @@ from utils.app.machine import ROOT, environment
 COLUMNS = {
     "name": "check", "result": "result", "rate": "figure", "unit": "", "peer_rate": "peer", "peer": "",
     "ratio": "ratio", "peak_memory_gb": "peak GB", "mfu": "MFU",
-    "kernels": "kernels", "kernel_ms": "kernel ms",
     "seconds": "seconds", "why": "why",
 }  # fmt: skip
 # Options of fine-tuning runs of a tiny model.
@@ -128,7 +127,7 @@ def benchmark_checks(on_gpu: bool) -> list[Check]:
     vocabulary = '--tokenizer "$TOKENIZER"' if on_gpu else "--tokenizer data/sample/tokenizer"
     for shape in ("xsum", "cnn_dm") if on_gpu else ("tiny",):
         for precision in ("bf16", "tf32") if on_gpu else ("fp32",):
-            options = f"--shape {shape} --precision {precision} --steps 10 --profile {vocabulary}"
+            options = f"--shape {shape} --precision {precision} --steps 10 {vocabulary}"
             check = benchmark(f"training {shape} {precision}", "samples/s", "training.py", options)
             compiled = f"{check.command} --modes ours_compiled transformers"
             checks += [check, replace(check, name=f"{check.name} compiled", command=compiled, minutes=7, gpus=1)]

@@ -38,6 +38,7 @@ _ELSEWHERE = {
     "datelines": "leave it off: articles keep their datelines, as published",
     "local_rank": "leave it off: torchrun tells each process its rank",
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
+    "max_option_sets": "leave it off: --max_queue bounds what waits",
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
     "per_article": "leave it off: run_eval.py writes each article's scores into test_articles.jsonl",
     "picture": "leave it off: python -m utils.corpora.inspect prints counts and lengths alone",
@@ -46,7 +47,7 @@ _ELSEWHERE = {
     "strategy": "leave it off: each process holds the whole model, as by DDP",
     "spreadsheet": "leave it off: a program that opens the table must read its cells as text",
     **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates the one pair of its data"),
-    "url_lists": "leave it off: the published lists of abisee/cnn-dailymail are downloaded",
+    **dict.fromkeys(("sources", "cnn_stories", "dailymail_stories", "url_lists"), "leave it off: the Hub has the set"),
     "sync_timeout": "leave it off: processes wait for each other",
 }
 _URL = re.compile(r"\s*([^/\s]+://|hub:)", re.IGNORECASE)  # as a path it would be a folder here, such as ./s3:/bucket

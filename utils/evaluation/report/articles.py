@@ -11,7 +11,7 @@ from utils.data.rows import json_lines
 from utils.evaluation.report.runs import ReportedRun, scores_of
 from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in
 from utils.metrics.files import label_of
-from utils.metrics.text_statistics import NOVEL_ORDERS, WORD, fragments, text_statistics, words
+from utils.metrics.text_statistics import NOVEL_ORDERS, text_statistics, words
 
 # Statistics that the table of articles shows: heading and digits.
 COLUMNS = {
@@ -25,16 +25,12 @@ COLUMNS = {
 # Statistics that relate a summary to its source, which for a translation is in another language.
 OF_THE_SOURCE = {"wrong", "compression", "coverage", "density", *(f"novel{n}" for n in NOVEL_ORDERS)}
 
-COPIED = 3  # the kind of mark beside those of facts, which utils/metrics/facts.py numbers
-LEAST_COPIED = 2  # words at once that are marked
-Mark = tuple[int, int, int]  # of a text: begin, end and kind
-
 
 def add_articles(run: ReportedRun, split: str) -> None:
     """Read a run's articles of one split, and analyse those that have source and summary.
 
-    These get `statistics` and, if they have a reference, `reference_statistics` as `text_statistics`
-    returns them, and `marks` of what is copied and of facts that differ: those of each text by its name.
+    These get `statistics` and, if they have a reference, `reference_statistics` as `text_statistics` returns them, and
+    `marks` of facts that differ, by the name of the text that they are in.
     """
     path, scores = run.articles_path(split), run.scores.get(split, {})
     run.articles = [article for _, article in json_lines(path)] if path.exists() else []
@@ -64,19 +60,10 @@ def add_articles(run: ReportedRun, split: str) -> None:
         if not left_out:
             facts = differing_facts(**texts, names=names)
             article["statistics"]["wrong"] = sum(kind == WRONG for *_, kind in facts)
-            article["marks"] = marks = {}
-            for name in ("reference", "summary"):  # marks in the source are the summary's
-                marks[name], marks["source"] = copied_marks(texts["source"], texts[name] or "")
-                marks[name] += [fact for fact in facts if (fact[2] == MISSING) == (name == "reference")]
-
-
-def copied_marks(source: str, text: str) -> tuple[list[Mark], list[Mark]]:
-    """Marks of what a text copies from its source: those in the text, and those in the source."""
-    of_text, of_source = ([match.span() for match in WORD.finditer(each)] for each in (text, source))
-    found = [fragment for fragment in fragments(words(source), words(text)) if fragment[2] >= LEAST_COPIED]
-    in_text = [(of_text[begin][0], of_text[begin + length - 1][1], COPIED) for begin, _, length in found]
-    in_source = [(of_source[start][0], of_source[start + length - 1][1], COPIED) for _, start, length in found]
-    return in_text, in_source
+            article["marks"] = {
+                "reference": [fact for fact in facts if fact[2] == MISSING],
+                "summary": [fact for fact in facts if fact[2] != MISSING],
+            }
 
 
 def text_of(article: dict[str, Any], name: str) -> str:

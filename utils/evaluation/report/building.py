@@ -1,18 +1,18 @@
-"""A run as one page to open in a browser: `python -m utils.evaluation.report RUN_DIR`.
-
-The template, the style and the script beside this file become, with the facts of the run, one file that needs no
-network.
-"""
+"""The page: the template, the style and the script beside this file, with a run's facts, in one file."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from bart.errors import InputError
 from bart.files import PathName, replacing
+from utils.app.cli import option, parse_dataclass
 from utils.app.errors import unwritable
 from utils.app.pages import page_template
+from utils.app.run_directory import REPORT_ORDER
 from utils.evaluation.report import articles, charts, tables
 from utils.evaluation.report.runs import read_run, scored_splits
 from utils.tasks.options import TOKEN
@@ -20,6 +20,20 @@ from utils.tasks.options import TOKEN
 logger = logging.getLogger(__name__)
 
 REPORT = "report.html"
+
+
+@dataclass(frozen=True)
+class ReportArguments:
+    run_dir: str = option(positional=True, help="folder that finetune.py or run_eval.py wrote")
+    output: str | None = option(None, metavar="FILE", help=f"the page; by default RUN_DIR/{REPORT}")
+    split: str | None = option(
+        None, choices=REPORT_ORDER, help="whose articles are shown; by default the first scored of test, val, train"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse_dataclass(ReportArguments, argv, "Write a run's report as one HTML page.")
+    print(build_report(args.run_dir, args.output, args.split))
 
 
 def build_report(folder: PathName, output: PathName | None = None, split: str | None = None) -> Path:

@@ -22,7 +22,7 @@ SPEEDS = {
     "generation_seconds": ("Seconds in all", 2),
     "peak_memory_gb": ("Peak memory, GB", 2),
 }
-MOST_DRAWN, MOST_LISTED = 40, 20  # classes of a confusion matrix that is drawn, and confusions in a table
+MOST_LISTED = 20  # confusions in a table
 STATISTICS = {
     "wrong": ("Wrong numbers and names (in neither source nor reference)", 2),
     "words": ("Length (words)", 1),
@@ -118,12 +118,6 @@ def group_tables(run: ReportedRun, split: str) -> list[ScoreTable]:
         support = f" Support: how many of the {split} split are of the {kind}." if "support" in columns else ""
         tables.append(ScoreTable(f"In percent.{support}", [kind.capitalize(), *map(label_of, columns)], rows))
     return tables
-
-
-def confusion_matrix(run: ReportedRun, split: str) -> dict[str, dict[str, int]]:
-    """Right class -> predicted class -> number of examples; empty for more than MOST_DRAWN classes."""
-    counts = run.scores.get(split, {}).get("confusion", {})
-    return counts if len(counts) <= MOST_DRAWN else {}
 
 
 def confusion_table(run: ReportedRun, split: str) -> ScoreTable:
