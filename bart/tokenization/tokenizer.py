@@ -13,7 +13,7 @@ from tokenizers import AddedToken, Tokenizer
 
 from bart.errors import InputError, naming
 from bart.files import PathName, read_json, write_json
-from bart.hub import push, resolve
+from bart.hub import resolve
 from bart.tokenization.added_tokens import ADDED_FILE, FLAGS, ROLES, SPECIAL_FILE, add_tokens
 from bart.tokenization.encoding import TextEncoder
 
@@ -235,10 +235,6 @@ class PretrainedTokenizer(TextEncoder):
             number = re.search(r"\(os error (\d+)\)$", str(error))
             cause = OSError(int(number[1]), str(error)) if number else error
             raise InputError(f"{folder}: cannot write the tokenizer here: {one_line(error)}") from cause
-
-    def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Upload what `save_pretrained` writes to the Hub; options and result are those of `bart.hub.push`."""
-        return push(self.save_pretrained, repo_id, **options)
 
 
 def texts_to_learn(texts: Iterable[str]) -> Iterator[str]:
