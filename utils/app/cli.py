@@ -44,6 +44,7 @@ _ELSEWHERE = {
     "picture": "leave it off: python -m utils.corpora.inspect prints counts and lengths alone",
     "pre_ln": 'the model\'s config says it, "pre_ln": true in the file of --config_path',
     "profile": "nsys profile python finetune.py ... traces a run",
+    "strategy": "leave it off: each process holds the whole model, as by DDP",
     "spreadsheet": "leave it off: a program that opens the table must read its cells as text",
     **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates the one pair of its data"),
     **dict.fromkeys(("sources", "cnn_stories", "dailymail_stories", "url_lists"), "leave it off: the Hub has the set"),
