@@ -162,7 +162,7 @@ class PretrainedModel(BackendModule):
 
     @property
     def layers(self) -> list[nn.Module]:
-        """All layers: the blocks that a network is sharded by."""
+        """The layers of all stacks."""
         return [layer for stack in self.stacks for layer in stack.layers]
 
     def set_activation_checkpointing(self, enabled: bool) -> None:
