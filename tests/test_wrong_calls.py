@@ -112,7 +112,7 @@ COMMANDS = {
     "utils.corpora.prepare --input records.jsonl --source_field body --output new": "body",
     "utils.corpora.inspect nowhere --tokenizer tokenizer": "nowhere",
     "utils.corpora.train_tokenizer --data_dir data --output_dir new --vocab_size 10": "give a whole number from 261",
-    "utils.evaluation.report.__main__ data": "data",
+    "utils.evaluation.report.building data": "data",
     # Presets and scripts
     f"{RUN} $({XSUM} && dgxa100_8gpu_fp61)": "0 positional values",
     f"{RUN} data config.json 0 1e-4 8 1 fp61": "PREC is 'fp61'; allowed: fp16, bf16, tf32, fp32",
@@ -129,7 +129,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wrong")
     write_tiny_run(folder)
     tokenizer = BartTokenizer.from_pretrained(folder / "tokenizer")
-    BartForConditionalGeneration(BartConfig.from_json(folder / "config.json")).save_pretrained(
+    BartForConditionalGeneration(BartConfig.from_pretrained(folder / "config.json")).save_pretrained(
         folder / "model", tokenizer
     )
     BertModel(BertConfig(**SIZES)).save_pretrained(folder / "bare")

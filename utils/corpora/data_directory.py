@@ -27,13 +27,11 @@ class DataWriter:
     """Writes the examples of a data directory, and lists the rows that are no examples. `making` gives one.
 
     Attributes:
-        folder: holds the files while they are written. It is on the disk of the data directory, and goes at the end.
         written: split -> examples so far.
         dropped: {"split", "example" (the row's name), "reason"} of each row that was left out.
     """
 
-    def __init__(self, folder: Path, files: Mapping[str, BinaryIO], facts: Mapping[str, Any]) -> None:
-        self.folder = folder
+    def __init__(self, files: Mapping[str, BinaryIO], facts: Mapping[str, Any]) -> None:
         self.written = {name.partition(".")[0]: 0 for name in files}
         self.dropped: list[dict[str, str | None]] = []
         self.facts = dict(facts)
@@ -57,7 +55,7 @@ def making(folder: Path, facts: Mapping[str, Any], splits: Sequence[str] = SPLIT
             with ExitStack() as stack:
                 names = [f"{split}.{side}" for split in splits for side in SIDES]
                 files = {name: stack.enter_context((place / name).open("wb")) for name in names}
-                data = DataWriter(place, files, facts)
+                data = DataWriter(files, facts)
                 yield data
             reasons = dict(Counter(row["reason"] for row in data.dropped).most_common())
             if empty := [split for split, count in data.written.items() if not count]:

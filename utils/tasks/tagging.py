@@ -42,7 +42,7 @@ from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, Labels, LabelTask, logits_of
 from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
-from utils.text.lines import BlankText, list_in
+from utils.text.lines import BlankText, check_no_list
 from utils.text.scripts import WORD_CHARACTERS
 from utils.text.tags import OUTSIDE, is_outside, scheme_of
 
@@ -152,11 +152,11 @@ class Tagging(LabelTask):
             tags_in = column_of("tags_field", options.tags_field, TAGS, columns, where, trained[1:])
         sentences, blank = [], 0
         for record in records:
-            words, tags = _strings(record, words_in, _listed(record, words_in), may_be_blank=True), None
+            words, tags = _strings(record, words_in, value_in(record.values, words_in), may_be_blank=True), None
             kept = [number for number, word in enumerate(words) if word.strip()]
             blank += len(words) - len(kept)
             if tags_in is not None:
-                tags = _strings(record, tags_in, self.named(record.name, _listed(record, tags_in, of_numbers=True)))
+                tags = _strings(record, tags_in, self.named(record.name, value_in(record.values, tags_in)))
                 if len(words) != len(tags):
                     counts = f"{len(words)} words and {len(tags)} tags"
                     raise InputError(f"{record.name}: {counts}; they must be equally many")
@@ -182,7 +182,8 @@ class Tagging(LabelTask):
         sentences = []
         for record in records:
             column = next((each for each in columns if each.partition(".")[0] in record.values), columns[-1])
-            value = _listed(record, column)
+            value = value_in(record.values, column)
+            check_no_list(value, f"{record.name}: ")
             words = WORD_OR_MARK.findall(value) if isinstance(value, str) else value
             if words is None or words == []:
                 raise BlankText(
@@ -345,19 +346,12 @@ def _text_of(sentence: Sentence) -> str:
     return " ".join(sentence.words)
 
 
-def _listed(record: Record, column: str, of_numbers: bool = False) -> Any:
-    """The value of a column or, of a cell in which a list of texts is written, or of numbers, that list."""
-    value = value_in(record.values, column)
-    listed = list_in(value, of_numbers, f"{record.name}: ") if isinstance(value, str) else None
-    return value if listed is None else listed
-
-
 def _strings(record: Record, column: str, values: Any, may_be_blank: bool = False) -> list[str]:
     """The values of a column, if they are texts; InputError where they are not."""
     is_list = isinstance(values, list) and all(isinstance(text, str) for text in values)
     if not is_list or not (may_be_blank or all(text.strip() for text in values)):
+        hint = "numbers need --label_names, .jsonl and .parquet hold lists, .conll files a word a line"
         raise InputError(
-            f"{record.name}: {column} is {shortened(values)}; allowed: a list of texts (of tags, or of numbers that "
-            "--label_names names) that are not blank; .conll files have a word a line"
+            f"{record.name}: {column} is {shortened(values)}; allowed: a list of texts that are not blank ({hint})"
         )
     return values

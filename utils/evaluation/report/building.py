@@ -1,16 +1,14 @@
-"""A run as one page to open in a browser: `python -m utils.evaluation.report RUN_DIR`.
-
-The template, the style and the script beside this file become, with the facts of the run, one file that needs no
-network.
-"""
+"""The page: the template, the style and the script beside this file, with a run's facts, in one file."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from bart.errors import InputError
 from bart.files import PathName, replacing
+from utils.app.cli import option, parse_dataclass
 from utils.app.errors import unwritable
 from utils.app.pages import page_template
 from utils.evaluation.report import articles, charts, tables
@@ -22,18 +20,25 @@ logger = logging.getLogger(__name__)
 REPORT = "report.html"
 
 
-def build_report(folder: PathName, output: PathName | None = None, split: str | None = None) -> Path:
+@dataclass(frozen=True)
+class ReportArguments:
+    run_dir: str = option(positional=True, help="folder that finetune.py or run_eval.py wrote")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse_dataclass(ReportArguments, argv, f"Write a run's report, RUN_DIR/{REPORT}.")
+    print(build_report(args.run_dir))
+
+
+def build_report(folder: PathName, split: str | None = None) -> Path:
     """Write the page of a run, with the articles of a split, by default the first scored of test, val, train."""
     run = read_run(folder)
     splits = scored_splits(run)
-    if split is not None and split not in splits:
-        raise InputError(f"--split is {split}; scored in {folder}: {', '.join(splits) or 'none'}")
-    split = split or (splits[0] if splits else "test")
+    split = split or next(iter(splits), "test")
     articles.add_articles(run, split)
-    output = Path(output or run.folder / REPORT)
+    output = run.folder / REPORT
     scores = [tables.score_table(run, name) for name in splits]
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
         page = page_template(Path(__file__).with_name("page.html")).render(
             run=run,
             split=split,

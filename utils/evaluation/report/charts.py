@@ -1,4 +1,4 @@
-"""Charts of a run: as data, and as SVG that matplotlib draws."""
+"""Charts of a run's training, as SVG."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import io
 import re
 import warnings
 from dataclasses import dataclass
+from itertools import cycle
 
 from utils.evaluation.report.runs import ReportedRun
 from utils.metrics.files import label_of
 
-# The looks of series, in order. Each colour has a contrast of 3 to 1 with white; dashes tell series apart without it.
+# The looks of curves, in order. Each colour has a contrast of 3 to 1 with white; dashes tell curves apart without it.
 COLOURS = ("#0b6699", "#b34a00", "#00735a", "#9a3f7d", "#5a55b0", "#7a6200")
 DASHES = ("solid", "dashed", "dashdot", "dotted")
-INK, GRID = "#5d5a54", "#ebe8e2"  # colours of text and axes, and of the lines behind the series
+INK, GRID = "#5d5a54", "#ebe8e2"  # colours of text and axes, and of the lines behind the curves
 # The page's style says what these colours are on light and on dark paper.
 VARIABLES = {**{colour: f"var(--s{i})" for i, colour in enumerate(COLOURS)}, INK: "var(--soft)", GRID: "var(--hair)"}
 _LOOK = {
@@ -31,21 +32,13 @@ _LOOK = {
 
 
 @dataclass
-class Series:
-    name: str
-    x: list[float]
-    y: list[float]
-
-
-@dataclass
 class Chart:
-    """Lines; `name` is its name on the page, `from_zero` lets the y axis start at 0."""
+    """Curves over the steps of training."""
 
-    name: str
+    name: str  # on the page
     title: str
-    x_label: str
-    y_label: str
-    series: list[Series]
+    unit: str
+    curves: dict[str, dict[int, float]]  # name -> step -> value
     from_zero: bool = False
 
 
@@ -60,18 +53,16 @@ def draw(chart: Chart) -> str:
         warnings.simplefilter("ignore")
         figure = Figure(figsize=(5.4, 3.2), layout="constrained")
         axes = figure.subplots()
-        axes.set(title=chart.title, xlabel=chart.x_label, ylabel=chart.y_label)
-        drawn = []
-        for i, series in enumerate(chart.series):
-            colour, line = COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)]
-            marker = "." if len(series.x) <= 12 else None
-            drawn += axes.plot(series.x, series.y, color=colour, linestyle=line, marker=marker)
+        axes.set(title=chart.title, xlabel="step", ylabel=chart.unit)
+        for curve, colour, line in zip(chart.curves.values(), cycle(COLOURS), cycle(DASHES), strict=False):
+            marker = "." if len(curve) <= 12 else None
+            axes.plot([*curve], [*curve.values()], color=colour, linestyle=line, marker=marker)
         if chart.from_zero:
             axes.set_ylim(bottom=0)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter("{x:,g}")
-        if len(drawn) > 1:
-            figure.legend(drawn, [series.name for series in chart.series], loc="outside lower left", ncols=3)
+        if len(chart.curves) > 1:
+            figure.legend(axes.lines, [*chart.curves], loc="outside lower left", ncols=3)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     # The declaration, the style and the names of groups would be those of the whole page.
@@ -89,7 +80,6 @@ def training_charts(run: ReportedRun) -> list[Chart]:
     names = [name for name in run.metrics if name.startswith("val_")]
     scores = [name for name in names if name not in ("val_loss", "val_perplexity")]  # these have charts of their own
     validation = {name: label_of(name.removeprefix("val_").removesuffix("_forced")) for name in scores}
-    ratios = {f"trust_ratio_{kind}": kind for kind in ("min", "mean", "max")}
     charts = []
     for name, title, unit, from_zero, columns in (
         ("loss", "Loss", run.loss_unit, False, {"train_loss": "training", "val_loss": "validation"}),
@@ -97,12 +87,10 @@ def training_charts(run: ReportedRun) -> list[Chart]:
         ("validation", "Validation, teacher-forced" if is_forced else "Validation", "score", False, validation),
         ("perplexity", "Validation perplexity", "perplexity", False, {"val_perplexity": ""}),
         ("gradient", "Gradient norm", "before clipping", True, {"grad_norm": ""}),
-        ("trust_ratios", "Trust ratios of LAMB", "of all tensors", True, ratios),
         ("mfu", "Model FLOP utilisation", "share of the GPUs' peak", True, {"mfu": ""}),
         ("throughput", "Training throughput", "tokens per second", True, {"tokens_per_second": ""}),
     ):
-        curves = [(label or title, run.metrics.get(column)) for column, label in columns.items()]
-        lines = [Series(label, list(values), list(values.values())) for label, values in curves if values]
-        if lines:
-            charts.append(Chart(name, title, "step", unit, lines, from_zero))
+        curves = {label: run.metrics[column] for column, label in columns.items() if run.metrics.get(column)}
+        if curves:
+            charts.append(Chart(name, title, unit, curves, from_zero))
     return charts

@@ -2,7 +2,7 @@
 // Searches, sorts and shows the articles. All other parts of the page need no script.
 
 const ROWS = matchMedia("(max-width: 600px)").matches ? 10 : 50; // of a page of the table
-const KINDS = ["missing", "added", "wrong", "copied"]; // of marks, by their numbers in facts.py and articles.py
+const KINDS = ["missing", "added", "wrong"]; // of marks, by their numbers in facts.py
 const byId = (id) => document.getElementById(id);
 const numeral = new Intl.NumberFormat("en");
 const list = byId("article-list");
@@ -125,15 +125,6 @@ function comeBack() {
   list.querySelector(`a[href="#article-${opened + 1}"]`)?.focus();
 }
 
-function press(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input")) return;
-  if (dialog.open) go({ ArrowRight: 1, j: 1, ArrowLeft: -1, k: -1 }[event.key]);
-  else if (event.key === "/") {
-    event.preventDefault();
-    byId("search").focus();
-  }
-}
-
 const headers = [null, ...columns].map((column) => { // pairs of a header cell and its column
   const heading = column ? column.heading.replace("ROUGE", "R") : "No.";
   const button = create("button", { type: "button", onclick: () => sortBy(column) }, heading);
@@ -143,6 +134,5 @@ const [number, ...numbers] = headers.map(([cell]) => cell);
 const words = previews.map(({ heading }) => create("th", { scope: "col", className: "word" }, heading));
 list.tHead.rows[0].replaceChildren(number, ...words, ...numbers);
 sortBy(columns.find(({ heading }) => heading.endsWith("error")) ?? null); // the greatest errors first
-window.onkeydown = press;
 window.onhashchange = follow;
 follow();

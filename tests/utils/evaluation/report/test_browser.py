@@ -12,7 +12,6 @@ import pytest
 
 from tests.scored_run import HOSTILE, write_articles, write_run
 from utils.evaluation.report.building import build_report
-from utils.metrics.text_statistics import words
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 expect = playwright.expect  # waits for what is expected: an article opens a moment after its key
@@ -78,13 +77,12 @@ def sort_by(page: Any, heading: str) -> None:
     page.locator("#article-list thead").get_by_role("button", name=heading, exact=True).press("Enter")
 
 
-def test_searching_sorting_and_opening_by_keyboard(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
+def test_searching_sorting_and_opening(open_page: Any, run: tuple[Path, list[dict[str, Any]]]) -> None:
     path, articles = run
     page = open_page(path)
     assert numbers_shown(page) == list(range(1, 51))
 
-    page.keyboard.press("/")
-    page.keyboard.type("REPORT 1")  # in the sources, whatever the case
+    page.locator("#search").fill("REPORT 1")  # in the sources, whatever the case
     matching = [i + 1 for i, article in enumerate(articles) if "report 1" in article["source"].lower()]
     page.get_by_text(f"{len(matching)} of 120 articles hold “REPORT 1”").wait_for()
     assert numbers_shown(page) == matching
@@ -105,8 +103,8 @@ def test_searching_sorting_and_opening_by_keyboard(open_page: Any, run: tuple[Pa
     expect(page.locator("#article-scores td").nth(2)).to_have_text(f"{article['rouge2']:.1f}")
     assert page.url.endswith(f"#article-{order[1]}")
 
-    for key, place in (("j", 2), ("ArrowRight", 3), ("k", 2), ("ArrowLeft", 1)):
-        page.keyboard.press(key)
+    for button, place in (("after", 2), ("after", 3), ("before", 2), ("before", 1)):
+        page.locator(f"#article-{button}").click()
         expect(title).to_have_text(f"Article {order[place]}")
     page.keyboard.press("Escape")
     page.locator(f"a[href='#article-{order[1]}']:focus").wait_for()  # in its row of the table
@@ -129,7 +127,7 @@ def test_pages_of_the_table(open_page: Any, run: tuple[Path, list[dict[str, Any]
     # Going on from a page's last article turns the page under it.
     page.goto(f"{run[0].as_uri()}#article-50")
     page.locator("#text-source").get_by_text("Report 49").wait_for()
-    page.keyboard.press("j")
+    page.locator("#article-after").click()
     page.keyboard.press("Escape")
     page.locator("a[href='#article-51']:focus").wait_for()
     assert numbers_shown(page) == list(range(51, 101))
@@ -142,7 +140,7 @@ FACTS = {
 }
 
 
-def test_marks_of_facts_and_of_what_is_copied(open_page: Any, tmp_path: Path) -> None:
+def test_marks_of_facts(open_page: Any, tmp_path: Path) -> None:
     """In texts that are shown as they are, whatever they hold."""
     write_articles(tmp_path, [{**FACTS, "summary": FACTS["reference"]}, FACTS, HOSTILE])
     page = open_page(build_report(tmp_path))
@@ -150,13 +148,9 @@ def test_marks_of_facts_and_of_what_is_copied(open_page: Any, tmp_path: Path) ->
     assert numbers_shown(page) == [2, 1, 3]
     page.locator("#article-list tbody a").first.press("Enter")
     for kind, marked in (("wrong", ["Low", "$90 million"]), ("added", ["Monday"]), ("missing", ["Lee", "$70 million"])):
-        pieces = page.locator(f"#article-texts mark.{kind}")
-        expect(pieces.first).to_be_visible()
-        assert "".join(pieces.all_inner_texts()) == "".join(marked)  # a mark may begin inside another
+        expect(page.locator(f"#article-texts mark.{kind}")).to_have_text(marked)
     page.goto(f"{page.url.partition('#')[0]}#article-3")
     expect(page.locator("#article-texts .text")).to_have_text([HOSTILE[name] for name in TEXTS])
-    marks = page.locator("#text-source mark.copied").all_inner_texts()
-    assert [" ".join(words(mark)) for mark in marks] == ["script and", "quoted text went on to i̇zmir"]
     assert page.locator("#article-texts mark.added").all_inner_texts() == ["İzmir"]  # after a character of 32 bits
 
 

@@ -11,9 +11,8 @@ import pytest
 from bart.errors import InputError
 from tests.scored_run import HOSTILE, write_articles, write_run
 from utils.evaluation.card import tables_of
-from utils.evaluation.report.__main__ import main
-from utils.evaluation.report.building import build_report, write_report
-from utils.evaluation.report.charts import Series, training_charts
+from utils.evaluation.report.building import build_report, main, write_report
+from utils.evaluation.report.charts import training_charts
 from utils.evaluation.report.runs import read_run
 from utils.evaluation.report.tables import NOTHING
 
@@ -50,8 +49,8 @@ class Page(HTMLParser):
             self.parts.append(data)
 
 
-def page_of(folder: Path, **options: Any) -> Page:
-    return Page(build_report(folder, **options))
+def page_of(folder: Path) -> Page:
+    return Page(build_report(folder))
 
 
 def change(path: Path, **values: Any) -> None:
@@ -81,19 +80,13 @@ def test_the_page_tells_scores_intervals_speed_and_settings(run: Path) -> None:
 def test_charts_of_a_run(run: Path) -> None:
     loss, rate, validation, throughput = training_charts(read_run(run))
     # Steps done, not Lightning's count from 0; a loss that is not a number leaves a gap.
-    assert loss.series == [
-        Series("training", [10, 20, 40], [3.5, 2.25, 1.125]),
-        Series("validation", [20, 40], [2.5, 2.125]),
-    ]
-    assert [series.name for series in validation.series] == ["ROUGE-1", "ROUGE-2", "ROUGE-Lsum"]
-    assert (rate.from_zero, throughput.series[0].y) == (True, [30000, 31000, 32000, 29000])
+    assert loss.curves == {"training": {10: 3.5, 20: 2.25, 40: 1.125}, "validation": {20: 2.5, 40: 2.125}}
+    assert [*validation.curves] == ["ROUGE-1", "ROUGE-2", "ROUGE-Lsum"]
+    assert (rate.from_zero, [*throughput.curves[""].values()]) == (True, [30000, 31000, 32000, 29000])
     (run / "arguments.yaml").write_text("eval_beams: 0\n")
     (run / "metrics.csv").write_text("step,val_rouge1_forced,val_new_figure\n9,30.5,2\n")
     [chart] = training_charts(read_run(run))
-    assert (chart.title, [series.name for series in chart.series]) == (
-        "Validation, teacher-forced",
-        ["ROUGE-1", "new figure"],
-    )
+    assert (chart.title, [*chart.curves]) == ("Validation, teacher-forced", ["ROUGE-1", "new figure"])
 
 
 def test_whatever_names_settings_and_articles_hold_becomes_no_markup(tmp_path: Path) -> None:
@@ -156,19 +149,25 @@ def test_a_translation_has_bleu_and_no_copy_rates(tmp_path: Path) -> None:
     (tmp_path / "val_scores.json").write_text(json.dumps(scores))
     page = page_of(tmp_path)
     assert "BLEU 40.50" in page.text and "BLEU signature: nrefs:1|case" in page.text
-    assert "Repeated 3-grams" in page.text and "Novel" not in page.text and "Coverage (%" not in page.text
+    assert "Repeated 3-grams" in page.text and "Novel" not in page.text
     assert page.texts == [["A dog ran."], ["A dog ran ran."], ["Dogs run.\nA cat."]]
     assert len(page.columns) == 3  # words, their ratio, repeats
 
 
-def write_classified(folder: Path, classes: int, task: str = "classification") -> Path:
+def write_classified(folder: Path, classes: int) -> Path:
     """A run that scored two examples of each class, one of which is taken for the next class."""
     folder.mkdir()
     names = [f"class <b>{number}" for number in range(classes)]
     confusion = {name: {name: 1, names[(place + 1) % classes]: 1} for place, name in enumerate(names)}
     row = {"precision": 50.0, "recall": 50.0, "f1": 50.0, "support": 2}
     error = {"index": 3, "text": "a text", "reference": names[0], "prediction": names[1], "confidence": 98.5}
-    scores: dict[str, Any] = {"task": task, "split": "test", "examples": 2 * classes, "accuracy": 0.5, "loss": 0.25}
+    scores: dict[str, Any] = {
+        "task": "classification",
+        "split": "test",
+        "examples": 2 * classes,
+        "accuracy": 0.5,
+        "loss": 0.25,
+    }
     scores |= {"groups": {"class": dict.fromkeys(names, row)}, "confusion": confusion, "errors": [error]}
     (folder / "test_scores.json").write_text(json.dumps(scores))
     rows = [
@@ -181,18 +180,16 @@ def write_classified(folder: Path, classes: int, task: str = "classification") -
     return folder
 
 
-@pytest.mark.parametrize("classes", [3, 41])
-def test_classes_and_errors(classes: int, tmp_path: Path) -> None:
-    """A matrix of up to 40 classes is drawn; of more, the frequent confusions are listed. The card has no texts."""
-    folder = write_classified(tmp_path / "run", classes)
+def test_classes_and_errors(tmp_path: Path) -> None:
+    """The frequent confusions are listed. The card has no texts."""
+    folder = write_classified(tmp_path / "run", 41)
     page = page_of(folder)
     assert "b" not in page.tags
     assert "Class precision recall F1 support class <b>0 50.00 50.00 50.00 2" in page.text
     assert "a text class <b>0 class <b>1 98.50 4" in page.text
-    assert ("confusion" in page.identities) == ("class <b>0 1 1 class <b>1" in page.text) == (classes == 3)
-    assert ("class <b>0 class <b>1 1 50.0" in page.text) == (classes == 41)
+    assert "class <b>0 class <b>1 1 50.0" in page.text
     tables = [table for table in tables_of(read_run(folder), "test") if table.rows]
-    assert [len(table.rows) for table in tables] == [2, classes, min(classes, 20), 1]
+    assert [len(table.rows) for table in tables] == [2, 41, 20, 1]
     assert "a text" not in str(tables)
     assert "accuracy 0.50 Loss 0.2500" in page.text  # in percent
     assert "The loss is in nats per label." in page.text and "Examples per second 9.50" in page.text
@@ -219,17 +216,9 @@ def test_a_damaged_file_is_named_in_one_line(run: Path, name: str, content: str,
 def test_the_command_prints_where_the_report_is(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([str(run)])
     assert capsys.readouterr().out == f"{run / 'report.html'}\n"
-    main([str(run), "--output", str(run / "deep" / "page.html")])
-    assert (run / "deep" / "page.html").exists()
-    (run / "file").write_text("")
-    for arguments, message in (
-        ([run, "--output", run / "file" / "page.html"], "page.html: cannot be written"),
-        ([run, run], "^2 run directories; a report is of one run: --compare of utils.metrics"),
-        ([tmp_path], "holds no metrics.csv"),
-        ([tmp_path / "none"], "no such directory"),
-    ):
+    for folder, message in ((tmp_path, "holds no metrics.csv"), (tmp_path / "none", "no such directory")):
         with pytest.raises(InputError, match=message):
-            main([*map(str, arguments)])
+            main([str(folder)])
 
 
 def test_a_finished_run_is_never_broken_by_its_report(run: Path, caplog: pytest.LogCaptureFixture) -> None:
