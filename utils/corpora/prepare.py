@@ -21,14 +21,14 @@ from bart.files import PathName
 from utils.app.cli import option, parse_dataclass, part
 from utils.app.output_files import file_digest
 from utils.app.progress import progress, start_log
-from utils.corpora.data_directory import COLUMNS, PROVENANCE, making
+from utils.corpora.data_directory import COLUMNS, PROVENANCE, write_data_directory
 from utils.data.columns import Fields, Record
 from utils.data.places import HUB, HUB_NAME, TABLES, is_published, is_table, split_tables, suffix_of
 from utils.data.published import load_from_hub, opening, parquet_files
 from utils.data.rows import rows_of, rows_of_files, rows_of_set
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, MissingSplit, ratios_of, split_of
 from utils.data.table_options import BY_ENDING, TableOptions
-from utils.data.tables import pairs_in
+from utils.data.tables import Row, pairs_in
 from utils.data.token_cache import cache_folder, made_once
 from utils.text.lines import check_is_text
 
@@ -67,13 +67,15 @@ def prepare(options: PrepareOptions) -> None:
     splits = [split for split, *_ in inputs] if is_split else [split for split in SPLITS if split_ratio[split]]
     fields = options.source_field, options.target_field
     facts = {"inputs": [name for _, name, _ in inputs], "fields": fields, "seed": seed, "split_ratio": split_ratio}
-    with making(options.output, facts, splits) as data:
+
+    def rows() -> Iterator[tuple[str | None, Row]]:
         for own_split, name, records in inputs:
             logger.info("reading %s", name)
             for row in progress("reading", None, "rows", pairs_in(records, fields, name)):
-                split = split_of(row.source, shares, seed) if own_split is None and row.fault is None else own_split
-                data.add(split, row)
-                data.facts |= dict(zip(COLUMNS, row.columns, strict=False))  # none of a row that is no example
+                yield split_of(row.source, shares, seed) if own_split is None and row.fault is None else own_split, row
+                facts.update(zip(COLUMNS, row.columns, strict=False))  # none of a row that is no example
+
+    write_data_directory(options.output, facts, rows(), splits)
 
 
 def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, options: TableOptions = BY_ENDING) -> str:
