@@ -1,15 +1,8 @@
-"""The stages that make shards: functions that processes call, each of which writes files and returns a few numbers.
+"""The stages that make shards: functions that processes without torch call, which write files and return numbers.
 
-1. `hash_documents` reads a piece of the input, and keeps 16 bytes of each document.
-2. `find_repeats` looks through all hashes for documents that were there before.
-3. `make_examples` reads a piece again, cuts its other documents into examples, and sorts them by a random key.
-4. `write_shard` takes the examples with neighbouring keys from all pieces.
-
-What they write is a function of the corpus and the options alone. A key is made of the seed, the document and the
-example's place in it, so that shards are shuffled across the corpus wherever the documents lie. Memory holds hashes of
-all documents, a run of examples, the keys of a split's bin or a shard.
-
-Processes that call these load no torch.
+What they write is a function of the corpus and the options alone. Examples are sorted by keys, made of the seed, the
+document and the example's place in it, so that shards are shuffled across the corpus wherever the documents lie. Memory
+holds hashes of all documents, a run of examples, the keys of a split's bin or a shard.
 """
 
 from __future__ import annotations
@@ -20,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, chain, zip_longest
+from itertools import accumulate, chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -102,32 +95,19 @@ def _save(path: Path, array: np.ndarray) -> None:
         np.save(file, array)
 
 
-def pack(lengths: Iterable[int], room: int) -> list[list[int]]:
-    """Gather sentences of a document, given by their tokens, into examples of at most `room` tokens.
-
-    A sentence that has more is cut, into sentences.
-    """
-    examples: list[list[int]] = []
-    example: list[int] = []
-    used = 0
-    for length in lengths:
-        if example and used + length > room:
-            examples.append(example)
-            example, used = [], 0
-        while length > room:
-            examples.append([room])
-            length -= room
-        example.append(length)
-        used += length
-    return [*examples, example] if example else examples
-
-
 def packed(text: TokenizedDocument, room: int) -> Iterator[ShardExample]:
-    """Yield the examples of a document, as `pack` makes them."""
-    end = 0
-    for parts in pack(np.diff(text.bounds).tolist(), room):
-        begin, end = end, end + sum(parts)
-        yield ShardExample(text.ids[begin:end], parts)
+    """Gather a document's sentences into examples of at most `room` tokens; longer ones are cut into sentences."""
+    start, parts = 0, []
+    for begin, end in pairwise(text.bounds):
+        if parts and end - start > room:
+            yield ShardExample(text.ids[start:begin], parts)
+            start, parts = begin, []
+        while end - start > room:
+            yield ShardExample(text.ids[start : start + room], [room])
+            start += room
+        parts.append(end - max(start, begin))
+    if parts:
+        yield ShardExample(text.ids[start:], parts)
 
 
 def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: float) -> StageResult:
