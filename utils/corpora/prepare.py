@@ -1,7 +1,4 @@
-"""A data directory from your own examples: `python -m utils.corpora.prepare --input FILE ... --output FOLDER`.
-
-Examples that come without splits are split by `utils.data.splits`.
-"""
+"""A data directory from your own examples: `python -m utils.corpora.prepare --input FILE ... --output FOLDER`."""
 
 from __future__ import annotations
 
@@ -79,28 +76,22 @@ def prepare(options: PrepareOptions) -> None:
 
 
 def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, options: TableOptions = BY_ENDING) -> str:
-    """Make a data directory of a file of examples or a published set, once; return any other --data_dir as it is.
-
-    A directory with a table for each split is such files. The data directory lies where token ids are kept.
-    """
+    """Make a data directory of tables or a published set, once, where token ids are kept; return others as they are."""
     file, tables = Path(data_dir), [*split_tables(data_dir).values()]
-    name, place = file.name, file if tables else file.parent
-    if is_published(data_dir):
-        name = re.sub(r"[^\w.-]+", "-", name)
-        with opening(f"--data_dir {data_dir}"):
-            if data_dir.startswith(HUB):
-                contents = load_from_hub(data_dir.removeprefix(HUB))[1]
-            else:
-                of_split = _parquet_splits(data_dir).items()
-                contents = [(split, [file_digest(path) for path in files.values()]) for split, files in of_split]
-        if data_dir.startswith(HUB) or not place.is_dir():
-            place = file  # which is no folder here
-    elif tables or is_table(data_dir):
-        if not (tables or file.is_file()):
-            raise InputError(f"--data_dir {file}: no such file")
-        contents = [(path.name, file_digest(path)) for path in tables or [file]]  # names tell the splits
-    else:
+    is_set = is_published(data_dir)
+    if not (tables or is_set or is_table(data_dir)):
         return data_dir
+    with opening(f"--data_dir {data_dir}"):
+        if data_dir.startswith(HUB):
+            contents = load_from_hub(data_dir.removeprefix(HUB))[1]
+        elif is_set:
+            of_split = _parquet_splits(data_dir).items()
+            contents = [(split, [file_digest(path) for path in files.values()]) for split, files in of_split]
+        else:
+            contents = [(path.name, file_digest(path)) for path in tables or [file]]  # names tell the splits
+    name = re.sub(r"[^\w.-]+", "-", file.name) if is_set else file.name
+    has_folder = not data_dir.startswith(HUB) and file.parent.is_dir()
+    place = file.parent if has_folder and not tables else file
 
     def make(folder: Path) -> None:
         try:

@@ -28,7 +28,7 @@ from bart.files import replacing, sha256_of
 from utils.corpora.documents import NEAR_EMPTY, Document, Piece, gathered, read_documents
 from utils.corpora.segment_pairs import SegmentPairs, ShardExample, TokenizedDocument
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, Work
-from utils.data.shard_format import MLM_NSP, TOKENIZER
+from utils.data.shard_format import MLM_NSP, SPECIAL, TOKENIZER
 from utils.data.splits import SPLITS
 from utils.text.sentences import sentence_parts
 
@@ -52,10 +52,9 @@ class PlannedShard(NamedTuple):
 
 
 def hash_documents(work: Work, number: int, piece: Piece) -> StageResult:
-    """Write (N, 2) uint64, a hash of each document of a piece that can be read. Equal texts have equal hashes.
+    """Write (N, 2) uint64, a hash of each document of a piece that can be read.
 
-    `lowest` of the result is the least share below which a document that surely gives examples is held out, or, of
-    pairs, two; 0 where there are none.
+    `lowest` is the least share below which a document that surely gives examples is held out, or, of pairs, two.
     """
     hashes: list[bytes] = []
     shares: list[float] = []
@@ -111,11 +110,7 @@ def packed(text: TokenizedDocument, room: int) -> Iterator[ShardExample]:
 
 
 def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: float) -> StageResult:
-    """Cut the documents of a piece that repeat none into examples, and write runs of them, each sorted by their keys.
-
-    Args:
-        first: the number of the piece's first document among all.
-    """
+    """Cut the documents of a piece, numbered from `first`, that repeat none into examples, and write runs of them."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
     hashes = np.load(work.path("documents", f"{number:06d}.npy"))
     numbers = np.load(work.path("repeats", REPEATS), mmap_mode="r")
@@ -177,11 +172,11 @@ def sentences_of(document: Document) -> list[str]:
 
 
 def _write_run(work: Work, path: Path, run: Sequence[KeyedExample]) -> None:
-    """Write examples, sorted by their splits and bins, which make a group, and then by their keys."""
+    """Write examples, sorted by groups, a split and a bin, and then by their keys."""
     bins = work.options.bins
     splits, keys, examples = zip(*run, strict=True)
     lengths, keys = np.array([len(example.ids) for example in examples]), np.array(keys, np.uint64)
-    groups = np.array(splits) * len(bins) + np.searchsorted(bins, lengths + work.options.special)
+    groups = np.array(splits) * len(bins) + np.searchsorted(bins, lengths + SPECIAL[work.options.task])
     order = np.lexsort((keys, groups))
     sentences = np.fromiter(chain.from_iterable(example.parts for example in examples), np.uint16)
     columns = {
