@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import textwrap
-from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from textwrap import shorten
 
 from bart.errors import InputError
 from bart.files import PathName
@@ -69,44 +67,7 @@ def resolve(path_or_name: PathName, patterns: list[str]) -> Path:
             "ask for access there and set HF_TOKEN"
         ) from error
     except (HTTPError, OSError) as error:
-        raise InputError(f"{text}: could not be downloaded from the Hub: {_reason(error)}") from error
+        raise InputError(f"{text}: could not be downloaded from the Hub: {shorten(str(error), 300)}") from error
     if not folder.is_dir() or not any(folder.iterdir()):
         raise InputError(f"{text}: the Hub repository has none of the files {', '.join(patterns)}")
     return folder
-
-
-def _reason(error: Exception) -> str:
-    return textwrap.shorten(str(error), 300) or type(error).__name__
-
-
-def push(
-    save: Callable[[str], None],
-    repo_id: str,
-    *,
-    private: bool | None = None,
-    token: str | None = None,
-    commit_message: str = "Upload",
-) -> str:
-    """Upload the files that `save` writes into a folder to a model repository on the Hub, which is made if need be.
-
-    Args:
-        private: true if a repository that is made shall be private; by default as its owner has set it.
-        token: of access; by default HF_TOKEN, or what `hf auth login` stored.
-
-    Returns:
-        The commit's URL.
-
-    Raises:
-        InputError: the Hub refuses, or cannot be reached.
-    """
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HFValidationError, HTTPError
-
-    hub = HfApi(token=token)
-    with TemporaryDirectory() as folder:
-        save(folder)
-        try:
-            name = hub.create_repo(repo_id, private=private, exist_ok=True).repo_id
-            return hub.upload_folder(repo_id=name, folder_path=folder, commit_message=commit_message).commit_url
-        except (HFValidationError, HTTPError, OSError) as error:
-            raise InputError(f"{repo_id}: could not be uploaded to the Hub: {_reason(error)}") from error

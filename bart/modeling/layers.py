@@ -203,12 +203,9 @@ class _Stack(BackendModule):
         self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
 
     def _embed(self, tokens: Tensor, positions: Tensor | None = None, added: Tensor | None = None) -> Tensor:
-        """Embeddings of tokens (B, T, D), at positions 0 … T - 1, or others: (B, T), or (B,) of all of an article;
-        and of what is added (…, D).
-        """
+        """Embeddings (B, T, D) of tokens at positions 0 … T - 1, or at one (B,) of each article, plus `added` (…)."""
         if positions is not None:
-            positions = positions[:, None] if positions.dim() == 1 else positions
-            places = self.embed_positions(positions + self.position_offset)
+            places = self.embed_positions(positions[:, None] + self.position_offset)
         elif tokens.shape[1] <= self.max_positions:
             places = self.embed_positions.weight[self.position_offset : self.position_offset + tokens.shape[1]]
         else:

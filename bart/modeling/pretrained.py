@@ -16,15 +16,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from bart.backend import Backend, BackendModule
-from bart.configuration.configuration import ModelConfig
+from bart.configuration.configuration import CONFIG_FILE, GENERATION_FILE, ModelConfig, stored_config
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.files import PathName, replacing, write_json
-from bart.hub import push
 from bart.inputs import check_others
 from bart.modeling.checkpoint import (
-    CONFIG_FILE,
-    GENERATION_FILE,
     WEIGHT_FILES,
     check_depth,
     fill,
@@ -34,7 +31,6 @@ from bart.modeling.checkpoint import (
     read,
     shorten,
     state_dict,
-    stored_config,
     tied_copies,
 )
 from bart.modeling.packed import Packer
@@ -166,7 +162,7 @@ class PretrainedModel(BackendModule):
 
     @property
     def layers(self) -> list[nn.Module]:
-        """All layers: the blocks that a network is sharded by."""
+        """The layers of all stacks."""
         return [layer for stack in self.stacks for layer in stack.layers]
 
     def set_activation_checkpointing(self, enabled: bool) -> None:
@@ -327,10 +323,6 @@ class PretrainedModel(BackendModule):
         write_json(directory / CONFIG_FILE, fields, sort_keys=True)
         if generation is not None:
             write_json(directory / GENERATION_FILE, options, sort_keys=True)
-
-    def push_to_hub(self, repo_id: str, **options: Any) -> str:
-        """Upload what `save_pretrained` writes to the Hub; options and result are those of `bart.hub.push`."""
-        return push(self.save_pretrained, repo_id, **options)
 
     # ---- Inference
 

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.errors import InputError
-from bart.inputs import check_ids, check_recorded, check_tensors
+from bart.inputs import check_ids, check_recorded
 from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
@@ -86,35 +86,15 @@ class BertEncoder(BartEncoder):
             if isinstance(part, nn.LayerNorm):
                 part.eps = config.layer_norm_eps
 
-    def forward(
-        self,
-        input_ids: Tensor | None,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor | None, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> Tensor:
         """States (B, S, D); arguments and errors are those of `BertModel`."""
-        if (input_ids is None) == (inputs_embeds is None):
-            raise InputError("forward() needs input_ids or inputs_embeds, one of both")
         table, types = self.embed_tokens, self.embed_types
-        check_tensors(inputs_embeds=inputs_embeds, position_ids=position_ids)
-        name, read = "input_ids", input_ids
-        if inputs_embeds is not None:
-            if inputs_embeds.dim() != 3 or inputs_embeds.shape[2] != table.embedding_dim:
-                shape = tuple(inputs_embeds.shape)
-                raise InputError(f"inputs_embeds is {shape}; allowed: (texts, length, {table.embedding_dim})")
-            name, read = "inputs_embeds", torch.zeros_like(inputs_embeds[:, :, 0], dtype=torch.long)
-        if position_ids is not None and position_ids.shape == (1, *read.shape[1:]):
-            position_ids = position_ids.expand(read.shape)
-        others = {"token_type_ids": token_type_ids, "position_ids": position_ids}
-        check_ids(name, read, table.num_embeddings, attention_mask=attention_mask, **others)
-        for (name, ids), size in zip(others.items(), (types.num_embeddings, self.max_positions), strict=True):
-            if ids is not None:
-                check_ids(name, ids, size)
+        beside = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
+        check_ids("input_ids", input_ids, table.num_embeddings, **beside)
+        if token_type_ids is not None:
+            check_ids("token_type_ids", token_type_ids, types.num_embeddings)
         typed = types.weight[0] if token_type_ids is None else types(token_type_ids)
-        tokens = table(input_ids) if inputs_embeds is None else inputs_embeds
-        return self._encode(self._embed(tokens, position_ids, typed), attention_mask)[0]
+        return self._encode(self._embed(table(input_ids), added=typed), attention_mask)[0]
 
 
 class BertPooler(nn.Module):
@@ -254,21 +234,16 @@ class BertModel(PretrainedBert):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
     ) -> EncoderOutput:
         """Encode.
 
         Args:
             input_ids, attention_mask, token_type_ids: as for `BertForPreTraining`.
-            position_ids: (B, S) or (1, S); by default 0 ... S - 1.
-            inputs_embeds: (B, S, D), token embeddings in place of input_ids.
 
         Raises:
-            InputError: both inputs or none are given; they are of other shapes, outside the vocabulary, or longer than
-                there are positions.
+            InputError: inputs are missing, of other shapes, outside the vocabulary, or longer than there are positions.
         """
-        return EncoderOutput(*self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds))
+        return EncoderOutput(*self.bert(input_ids, attention_mask, token_type_ids))
 
 
 class _ForMaskedLM(PretrainedBert):
@@ -323,11 +298,9 @@ class BertForPreTraining(_ForMaskedLM):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
+        *,
         labels: Tensor | None = None,
         next_sentence_label: Tensor | None = None,
-        *,
         masked_positions: Tensor | None = None,
     ) -> BertForPreTrainingOutput:
         """Predict.
@@ -336,13 +309,12 @@ class BertForPreTraining(_ForMaskedLM):
             input_ids: (B, S).
             attention_mask: (B, S), 1 for tokens and 0 for padding; None means no padding.
             token_type_ids: (B, S), 1 for tokens of the second segment.
-            position_ids, inputs_embeds: as for `BertModel`.
             labels: (B, S) ids of the masked tokens, -100 elsewhere.
             next_sentence_label: (B,), 0 where the second segment follows the first one, 1 where it is a random one. The
                 loss is the sum of both means, if both kinds of labels are given.
             masked_positions: (B, M), as of `predict`, whose summed loss is then that of the masked tokens alone.
         """
-        states, pooled = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
         related = self.cls.seq_relationship(pooled)
         loss, logits, correct = self.predict(states, labels, masked_positions)
         if masked_positions is None:
@@ -361,14 +333,12 @@ class BertForMaskedLM(_ForMaskedLM):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
         *,
         labels: Tensor | None = None,
         masked_positions: Tensor | None = None,
     ) -> BertForMaskedLMOutput:
         """Logits (B, S, V); arguments as for `BertForPreTraining`."""
-        states, _ = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        states, _ = self.bert(input_ids, attention_mask, token_type_ids)
         return BertForMaskedLMOutput(*self.predict(states, labels, masked_positions))
 
 
@@ -390,12 +360,11 @@ class _Classifier(PretrainedBert):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
+        *,
         labels: Tensor | None = None,
     ) -> ClassifierOutput:
         """Classify; arguments are those of `BertForPreTraining`, and labels as the class says."""
-        states, pooled = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
         logits = self.classifier(self.dropout(pooled if self.pools else states))
         return ClassifierOutput(None if labels is None else self.loss(logits, labels), logits)
 
@@ -429,11 +398,10 @@ class BertForQuestionAnswering(SpanHead, PretrainedBert):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
+        *,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
     ) -> QuestionAnsweringOutput:
         """Logits (B, S) of the answer's first and last token, whose right places are the positions (B,)."""
-        states, _ = self.bert(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        states, _ = self.bert(input_ids, attention_mask, token_type_ids)
         return self.answers(states, start_positions, end_positions)

@@ -14,8 +14,6 @@ or CNN-DM's, have.
 
 MFU, model FLOP utilisation (Chowdhery et al., 2022, appendix B), is the rate of the operations of the matrix products
 of an example of mean length, as a share of the rate of one large matrix product on the same device.
-
-With --profile torch's profiler counts the kernels of one more step, and their time.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ from __future__ import annotations
 import csv
 import itertools
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,9 +37,7 @@ if __name__ == "__main__":
 
 import numpy as np
 import torch
-from torch.autograd import DeviceType
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader
 
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right, training_operations
@@ -78,8 +73,6 @@ COLUMNS = {
     "speed_up": "speed-up",
     "mfu": "MFU",
     "peak_memory_gb": "peak GB",
-    "kernels": "kernels",
-    "kernel_ms": "kernel ms",
 }
 
 
@@ -121,12 +114,11 @@ class TrainerArguments(measuring.BenchmarkOptions):
     modes: tuple[str, ...] = option(
         (OURS, TRANSFORMERS), choices=MODES, help="what is run, in this order; speed-ups are over the last"
     )
-    profile: bool = option(False, help="also count kernels, on CPUs operators, in one more step")
 
     @property
     def all_steps(self) -> int:
-        """The steps with those that warm up and the one that is profiled."""
-        return with_warm_up(self.steps) + self.profile
+        """The steps with those that warm up."""
+        return with_warm_up(self.steps)
 
 
 def recipe(args: TrainerArguments, folder: Path) -> list[str]:
@@ -219,74 +211,21 @@ def product_rate(args: TrainerArguments) -> float:
 
 def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
     """Train in one of MODES: samples per second, peak memory, and the mean loss of every LOG_EVERY steps."""
-    with (
-        TemporaryDirectory(dir=folder) as output,
-        timed_steps(args.device) as figures,
-        profiled_step(args) as profiled,
-    ):
+    from utils.training.measurements import seconds, stamp
+
+    device, ends = torch.device(args.device), []  # of the optimizer's steps, whoever takes them
+    hook = register_optimizer_step_post_hook(lambda *_: ends.append((stamp(device), peak_memory_gb(device))))
+    with TemporaryDirectory(dir=folder) as output:
         if mode == TRANSFORMERS:
             losses = train_transformers(args, folder, Path(output))
         else:
             losses = train_ours([*recipe(args, folder), *["--compile"] * (mode == COMPILED)], Path(output))
-    rate, peak = figures(args.all_steps - LOG_EVERY - args.profile, args.profile)
-    return {"rate": rate * SHAPES[args.shape].batch_size, "peak_memory_gb": peak, "losses": losses, **profiled}
-
-
-@contextmanager
-def timed_steps(device_name: str) -> Iterator[Callable[..., tuple[float, float]]]:
-    """Time the optimizer steps that are taken inside, whoever takes them.
-
-    Yields a function of a number of steps, and of the number of those behind them, which returns how many of the former
-    end in a second, and the peak of memory in GB at the last one's end.
-    """
-    from utils.training.measurements import seconds, stamp
-
-    device, ends = torch.device(device_name), []
-    hook = register_optimizer_step_post_hook(lambda *_: ends.append((stamp(device), peak_memory_gb(device))))
-
-    def figures(timed: int, behind: int = 0) -> tuple[float, float]:
-        # Steps that fp16's loss scaler skips are not seen; they come first.
-        (start, _), (end, peak) = ends[-1 - behind - timed], ends[-1 - behind]
-        return timed / seconds(start, end), peak
-
-    try:
-        yield figures
-    finally:
-        hook.remove()
-
-
-@contextmanager
-def profiled_step(args: TrainerArguments) -> Iterator[dict[str, Any]]:
-    """Profile the last of the optimizer steps that are taken inside, if --profile asks for it.
-
-    The dictionary then gets the number of kernels, copies apart, and their milliseconds; on a CPU of operators that no
-    other operator calls.
-    """
-    figures, on_cuda = {}, args.device == "cuda"
-    if not args.profile:
-        yield figures
-        return
-    profiler = profile(activities=[ProfilerActivity.CUDA if on_cuda else ProfilerActivity.CPU])
-    numbers = itertools.count(1)
-
-    def ended(*_: Any) -> None:
-        if (number := next(numbers)) < args.all_steps - 1:
-            return
-        if on_cuda:
-            torch.cuda.synchronize()
-        profiler.start() if number == args.all_steps - 1 else profiler.stop()
-
-    hook = register_optimizer_step_post_hook(ended)
-    try:
-        yield figures
-    finally:
-        hook.remove()
-    if on_cuda:
-        on_device = (event for event in profiler.events() if event.device_type == DeviceType.CUDA)
-        work = [event for event in on_device if not event.name.startswith(("Memcpy", "Memset"))]
-    else:
-        work = [event for event in profiler.events() if event.cpu_parent is None]
-    figures |= {"kernels": len(work), "kernel_ms": sum(event.time_range.elapsed_us() for event in work) / 1000}
+    hook.remove()
+    timed = args.all_steps - LOG_EVERY
+    # Steps that fp16's loss scaler skips are not seen; they come first.
+    (start, _), (end, peak) = ends[-1 - timed], ends[-1]
+    rate = timed * SHAPES[args.shape].batch_size / seconds(start, end)
+    return {"rate": rate, "peak_memory_gb": peak, "losses": losses}
 
 
 def train_ours(words: Sequence[str], output: Path) -> list[float]:
@@ -308,6 +247,7 @@ def inputs_of_trainer(pad_token_id: int, decoder_start_token_id: int, step: list
 def train_transformers(args: TrainerArguments, folder: Path, output: Path) -> list[float]:
     """Train by transformers' Trainer; return the mean losses of every LOG_EVERY steps."""
     from transformers import BartForConditionalGeneration as TransformersBart
+    from transformers import PrinterCallback, Trainer, TrainingArguments
 
     model = TransformersBart.from_pretrained(folder / "model")
     for embeddings in (model.model.shared, model.model.encoder.embed_positions, model.model.decoder.embed_positions):
@@ -321,29 +261,6 @@ def train_transformers(args: TrainerArguments, folder: Path, output: Path) -> li
         num_workers=WORKERS,
         pin_memory=args.device == "cuda",
     )
-    return train_by_trainer(
-        args,
-        model,
-        loader,
-        output,
-        per_device_train_batch_size=SHAPES[args.shape].batch_size,
-        max_steps=args.all_steps,
-        learning_rate=LEARNING_RATE,
-        warmup_steps=WARMUP_STEPS,
-        lr_scheduler_type="polynomial",
-        lr_scheduler_kwargs={"lr_end": POLYNOMIAL_END},
-        weight_decay=WEIGHT_DECAY,
-        label_smoothing_factor=LABEL_SMOOTHING,
-        max_grad_norm=GRADIENT_CLIP,
-        seed=SEED,
-        logging_steps=LOG_EVERY,
-    )
-
-
-def train_by_trainer(args: Any, model: Any, loader: DataLoader[Any], folder: Path, **settings: Any) -> list[float]:
-    """Train a model of transformers on the batches of a loader; return the mean losses of every `logging_steps`."""
-    from transformers import PrinterCallback, Trainer, TrainingArguments
-
     losses = []
 
     class NotingTrainer(Trainer):
@@ -354,13 +271,32 @@ def train_by_trainer(args: Any, model: Any, loader: DataLoader[Any], folder: Pat
             losses.append(super().training_step(*arguments, **named))
             return losses[-1]
 
-    settings |= {"save_strategy": "no", "report_to": "none", "disable_tqdm": True, "optim": "adamw_torch_fused"}
-    settings |= {precision: args.precision == precision for precision in ("bf16", "fp16")}
-    settings |= {"tf32": True if args.precision == "tf32" else None, "use_cpu": args.device == "cpu"}
-    trainer = NotingTrainer(model, TrainingArguments(str(folder), **settings))
+    settings = TrainingArguments(
+        str(output),
+        per_device_train_batch_size=SHAPES[args.shape].batch_size,
+        max_steps=args.all_steps,
+        learning_rate=LEARNING_RATE,
+        warmup_steps=WARMUP_STEPS,
+        lr_scheduler_type="polynomial",
+        lr_scheduler_kwargs={"lr_end": POLYNOMIAL_END},
+        weight_decay=WEIGHT_DECAY,
+        label_smoothing_factor=LABEL_SMOOTHING,
+        max_grad_norm=GRADIENT_CLIP,
+        seed=SEED,
+        optim="adamw_torch_fused",
+        bf16=args.precision == "bf16",
+        fp16=args.precision == "fp16",
+        tf32=True if args.precision == "tf32" else None,
+        use_cpu=args.device == "cpu",
+        logging_steps=LOG_EVERY,
+        save_strategy="no",
+        report_to="none",
+        disable_tqdm=True,
+    )
+    trainer = NotingTrainer(model, settings)
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    return [float(part.mean()) for part in torch.stack(losses).split(settings["logging_steps"])]
+    return [float(part.mean()) for part in torch.stack(losses).split(LOG_EVERY)]
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -373,7 +309,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for row in results:
         row["tokens_per_second"] = row["rate"] * sample["tokens"]
         row["mfu"] = row["rate"] * sample["operations"] / peak
-        row |= {name: value for name, value in runs[row["mode"]][0].items() if name not in row}
+        row["losses"] = runs[row["mode"]][0]["losses"]
     print(f"{args.shape} in {args.precision} on {machine['devices'][0]}, {sample['tokens']:.0f} tokens a sample")
     measuring.report(args, COLUMNS, results, machine, sample=sample, product_rate=peak)
     print(f"MFU is the share of {peak / 1e12:.3g} TFLOP/s, the rate of a large matrix product")

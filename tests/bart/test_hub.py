@@ -7,15 +7,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from bart.errors import InputError
 from bart.hub import resolve
-from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.hub_server import HubServer, hub_server
-from tests.tiny_run import tiny_bart
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = {"vocab.json": b'{"<s>": 0}', "merges.txt": b"#version: 0.2\n", "weights.bin": b"never asked for"}
@@ -88,41 +85,6 @@ def test_the_directory_of_a_run_stands_for_its_export(tmp_path: Path) -> None:
     assert resolve(tmp_path, ["config.json"]) == tmp_path / "export"
     (tmp_path / "config.json").touch()  # a model of its own
     assert resolve(tmp_path, ["config.json"]) == tmp_path
-
-
-def test_push_uploads_what_is_saved(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[tuple[object, ...]] = []
-
-    class Api:
-        def __init__(self, token: str | None) -> None:
-            calls.append(("token", token))
-
-        def create_repo(self, name: str, private: bool | None, exist_ok: bool) -> SimpleNamespace:
-            if name == "org/closed":
-                raise OSError("403 Forbidden:\nnot yours")  # as the client's own errors are
-            calls.append(("create", name, private, exist_ok))
-            return SimpleNamespace(repo_id=f"me/{name}")
-
-        def upload_folder(self, repo_id: str, folder_path: str, commit_message: str) -> SimpleNamespace:
-            held = sorted(path.name for path in Path(folder_path).iterdir())
-            calls.append(("upload", repo_id, held, commit_message))
-            return SimpleNamespace(commit_url="https://there")
-
-    monkeypatch.setattr("huggingface_hub.HfApi", Api)
-    tokenizer = BartTokenizer.train(["a b"], 261)
-    options = {"private": True, "token": "t", "commit_message": "New"}
-    assert tokenizer.push_to_hub("name", **options) == "https://there"
-    files = ["merges.txt", "tokenizer.json", "tokenizer_config.json", "vocab.json"]
-    assert calls == [
-        ("token", "t"),
-        ("create", "name", True, True),
-        ("upload", "me/name", files, "New"),
-    ]
-    tiny_bart().push_to_hub("other")
-    files = ["config.json", "generation_config.json", "model.safetensors"]
-    assert calls[-2:] == [("create", "other", None, True), ("upload", "me/other", files, "Upload")]
-    with pytest.raises(InputError, match="^org/closed: could not be uploaded to the Hub: 403 Forbidden: not yours$"):
-        tokenizer.push_to_hub("org/closed")
 
 
 @pytest.mark.parametrize(

@@ -77,16 +77,10 @@ def test_states_and_gradients(family: str, tmp_path: Path) -> None:
         torch.testing.assert_close(gradients[name], weight.grad, rtol=0, atol=EXACT)
 
 
-def test_other_ways_in_and_out(tmp_path: Path) -> None:
+def test_outputs_as_tuples(tmp_path: Path) -> None:
     theirs, given = theirs_of("BertModel"), inputs("Bert")
     theirs.save_pretrained(tmp_path)
-    ours, mask = BertModel.from_pretrained(tmp_path), {"attention_mask": given["attention_mask"]}
-    places = torch.arange(3, 20).repeat(4, 1)
-    embeds = torch.randn(4, 17, 32, generator=torch.Generator().manual_seed(2))
-    for options in ({**given, "position_ids": places[:1]}, {"inputs_embeds": embeds, "position_ids": places, **mask}):
-        expected, actual = theirs(**options), ours(**options)
-        torch.testing.assert_close(actual.last_hidden_state, expected.last_hidden_state)
-        assert [*actual] == [*actual.keys()] == [*expected]
+    ours = BertModel.from_pretrained(tmp_path)
     values = ours(**given, return_dict=False)
     assert type(values) is tuple
     torch.testing.assert_close(values, theirs(**given, return_dict=False)[:2])
@@ -168,9 +162,9 @@ def test_configs_and_labels(
     for options, message in (
         ({"num_labels": 5}, r"its head has 3 labels, and 5 are asked for .*new_head=True"),
         ({"id2label": {0: "a", 1: "b"}}, r"its head has 3 labels, and 2 are asked for \(a, b\)"),
-        ({"id2label": {0: "a"}, "num_labels": 2}, "'num_labels' is 2; allowed: 1, as id2label has"),
+        ({"id2label": {0: "a"}, "num_labels": 2}, "'num_labels' is 2; allowed: 1, as the names"),
         ({"id2label": {0: "a", 1: "b", 3: "c"}}, "'id2label' is .*; allowed: .* from 0 on without a gap"),
-        ({"label2id": {"a": 0, "b": 1, "c": 1}}, "'label2id' is .*; allowed: numbers from 0 to 2, each of one name"),
+        ({"label2id": {"a": 0, "b": 1, "c": 1}}, "'label2id' is .*; allowed: the inverse of id2label"),
         (
             {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 2, "c": 1}},
             "'label2id' is .*; allowed: the inverse of id2label",
@@ -196,10 +190,7 @@ def test_wrong_inputs() -> None:
         (bert, {"input_ids": ids, "attention_mask": ids[:, 1:]}, r"attention_mask is \(2, 4\); allowed: \(2, 5\)"),
         (bert, {"input_ids": ids + 200}, "input_ids hold 201 to 201; allowed: ids from 0 to 96"),
         (bert, {"input_ids": ids, "output_attentions": True}, "output_attentions is True; allowed: False; use tran"),
-        (bert, {"input_ids": ids, "inputs_embeds": torch.zeros(2, 5, 32)}, "input_ids or inputs_embeds, one of both"),
-        (bert, {"inputs_embeds": torch.zeros(2, 5, 1)}, r"inputs_embeds is \(2, 5, 1\); allowed: \(.*, 32\)"),
-        (bert, {"input_ids": ids, "position_ids": ids[:, 1:]}, r"position_ids is \(2, 4\); allowed: \(2, 5\)"),
-        (bert, {"input_ids": ids, "position_ids": ids * 99}, "position_ids hold 99 to 99; allowed: ids from 0 to "),
+        (bert, {"input_ids": ids, "position_ids": ids}, "BertModel got position_ids, which is Tensor .*; allowed: inp"),
         (bert, {"input_ids": ids, "token_type_ids": ids * 2}, "token_type_ids hold 2 to 2; allowed: ids from 0 to 1"),
         (bart, {"input_ids": ids, "decoder_input_ids": ids[:1]}, "targets have 1 rows; allowed: 2"),
         (bart, {"encoder_outputs": torch.zeros(2, 5, 32)}, "needs input_ids, and got none"),

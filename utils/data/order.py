@@ -68,7 +68,7 @@ class TrainOrder:
     def __post_init__(self) -> None:
         self.shares = self.accumulation * self.world_size  # micro-batches of a step
         self.step_size = self.batch_size * self.shares
-        self.steps = math.ceil(len(self.lengths) / self.step_size)
+        self.steps_per_epoch = math.ceil(len(self.lengths) / self.step_size)
         self.examples_per_step: float = self.step_size
         self.made: list[np.ndarray] | None = None
         if self.max_tokens is not None:
@@ -76,8 +76,8 @@ class TrainOrder:
             while len(self.made) % self.shares:
                 largest = max(range(len(self.made)), key=lambda i: len(self.made[i]))
                 self.made[largest : largest + 1] = np.array_split(self.made[largest], 2)
-            self.steps = len(self.made) // self.shares
-            self.examples_per_step = len(self.lengths) / self.steps
+            self.steps_per_epoch = len(self.made) // self.shares
+            self.examples_per_step = len(self.lengths) / self.steps_per_epoch
         self.stand_in = [~int(self.lengths[:, 0].argmin())]
 
     def epoch(self, *number: int) -> list[Step]:
@@ -134,7 +134,7 @@ class RunOrder(Sampler[Step]):
     def __iter__(self) -> Iterator[Step]:
         step = self.start
         while step < self.total:
-            epoch, seen = divmod(step, self.order.steps)
+            epoch, seen = divmod(step, self.order.steps_per_epoch)
             for micro_batches in self.order.epoch(epoch)[seen : seen + self.total - step]:
                 yield micro_batches
                 step += 1

@@ -11,13 +11,12 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from bart.configuration.configuration import ModelConfig, kind_of
+from bart.configuration.configuration import ModelConfig, kind_of, stored_configs
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError, naming
 from bart.files import PathName, read_json
 from bart.hub import resolve
-from bart.modeling.checkpoint import stored_configs
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.modeling.pretrained import PretrainedModel
 from bart.tensor_files import read_file
@@ -72,9 +71,9 @@ def checkpoint_parts(loaded: LoadedModel) -> dict[str, Any]:
     }
 
 
-def export(loaded: LoadedModel, model_class: type[Model], checkpoint: Path, directory: Path) -> None:
-    """Write a checkpoint's model in Hub format; its class is given, since fsdp replaces that of the loaded one."""
-    model_class.from_pretrained(checkpoint).save_pretrained(directory, loaded.tokenizer)
+def export(loaded: LoadedModel, checkpoint: Path, directory: Path) -> None:
+    """Write a checkpoint's model in Hub format."""
+    type(loaded.model).from_pretrained(checkpoint).save_pretrained(directory, loaded.tokenizer)
     if loaded.source_tokenizer is not None:
         loaded.source_tokenizer.save_pretrained(directory / SOURCE_TOKENIZER)
 

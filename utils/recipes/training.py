@@ -125,7 +125,6 @@ def set_up(args: TrainingArguments) -> None:
         "smaller than the logging interval",
         "isinstance.treespec, LeafSpec",
         "sync_dist=True",  # which sums figures that are sums of all processes already
-        "FSDP2-wrapped module .* returned a view tensor",  # which nothing changes in place
     ):
         warnings.filterwarnings("ignore", message=f".*{harmless}")
     if not torch.cuda.is_available():
@@ -144,23 +143,10 @@ def train(
     loaded = task.initial_model(args.model, learned, checkpoint)
     backend = CudaBackend if args.hardware.gpus else CpuBackend
     loaded.model.compute_with(backend(leaves_out_padding=True))  # no task's loss reads padding
-    data = TrainingData(
-        task.encode(splits["train"], "train", loaded),
-        task.encode(splits["val"], "val", loaded),
-        partial(task.collate, tokenizer=loaded.tokenizer),
-        args.batches,
-        args.optimisation.max_steps,
-        args.hardware,
-        args.run.seed,
-        args.lengths,
-        args.epochs.max_epochs,
-    )
+    train, val = (task.encode(splits[split], split, loaded) for split in ("train", "val"))
     metric = args.run.val_metric or task.metrics_for(learned)[0]
-    session = Plan(
-        args.run,
-        args.hardware,
-        args.optimisation,
-        min_epochs=args.epochs.min_epochs,
+    plan = Plan(
+        *(args.run, args.hardware, args.optimisation, args.batches, args.lengths, args.epochs),
         settings=args.settings(),
         metric=metric,
         direction={"loss": "min", **task.metrics}[metric],
@@ -168,18 +154,19 @@ def train(
             "format": [FORMAT, ORDER],
             **args.settings("must_stay"),
             "processes": args.hardware.processes,
-            "data": data.train.identity,
+            "data": train.identity,
         },
-        conditions={**args.settings("validation"), "val_metric": metric, "data": data.val.identity},
+        conditions={**args.settings("validation"), "val_metric": metric, "data": val.identity},
         defaults={field.name: field.default for field, _ in all_options(args)},
         checkpoint=checkpoint,
     )
-    trainer.check_plan(session, loaded.model, data)
+    data = TrainingData(train, val, partial(task.collate, tokenizer=loaded.tokenizer), plan)
+    trainer.check_plan(plan, data)
     if is_first():
         if args.run.overwrite_output_dir:
             remove_run(output_dir, earlier_log)
         write_records(args, output_dir)
-    trainer.train(session, task, loaded, data)
+    trainer.train(plan, task, loaded, data)
     if is_first():
         write_card(output_dir, output_dir / EXPORT, card_options)
 

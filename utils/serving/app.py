@@ -20,11 +20,11 @@ from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel
 
 from bart.errors import InputError
 from utils.app.pages import page_template
-from utils.serving.engine import Busy
-from utils.serving.service import Service
+from utils.serving.service import Busy, Service
 
 Message = MutableMapping[str, Any]  # of ASGI
 Receive = Callable[[], Awaitable[Message]]
@@ -135,6 +135,24 @@ async def _departure(request: Request) -> None:
         pass
 
 
+async def _result(request: Request, content: BaseModel, service: Service) -> dict[str, Any]:
+    """What a service computes, or HTTPException where nobody waits for it any more."""
+    seconds = service.args.request_timeout
+    work, departure, over = map(
+        asyncio.ensure_future, (service.compute(content), _departure(request), service.is_over.wait())
+    )
+    try:
+        await asyncio.wait({work, departure, over}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        if departure.done():
+            raise HTTPException(499, "the client left")  # nginx's status for this
+        raise ENDING if over.done() else HTTPException(504, f"the answer was not there within {seconds:g} seconds")
+    finally:
+        for task in (work, departure, over):
+            task.cancel()
+
+
 def create_app(service: Service) -> FastAPI:
     """The application of a service."""
 
@@ -194,24 +212,8 @@ def create_app(service: Service) -> FastAPI:
     )
     async def answer(request: Request, content: service.request_model) -> Any:
         start = time.perf_counter()
-        work, departure, over = map(
-            asyncio.ensure_future, (service.compute(content), _departure(request), service.is_over.wait())
-        )
-        try:
-            await asyncio.wait(
-                {work, departure, over}, timeout=service.args.request_timeout, return_when=asyncio.FIRST_COMPLETED
-            )
-            if work.done():
-                fields = work.result()
-            elif departure.done():
-                raise HTTPException(499, "the client left")  # nginx's status for this
-            elif over.done():
-                raise ENDING
-            else:
-                raise HTTPException(504, f"the answer was not there within {service.args.request_timeout:g} seconds")
-        finally:
-            for task in (work, departure, over):
-                task.cancel()
+        with service.room(len(content.inputs)):
+            fields = await _result(request, content, service)
         seconds = time.perf_counter() - start
         service.seconds.observe(seconds)
         return {**fields, "seconds": round(seconds, 4)}

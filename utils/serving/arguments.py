@@ -13,7 +13,7 @@ from utils.tasks import TASKS
 
 API_KEY = "BART_API_KEY"
 SUMMARIZATION = "summarization"
-OF_SUMMARIES = ("long_documents", "max_beams", "max_option_sets", "max_summary_length")  # options of no other task
+OF_SUMMARIES = ("long_documents", "max_beams", "max_summary_length")  # options of no other task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +30,7 @@ class ServeArguments:
 
     max_body_bytes: int = option(1 << 20, section="limits", least=1, help="bytes of a request's body")
     max_articles_per_request: int = option(64, least=1, help="articles of a request, however long")
-    max_queue: int = option(256, least=1, help="articles that wait, however long each of them is")
-    max_option_sets: int = option(
-        8,
-        least=1,
-        help="different sets of decoding options that may wait at once, because each is decoded in batches of its own",
-    )
+    max_queue: int = option(256, least=1, help="articles that wait or are in work, however long each of them is")
     max_clients: int = option(512, least=1, help="requests that are answered at once")
     max_beams: int = option(8, least=1, help="num_beams that a request may ask for")
     max_summary_length: int | None = option(
@@ -74,10 +69,9 @@ class ServeArguments:
         if self.max_queue < self.max_articles_per_request:
             raise InputError(
                 f"--max_queue is {self.max_queue}; allowed: at least --max_articles_per_request "
-                f"({self.max_articles_per_request}), or a request of that size could never be answered"
+                f"({self.max_articles_per_request})"
             )
 
     @property
     def key(self) -> str | None:
-        """The key that requests must carry, if any."""
         return os.environ.get(API_KEY) if self.api_key is None else self.api_key

@@ -21,13 +21,6 @@ logger = logging.getLogger(__name__)
 Options = tuple[tuple[str, Any], ...]  # sorted, so that equal options are equal keys
 
 
-class Busy(HTTPException):
-    """There is no room for a request; the message says how much there is."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(503, message, {"Retry-After": "1"})
-
-
 class DecodingFailed(HTTPException):
     """Decoding ended with an error, or the engine was stopped."""
 
@@ -40,7 +33,6 @@ class _Article:
     ids: Sequence[int]
     options: Options
     turn: int  # articles with equal options are decoded in the order of their turns
-    takes_room: bool  # in the queue
     result: Future[list[int]] = field(default_factory=Future)
 
     def claim(self) -> bool:
@@ -58,21 +50,14 @@ class Engine:
     """Decodes articles in a thread of its own. Its methods may be called from any thread.
 
     Articles with equal options share a batch, in which requests take places in turn. Articles with other options need
-    a batch of their own. While any of these wait, nothing joins the batch that runs, and the next batch is theirs. So
-    articles wait for at most one batch of each other set of options; how many sets may wait is limited.
+    a batch of their own. While any of these wait, nothing joins the batch that runs, and the next batch is theirs.
 
     When memory runs out, the articles in the batch are decoded again in batches of half their number, and no later
     batch is larger than that.
-
-    Attributes:
-        thread: started by the caller.
-        has_ended: true once nothing is decoded any more: it was stopped, or has failed for good.
     """
 
     model: BartForConditionalGeneration  # in eval mode; nobody else may use it
     batch_size: int  # articles decoded at once
-    max_queue: int  # articles that may wait for a place, of those that are counted
-    max_option_sets: int  # different sets of options that may wait, apart from the model's own
     threads: int | None = None  # that torch computes with; None leaves it to torch
     on_generated: Callable[[int], None] = lambda count: None  # called with the number of ids of each article
 
@@ -83,8 +68,8 @@ class Engine:
         self._in_work: dict[int, _Article] = {}  # by number
         self._numbers = itertools.count()
         self._turn = 0  # the greatest of all articles that were in a batch
-        self.has_ended = False
-        self.thread = threading.Thread(target=self._run, name="decoding", daemon=True)
+        self.has_ended = False  # it was stopped, or has failed for good
+        self.thread = threading.Thread(target=self._run, name="decoding", daemon=True)  # the caller starts it
 
     @property
     def waiting(self) -> int:
@@ -98,37 +83,17 @@ class Engine:
         """Articles in the batch."""
         return len(self._in_work)
 
-    def submit(
-        self, sources: Sequence[Sequence[int]], options: Mapping[str, Any], *, counted: int | None = None
-    ) -> list[Future[list[int]]]:
-        """Queue the articles of a request.
+    def submit(self, sources: Sequence[Sequence[int]], options: Mapping[str, Any]) -> list[Future[list[int]]]:
+        """Queue the articles of a request, ids without padding, for the ids that will be generated.
 
-        Args:
-            sources: ids of each article, without padding.
-            options: of generation.
-            counted: how many of them, the first ones, take room in the queue; by default all. The limits do not hold
-                for a request of which none do.
-
-        Returns:
-            The ids generated for each article. Cancelling removes the article from the queue; what is in the batch
-            already is decoded to its end.
-
-        Raises:
-            Busy: the queue has no room.
-            DecodingFailed: the engine has ended.
+        Cancelling removes an article from the queue; what is in the batch already is decoded to its end.
         """
         key = tuple(sorted(options.items()))
-        counted = len(sources) if counted is None else counted
         with self._changed:
             if self.has_ended:
                 raise DecodingFailed
-            self._forget_cancelled()
-            if counted:
-                self._check_room(key, counted)
             # Requests take turns: the first article of this one comes before the second of those that wait already.
-            articles = [
-                _Article(ids, key, self._turn + 1 + place, place < counted) for place, ids in enumerate(sources)
-            ]
+            articles = [_Article(ids, key, turn) for turn, ids in enumerate(sources, self._turn + 1)]
             self._waiting += articles
             self._changed.notify()
         return [article.result for article in articles]
@@ -139,19 +104,7 @@ class Engine:
             self.has_ended = True
             self._changed.notify()
 
-    # The lock is held while one of these three is called.
-
-    def _check_room(self, options: Options, count: int) -> None:
-        """Raise Busy if the queue has no room for so many articles with these options."""
-        waiting = sum(article.takes_room for article in self._waiting)
-        if waiting + count > self.max_queue:
-            raise Busy(f"{waiting} articles wait and this request has {count}; allowed: {self.max_queue}; try again")
-        different = {article.options for article in self._waiting} - {(), options}
-        if options and len(different) >= self.max_option_sets:
-            raise Busy(
-                f"requests with {len(different)} other sets of decoding options wait; allowed: "
-                f"{self.max_option_sets}; try again, or without options"
-            )
+    # The lock is held while one of these two is called.
 
     def _forget_cancelled(self) -> None:
         """Remove the articles whose clients have left from the queue."""

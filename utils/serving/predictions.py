@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,10 @@ from pydantic import BaseModel, Field, create_model, model_validator
 from utils.data.columns import Record
 from utils.prediction.predictor import Predictor
 from utils.serving.arguments import ServeArguments
-from utils.serving.engine import Busy
 from utils.serving.service import Body, Service, Text
 from utils.tasks import find_row_task
 
 _LEFT_OUT = ("index", "id", "source", "pair", "question", "source_tokens")  # clients know these, or need not
-
 
 # The types of a task's fields, as a request has them: type and default.
 KINDS: dict[Any, tuple[Any, Any]] = {
@@ -63,38 +61,28 @@ class PredictionService(Service):
         self.path = task.endpoint
         options = task.Options(max_source_length=args.documents.max_source_length)
         self.predictor = Predictor(task, options, task.EvalOptions(), args.inference, args.batch_size)
-        loaded = self.predictor.loaded
-        config = loaded.model.config
-        self.title = f"{config.model_types[0].upper()}: {Path(args.task).stem.replace('_', ' ')}"
-        request = prediction_request(task.fields, args.max_articles_per_request)
-        super().__init__(args, request, self.predictor.task.read_length(loaded), config.vocab_size)
+        kind = self.predictor.loaded.model.config.model_types[0]
+        self.title = f"{kind.upper()}: {Path(args.task).stem.replace('_', ' ')}"
+        super().__init__(args, prediction_request(task.fields, args.max_articles_per_request))
         self.executor = ThreadPoolExecutor(1)
-        self.jobs: dict[Future[Any], int] = {}  # with the number of inputs
+        self.at_once = 0  # inputs that the thread predicts
 
     @property
     def health(self) -> tuple[bool, int, int]:
-        at_work = sum(count for job, count in self.jobs.items() if job.running())
-        return True, sum(self.jobs.values()) - at_work, at_work
+        return True, max(0, self.inputs - self.at_once), self.at_once
 
     async def stop(self) -> None:
         self.executor.shutdown(wait=False, cancel_futures=True)
 
     async def compute(self, content: BaseModel) -> dict[str, Any]:
         inputs = [each.model_dump(exclude_none=True) for each in content.inputs]
-        _, waiting, _ = self.health
-        if waiting + len(inputs) > self.args.max_queue:
-            raise Busy(
-                f"{waiting} inputs wait and this request has {len(inputs)}; allowed: {self.args.max_queue}; try again"
-            )
         is_given_up = threading.Event()
         job = self.executor.submit(self._predict, inputs, is_given_up)
-        self.jobs[job] = len(inputs)
         try:
             rows = await asyncio.wrap_future(job)
         finally:
             is_given_up.set()
             job.cancel()
-            del self.jobs[job]
         return {"predictions": [{name: row[name] for name in row if name not in _LEFT_OUT} for row in rows]}
 
     def _predict(self, inputs: list[dict[str, Any]], is_given_up: threading.Event) -> list[dict[str, Any]]:
@@ -106,4 +94,8 @@ class PredictionService(Service):
 
         records = [Record(f"input {number}", values) for number, values in enumerate(inputs)]
         columns = self.predictor.task.typed_columns({name for values in inputs for name in values})
-        return [row for row, _ in self.predictor(records, columns, check)]
+        self.at_once = len(inputs)
+        try:
+            return [row for row, _ in self.predictor(records, columns, check)]
+        finally:
+            self.at_once = 0

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from asyncio import Event
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import prometheus_client as prometheus
+from fastapi import HTTPException
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from bart.files import as_named
@@ -25,15 +28,18 @@ def _not_blank(text: str) -> str:
 Text = Annotated[str, AfterValidator(_not_blank)]
 
 
-class Body(BaseModel):
-    """The body of a request, or a part of it. It is strict: a number in quotes is no number, and true is no integer.
+class Busy(HTTPException):
+    """There is no room for a request; the message says how much there is."""
 
-    Attributes:
-        alternatives: fields of which exactly one must be given.
-    """
+    def __init__(self, message: str) -> None:
+        super().__init__(503, message, {"Retry-After": "1"})
+
+
+class Body(BaseModel):
+    """The body of a request, or a part of it. It is strict: a number in quotes is no number, and true is no integer."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-    alternatives: ClassVar[tuple[str, ...]] = ()
+    alternatives: ClassVar[tuple[str, ...]] = ()  # fields of which exactly one must be given
 
     @model_validator(mode="after")
     def _check_alternatives(self) -> Body:
@@ -43,23 +49,7 @@ class Body(BaseModel):
 
 
 class Service(ABC):
-    """Answers the requests to one path.
-
-    Args:
-        args: the model, and limits.
-        request_model: the body of a request.
-        limit: tokens that the model reads at once.
-        vocabulary_size: of the model.
-
-    Attributes:
-        path: where requests are sent.
-        title, description: for the description of the interface.
-        page_file: the template of the page, beside this file.
-        answer_model: the body of an answer, with a field `seconds`.
-        in_work: requests that were let in and are not answered yet; those with GET, answered at once, do not count.
-        is_ending: true once no request is let in any more.
-        is_over: set once nobody may wait for an answer any more.
-    """
+    """Answers the requests to one path. The body of a request has `inputs`, and that of an answer `seconds`."""
 
     path: str
     title: str
@@ -67,18 +57,17 @@ class Service(ABC):
     page_file: str
     answer_model: type[BaseModel]
 
-    def __init__(self, args: ServeArguments, request_model: type[BaseModel], limit: int, vocabulary_size: int) -> None:
+    def __init__(self, args: ServeArguments, request_model: type[BaseModel]) -> None:
         self.args, self.request_model = args, request_model
         path = Path(args.inference.model)
         # Clients see no more of a path than identifies the model.
         name = "/".join((as_named(path) if path.exists() else path).parts[-2:])
         device = "GPU" if args.inference.device == "cuda" else "CPU"
-        self.about = (
-            f"{name}, {args.inference.precision} on the {device}; it reads {limit:,} tokens at once and has a "
-            f"vocabulary of {vocabulary_size:,}."
-        )
-        self.in_work = 0
-        self.is_ending, self.is_over = False, Event()
+        self.about = f"{name}, {args.inference.precision} on the {device}"
+        self.inputs = 0  # of the requests that are being answered
+        self.in_work = 0  # requests that are not answered yet, but for those with GET, which are answered at once
+        self.is_ending = False  # no request is let in any more
+        self.is_over = Event()  # nobody may wait for an answer any more
         self.registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self.registry)  # memory, processor time, open files; on Linux
         self.answers = prometheus.Counter(
@@ -88,6 +77,18 @@ class Service(ABC):
         self.seconds = prometheus.Histogram(
             f"bart_{self.path[1:]}_seconds", "From a request to its answer", buckets=SECONDS, registry=self.registry
         )
+
+    @contextmanager
+    def room(self, count: int) -> Iterator[None]:
+        """Hold room for so many inputs while they are in work; Busy if there is none."""
+        most = self.args.max_queue
+        if self.inputs + count > most:
+            raise Busy(f"{self.inputs} inputs are in work and this request has {count}; allowed: {most}; try again")
+        self.inputs += count
+        try:
+            yield
+        finally:
+            self.inputs -= count
 
     @property
     @abstractmethod

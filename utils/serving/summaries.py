@@ -13,7 +13,7 @@ from bart.errors import InputError
 from bart.generation import GenerationConfig
 from utils.models.generation_options import with_lengths
 from utils.prediction.options import LongDocuments
-from utils.prediction.summarizing import Rounds, load_summarizer
+from utils.prediction.summarizing import Documents, load_summarizer
 from utils.serving.arguments import ServeArguments
 from utils.serving.engine import Engine
 from utils.serving.service import Body, Service, Text
@@ -23,12 +23,7 @@ MOST_LENGTH_PENALTY = MOST_RATIO = 10
 
 
 def summary_request(defaults: GenerationConfig, args: ServeArguments, positions: int) -> type[BaseModel]:
-    """Make the body of POST /summarize; null and absent fields stand for its defaults.
-
-    Args:
-        defaults: the model's decoding options.
-        positions: of the model.
-    """
+    """Make the body of POST /summarize; null and absent fields stand for the model's defaults."""
     longest = args.max_summary_length or positions
 
     class SummaryRequest(Body):
@@ -47,6 +42,10 @@ def summary_request(defaults: GenerationConfig, args: ServeArguments, positions:
         min_ratio: float | None = Field(defaults.min_ratio, ge=0, le=MOST_RATIO)
         drop_repeated_sentences: Literal[False, True] | None = False
 
+        @property
+        def inputs(self) -> list[str]:
+            return self.texts or [self.text]
+
     return SummaryRequest
 
 
@@ -62,11 +61,7 @@ class Summaries(BaseModel):
 
 
 class SummaryService(Service):
-    """Answers requests with the summaries that `utils.prediction.summarizing.summarize` gives.
-
-    Raises:
-        InputError: there is no such model, or --max_source_length exceeds its positions.
-    """
+    """Answers requests with the summaries that `utils.prediction.summarizing.summarize` gives."""
 
     path, title, page_file, answer_model = "/summarize", "BART summaries", "page.html", Summaries
     description = """Summarise a text, or several; documents longer than the model are split into windows.
@@ -77,16 +72,13 @@ class SummaryService(Service):
     def __init__(self, args: ServeArguments) -> None:
         model, self.tokenizer = load_summarizer(args.inference)
         self.positions = model.config.max_position_embeddings
-        self.limit = args.documents.max_source_length or self.positions
-        if self.limit > self.positions:
-            raise InputError(f"--max_source_length is {self.limit}; allowed: at most {self.positions}, the positions")
+        limit = args.documents.max_source_length or self.positions
+        if limit > self.positions:
+            raise InputError(f"--max_source_length is {limit}; allowed: at most {self.positions}, the positions")
         self.defaults = model.generation_config.merged(num_return_sequences=1)
-        request_model = summary_request(self.defaults, args, self.positions)
-        super().__init__(args, request_model, self.limit, model.config.vocab_size)
+        super().__init__(args, summary_request(self.defaults, args, self.positions))
         tokens = prometheus.Counter("bart_generated_tokens", "Tokens generated", registry=self.registry)
-        self.engine = Engine(
-            model, args.batch_size, args.max_queue, args.max_option_sets, args.threads, on_generated=tokens.inc
-        )
+        self.engine = Engine(model, args.batch_size, args.threads, on_generated=tokens.inc)
         for name, text, count in (
             ("bart_queue_articles", "Articles that wait for a place in the batch", lambda: self.engine.waiting),
             ("bart_batch_articles", "Articles in the batch", lambda: self.engine.in_work),
@@ -103,36 +95,24 @@ class SummaryService(Service):
         await asyncio.to_thread(self.engine.thread.join, CLOSING_SECONDS)
 
     async def compute(self, content: BaseModel) -> dict[str, Any]:
-        texts = content.texts or [content.text]
         options = self._decoding_options(content)
-        long_documents = content.long_documents or self.args.documents.long_documents
-        drop = bool(content.drop_repeated_sentences)
-        rounds = await asyncio.to_thread(
-            Rounds, texts, self.tokenizer, self.positions, long_documents, self.limit, drop
-        )
-        tokens, windows = zip(*rounds.sizes.values(), strict=True)
-        cut_tokens = [max(0, count - self.limit) for count in tokens] if long_documents == "cut" else []
-        articles = 0
-        while rounds.windows:
-            # A document needs room in the queue for one of its windows: they take turns with other requests. A request
-            # is not refused in its second round.
-            outputs = await self._decode(rounds.windows, options, counted=0 if articles else len(texts))
-            articles += len(outputs)
-            await asyncio.to_thread(rounds.proceed, outputs)
+        how = self.args.documents
+        documents = await asyncio.to_thread(
+            Documents, content.inputs, self.tokenizer, self.positions,
+            content.long_documents or how.long_documents, how.max_source_length,
+        )  # fmt: skip
+        outputs = await self._decode(documents.windows, options)
+        summaries = await asyncio.to_thread(documents.summaries, outputs, bool(content.drop_repeated_sentences))
         return {
-            "summary": None if content.text is None else rounds.summaries[0],
-            "summaries": rounds.summaries if content.text is None else None,
-            "articles": articles,
-            "windows": windows if max(windows) > 1 else None,
-            "cut_tokens": cut_tokens if any(cut_tokens) else None,
+            "summary": None if content.text is None else summaries[0],
+            "summaries": summaries if content.text is None else None,
+            "articles": len(outputs),
+            "windows": documents.counts if max(documents.counts) > 1 else None,
+            "cut_tokens": documents.cut_tokens if any(documents.cut_tokens) else None,
         }
 
     def _decoding_options(self, content: BaseModel) -> dict[str, Any]:
-        """Return the options of a request that differ from the model's, so that requests which mean the same are equal.
-
-        Raises:
-            InputError: min_length is above max_length.
-        """
+        """The options of a request that differ from the model's, so that requests which mean the same are equal."""
         not_of_decoding = {"text", "texts", "long_documents", "drop_repeated_sentences"}
         requested = with_lengths(content.model_dump(exclude=not_of_decoding, exclude_unset=True, exclude_none=True))
         options = {name: value for name, value in requested.items() if value != getattr(self.defaults, name)}
@@ -142,8 +122,8 @@ class SummaryService(Service):
             raise InputError(f"min_length is {config.shortest}; allowed: at most max_length ({longest})")
         return options
 
-    async def _decode(self, windows: Sequence[Sequence[int]], options: dict[str, Any], counted: int) -> list[list[int]]:
-        futures = self.engine.submit(windows, options, counted=counted)
+    async def _decode(self, windows: Sequence[Sequence[int]], options: dict[str, Any]) -> list[list[int]]:
+        futures = self.engine.submit(windows, options)
         try:
             return await asyncio.gather(*map(asyncio.wrap_future, futures))
         finally:

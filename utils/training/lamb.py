@@ -37,12 +37,11 @@ class Lamb(Optimizer):
     ) -> None:
         super().__init__(parameters, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "step": 0})
         self.nvlamb = nvlamb
-        self.trust_ratios: list[Tensor] = []  # of the last step, a (N,) for each group that has any
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
         loss = None if closure is None else torch.enable_grad()(closure)()
-        self.trust_ratios, found_inf = [], getattr(self, "found_inf", None)
+        found_inf = getattr(self, "found_inf", None)
         for group in self.param_groups:
             group["step"] = group["step"] + (1 if found_inf is None else 1 - found_inf)
             if parameters := [parameter for parameter in group["params"] if parameter.grad is not None]:
@@ -83,5 +82,4 @@ class Lamb(Optimizer):
             # A norm of 0 makes the ratio 0, NaN or infinite.
             ratios = torch.where((ratios > 0) & ratios.isfinite(), ratios, 1)
             foreach.mul_(updates, list(ratios.unbind()))
-            self.trust_ratios.append(ratios)
         foreach.add_(parameters, updates, alpha=-group["lr"])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from utils.app.formatting import format_metric
 from utils.app.memory import peak_memory_gb
-from utils.app.progress import IN_ONE_LINE, IN_THE_LINE, progress
+from utils.app.progress import IN_THE_LINE, progress
 from utils.app.run_metrics import SECONDS
 from utils.data.batches import Batch
 from utils.training.module import TrainingModule
@@ -52,10 +52,10 @@ def step_time_percentiles(times: list[float]) -> dict[str, float]:
 class Measurements:
     """Logs at every logging interval and at the end, over all processes: loss, rate, gradient norm, speed, memory.
 
-    `train_loss` is the mean of the interval's steps; `lr`, `grad_norm` (before clipping) and the range of LAMB's trust
-    ratios are those of its last one. `tokens_per_second` counts tokens without padding, and so does `mfu`, the share of
-    the GPUs' peak rate that the model's operations take (Chowdhery et al., 2022, appendix B). The time of a step
-    includes the loading of its batches, but neither validation nor the writing of checkpoints.
+    `train_loss` is the mean of the interval's steps; `lr` and `grad_norm` (before clipping) are those of its last one.
+    `tokens_per_second` counts tokens without padding, and so does `mfu`, the share of the GPUs' peak rate that the
+    model's operations take (Chowdhery et al., 2022, appendix B). The time of a step includes the loading of its
+    batches, but neither validation nor the writing of checkpoints.
     """
 
     def __init__(self, every: int, peak_rate: float | None = None, earlier_seconds: float = 0.0) -> None:
@@ -65,9 +65,6 @@ class Measurements:
         self.began = time.perf_counter()
         self.earlier_seconds = earlier_seconds
         self.since: Stamp = 0.0
-        # Of the validations in this session: when the last one began, their number, which grows with their batches, and
-        # the time that the finished ones took.
-        self.validation_began = self.validations = self.validation_seconds = 0.0
         # Of the interval under way, on this process.
         self.steps: list[tuple[Stamp, Stamp]] = []
         self.losses: list[Tensor | float] = []
@@ -100,11 +97,6 @@ class Measurements:
         if closes:
             values = self._close_interval(trainer, module.device)
             values |= {"lr": module.lr, "grad_norm": float(module.grad_norm)}
-            optimizer = module.optimizers().optimizer
-            if parts := getattr(getattr(optimizer, "inner", optimizer), "trust_ratios", ()):  # LAMB's
-                ratios = torch.cat(parts)
-                spread = torch.stack([ratios.min(), ratios.mean(), ratios.max()]).tolist()
-                values |= dict(zip(("trust_ratio_min", "trust_ratio_mean", "trust_ratio_max"), spread, strict=True))
             if (scaler := getattr(trainer.precision_plugin, "scaler", None)) is not None:
                 divergence.check(trainer)
                 values |= {"loss_scale": scaler.get_scale(), "skipped_steps": float(divergence.skipped)}
@@ -112,14 +104,13 @@ class Measurements:
             self.shown = [named("train_loss", values), format_metric("tokens_per_second", values["tokens_per_second"])]
         self.line.notes = [*self.shown, f"next validation in {min(interval - step % interval, total - step):,} steps"]
         self.line.done = step
-        self.line.left = self._seconds_left(trainer)
+        self.line.left = None if step < total else math.inf  # the last validation is no step
         self.line.update(0)
         if closes and trainer.is_global_zero:
             more = [named(name, values) for name in ("lr", "grad_norm", "mfu", "skipped_steps") if values.get(name)]
             logger.info("  ".join([self.line.text(), *more]), extra=IN_THE_LINE)
 
     def before_validation(self) -> None:
-        self.validation_began = time.monotonic()
         self.line.notes = ["validating"]
         self.line.log_every(LOG_SECONDS)
         self.line.update(0)
@@ -127,35 +118,19 @@ class Measurements:
     def after_validation_batch(self, trainer: pl.Trainer, batch_idx: int) -> None:
         batches = sum(trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches)
         self.line.notes = [f"validating {batch_idx + 1:,}/{batches:,}"]
-        if not trainer.sanity_checking:
-            self.line.left = self._seconds_left(trainer, (batch_idx + 1) / batches)
         self.line.update(0)
 
     def after_validation(self, trainer: pl.Trainer) -> None:
         """Log its metrics; those of a few batches before training are no metrics."""
         self.line.log_every(math.inf)
-        if not trainer.sanity_checking:
-            self.validations += 1
-            self.validation_seconds += time.monotonic() - self.validation_began
         if not trainer.sanity_checking or trainer.num_sanity_val_steps == math.inf:
             metrics = trainer.callback_metrics.items()
             values = {name: float(value) for name, value in metrics if name.startswith("val_")}
             write_metrics(trainer, values)
             if trainer.is_global_zero:
                 parts = [f"val {trainer.global_step:,}", *(named(name, values) for name in values)]
-                logger.info("  ".join(parts), extra=IN_ONE_LINE)
+                logger.info("  ".join(parts))
         self.line.notes = self.shown
-
-    def _seconds_left(self, trainer: pl.Trainer, validated: float = 0.0) -> float:
-        """The time until the run's end, as far as is known, with this share of the validation under way done."""
-        step, total, interval = trainer.global_step, trainer.datamodule.total_steps, trainer.val_check_batch
-        now, validations, of_validations = time.monotonic(), self.validations + validated, self.validation_seconds
-        of_validations += now - self.validation_began if validated else 0.0
-        of_steps = now - self.line.began - of_validations
-        left = (total - step) * of_steps / max(1, step - self.line.done_before)
-        if validations:
-            left += (math.ceil(total / interval) - (step - 1) // interval - validated) * of_validations / validations
-        return left if validations or step < total else math.inf
 
     def end(self, trainer: pl.Trainer, device: torch.device) -> None:
         self.line.__exit__()

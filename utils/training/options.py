@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option
 from utils.app.run_directory import LAST
+from utils.data.options import BatchOptions, LengthBatchOptions
 
 FINE_TUNING_RATE, SCRATCH_RATE = 3e-5, 1e-3  # learning rates of trained and of random weights
 LAMB_RATE = 5e-3  # of NVIDIA's first phase of pretraining, with batches of 64,000
@@ -27,7 +28,6 @@ SCHEDULES: dict[str, tuple[str, dict[str, Any]] | None] = {
     POLY_SQRT: None,
 }
 OPTIMIZERS = ("adamw", "fused_adam", "adafactor", "lamb", "fused_lamb", "sgd")
-STRATEGIES = ("ddp", "fsdp")
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,6 @@ class HardwareOptions:
     devices: int | None = option(
         None, least=1, help="processes of this machine, one per GPU if on GPUs", on_resume="by_content"
     )
-    strategy: str = option("ddp", choices=STRATEGIES, help="ddp copies the model to all processes, fsdp shards it")
     fp16: bool = card_option(False, help="half precision, with loss scaling; needs a GPU")
     bf16: bool = card_option(False, help="bfloat16 precision")
     tf32: bool = card_option(False, help="fp32 with TF32 tensor cores in matrix products")
@@ -189,10 +188,6 @@ class HardwareOptions:
             raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
         if self.gpus == 0 and (self.fp16 or self.tf32):
             raise InputError(f"{chosen[0]} needs a GPU; this run is on the CPU, which takes fp32 (no flag) or --bf16")
-        if self.strategy == "fsdp" and self.fp16 and self.amp_level != "O0":
-            raise InputError("--strategy fsdp and --fp16 exclude each other; fsdp takes --bf16, --tf32 or fp32")
-        if self.strategy == "fsdp" and self.bf16 and self.amp_level == "O2":
-            raise InputError("--strategy fsdp and --amp_level O2 exclude each other; fsdp takes O0 or O1")
 
     def _resolve_devices(self) -> None:
         """Make --gpus, --accelerator and --devices say the same, each of them given or not."""
@@ -226,7 +221,10 @@ class Plan:
     run: RunOptions
     hardware: HardwareOptions
     optimisation: OptimisationOptions
-    min_epochs: int  # before early stopping may end the run
+    batches: BatchOptions
+    lengths: LengthBatchOptions
+    epochs: EpochOptions
+    _: KW_ONLY
     settings: Mapping[str, Any]  # all options by name, for the loggers
     metric: str  # of validation, which makes a checkpoint the best one
     direction: str  # "max" or "min", in which the metric gets better

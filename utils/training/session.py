@@ -36,7 +36,7 @@ class Session(Callback):
     A validation that a signal breaks off is done again, from its beginning, when the run goes on.
     """
 
-    def __init__(self, plan: Plan, task: TrainedTask, streams: bool) -> None:
+    def __init__(self, plan: Plan, task: TrainedTask) -> None:
         run, self.plan, self.directory = plan.run, plan, Path(plan.run.output_dir)
         metric, mode = task.validation_name(plan.metric), plan.direction
         # Operations per second of this process's GPU at its best, where they are known.
@@ -46,8 +46,8 @@ class Session(Callback):
         self.best = BestCheckpoints(self.directory, metric, mode, run.save_top_k, plan.conditions)
         self.patience: Patience | None = None
         if run.early_stopping_patience >= 0:
-            min_epochs = 0 if streams else plan.min_epochs
-            self.patience = Patience(metric, mode, run.early_stopping_patience, min_epochs, plan.conditions)
+            patience, min_epochs = run.early_stopping_patience, plan.epochs.min_epochs
+            self.patience = Patience(metric, mode, patience, min_epochs, plan.conditions)
         self.in_validation = False
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -92,10 +92,9 @@ class Session(Callback):
         self, trainer: pl.Trainer, pl_module: TrainingModule, outputs: Any, batch: Batch, batch_idx: int, *_: Any
     ) -> None:
         self.measurements.after_validation_batch(trainer, batch_idx)
-        data = trainer.datamodule
-        all_come_here = batch_idx * data.options.eval_batch_size < len(data.val) // trainer.world_size
+        examples = len(trainer.datamodule.val) // trainer.world_size
+        all_come_here = batch_idx * self.plan.batches.eval_batch_size < examples
         if all_come_here and not trainer.sanity_checking and self.termination.agree():
-            pl_module.keep_whole(False)
             self.in_validation = True
             self._save(trainer)
             self._leave(trainer)

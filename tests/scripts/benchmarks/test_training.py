@@ -32,12 +32,12 @@ def test_both_train_alike_and_are_measured(tmp_path: Path, capsys: pytest.Captur
         steps.append([{**group, "parameters": size} for group, size in zip(settings, sizes, strict=True)])
 
     hook = register_optimizer_step_post_hook(note)
-    options = ["--shape", "tiny", "--steps", "5", "--rounds", "1", "--profile"]
+    options = ["--shape", "tiny", "--steps", "5", "--rounds", "1"]
     output = tmp_path / "training.json"
     training.main([*options, "--tokenizer", str(tmp_path / "vocabulary"), "--output", str(output)])
     hook.remove()
-    assert len(steps) == 22
-    for ours, peer in zip(steps[:11], steps[11:], strict=True):
+    assert len(steps) == 20
+    for ours, peer in zip(steps[:10], steps[10:], strict=True):
         assert [group["weight_decay"] for group in ours] == [0.1, 0]
         for group, peer_group in zip(ours, peer, strict=True):
             assert group.pop("lr") == pytest.approx(peer_group.pop("lr"), rel=1e-9)
@@ -45,7 +45,7 @@ def test_both_train_alike_and_are_measured(tmp_path: Path, capsys: pytest.Captur
     report = json.loads(output.read_text())
     ours, peer = report["results"]
     assert (ours["mode"], peer["mode"], peer["speed_up"]) == ("ours", "transformers", 1)
-    losses = [result["losses"][:2] for result in (ours, peer)]  # the peer's third is that of the profiled step
+    losses = [result["losses"] for result in (ours, peer)]
     assert [len(run) for run in losses] == [2, 2]
     # A loss is the end of some 2,600 additions in a row: 416 in a layer of the encoder, 672 in one of the decoder, 428
     # in head, softmax and mean. From one step to the next it moves by more than their rounding.
@@ -56,9 +56,7 @@ def test_both_train_alike_and_are_measured(tmp_path: Path, capsys: pytest.Captur
         rate = result["rate"]
         assert result["tokens_per_second"] == pytest.approx(rate * report["sample"]["tokens"])
         assert result["mfu"] == pytest.approx(rate * report["sample"]["operations"] / report["product_rate"])
-        assert result["peak_memory_gb"] > 0 and result["kernel_ms"] > 0
-        # Operators of a step: of a loss over 1 + 1 layers, its gradients, clipping, the optimizer.
-        assert 100 < result["kernels"] < 5000
+        assert result["peak_memory_gb"] > 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("tiny in fp32 on ")
     assert [line.replace("|", "").split()[0] for line in lines[-3:]] == ["ours", "transformers", "MFU"]

@@ -50,7 +50,7 @@ def steps(epoch: int, world_size: int, **options: Any) -> list[set[int]]:
 def test_every_example_once_an_epoch_on_any_number_of_ranks(options: dict[str, Any], epoch: int) -> None:
     ranks = [order_of(rank=rank, **options) for rank in range(options["world_size"])]
     epochs = [rank.epoch(epoch) for rank in ranks]
-    assert {len(epoch) for epoch in epochs} == {rank.steps for rank in ranks}
+    assert {len(epoch) for epoch in epochs} == {rank.steps_per_epoch for rank in ranks}
     assert {len(step) for epoch in epochs for step in epoch} == {options["accumulation"]}
     batches = [batch for epoch in epochs for step in epoch for batch in step]
     assert all(batches)
@@ -122,7 +122,7 @@ def test_batches_of_tokens_stay_the_same_and_are_nearly_full() -> None:
     order = order_of(4000, max_tokens=16_000)
     sets = [{frozenset(batch) for step in order.epoch(epoch) for batch in step} for epoch in (0, 1)]
     assert sets[0] == sets[1]
-    assert order.lengths.sum() / (16_000 * order.steps) > 0.85
+    assert order.lengths.sum() / (16_000 * order.steps_per_epoch) > 0.85
 
 
 def news_lengths(count: int, mean_words: float, spread: float, longest: int) -> np.ndarray:

@@ -122,7 +122,7 @@ def test_the_page_and_the_description(client: TestClient) -> None:
     page = client.get("/")
     assert page.status_code == 200
     links = re.findall(r"""(?:src|href|action)=["'](?!data:)([^"']*)""", page.text)
-    assert links == ["#http", "openapi.json"]  # nothing from elsewhere
+    assert links == ["openapi.json"]  # nothing from elsewhere
     description = client.get("/openapi.json").json()
     fields = description["components"]["schemas"]["SummaryRequest"]["properties"]
     assert fields["max_length"]["anyOf"][0] == {"type": "integer", "minimum": 2, "maximum": POSITIONS}

@@ -12,7 +12,7 @@ import torch
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.utils.long_texts import tokenizer
 from tests.utils.serving.conftest import Decoder, until
-from utils.serving.engine import Busy, DecodingFailed, Engine
+from utils.serving.engine import DecodingFailed, Engine
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EIGHT = {"max_length": 8}
@@ -21,7 +21,7 @@ NINE = {"max_length": 9}
 
 @pytest.fixture
 def engine(decoder: Decoder) -> Iterator[Engine]:
-    engine = Engine(SimpleNamespace(), batch_size=4, max_queue=6, max_option_sets=2)
+    engine = Engine(SimpleNamespace(), batch_size=4)
     engine.thread.start()
     yield engine
     engine.stop()
@@ -65,23 +65,6 @@ def test_articles_with_other_options_have_the_next_batch(engine: Engine, decoder
     decoder.step(2)
     assert decoder.seen[-2:] == [(NINE, [[1, 9]]), ({}, [[4], [5]])]
     assert results(eight + nine) == [[7, 1, 8], [7, 1, 9]]
-
-
-def test_many_sets_of_options_make_nobody_wait_long(engine: Engine, decoder: Decoder) -> None:
-    """Clients whose options all differ a little have as many batches before them as the limit says, and no more."""
-    begun(engine, decoder, [[1]])
-    penalties = [{"length_penalty": 2 + index / 1e6} for index in (1, 2)]
-    for options in penalties:
-        engine.submit([[1]], options)
-    with pytest.raises(Busy, match="requests with 2 other sets of decoding options wait; allowed: 2; try again"):
-        engine.submit([[1]], {"length_penalty": 2.000003})
-    engine.submit([[2]], penalties[0])  # joins those that wait already
-    without = engine.submit([[1, 5]], {})  # the model's own options are never too many
-    engine.submit([[1]], {"length_penalty": 2.000004}, counted=0)  # the second round of a request
-    decoder.run()
-    assert results(without) == [[7, 1, 5]]
-    before = [options for options, sources in decoder.seen[: decoder.seen.index(({}, [[1, 5]]))]]
-    assert before == [{}, penalties[0], penalties[0], penalties[1], {"length_penalty": 2.000004}]
 
 
 def test_cancelled_articles_leave_the_queue(engine: Engine, decoder: Decoder) -> None:
@@ -157,7 +140,7 @@ def test_results_are_those_of_generate(export: Path, texts: list[str]) -> None:
     model = BartForConditionalGeneration.from_pretrained(export).eval()
     sources = tokenizer()(texts[:38])["input_ids"]
     counts: list[int] = []
-    engine = Engine(model, batch_size=4, max_queue=100, max_option_sets=3, threads=1, on_generated=counts.append)
+    engine = Engine(model, batch_size=4, threads=1, on_generated=counts.append)
     different: list[dict[str, Any]] = [{}, {"num_beams": 1}, {"num_beams": 3, "max_length": 9, "length_penalty": 0.5}]
     futures = [engine.submit([source], different[i % 3])[0] for i, source in enumerate(sources[:20])]
     engine.thread.start()

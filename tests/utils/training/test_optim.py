@@ -96,7 +96,7 @@ def test_apex_on_gpus(half: dict[str, Any], model: nn.Module, monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("missing", "hardware"),
-    [("classes", {}), ("CUDA extensions", {}), ("GPUs", {"gpus": 0}), ("ddp", {"strategy": "fsdp"})],
+    [("classes", {}), ("CUDA extensions", {}), ("GPUs", {"gpus": 0})],
 )
 def test_without_apex_one_line_says_what_is_missing_and_what_serves(
     missing: str,
@@ -111,7 +111,7 @@ def test_without_apex_one_line_says_what_is_missing_and_what_serves(
         with caplog.at_level(logging.INFO):
             assert type(build(model, name, **hardware)) is stand_in
         (line,) = [record.message for record in caplog.records]
-        assert line.startswith(f"--optimizer {name} needs GPUs, ") and line.endswith(" is used instead")
+        assert line.startswith(f"--optimizer {name} needs GPUs and ") and line.endswith(" is used instead")
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if "fused" not in name])
@@ -194,7 +194,6 @@ def test_lamb_is_that_of_nvidias_pretraining(nvlamb: bool, clip: float, model: B
         norm = sum(float((gradient**2).sum()) for gradient in gradients.values()) ** 0.5
         torch.nn.utils.clip_grad_norm_(model.parameters(), clip)  # as the training loop does it
         optimizer.step()
-        ratios = []
         for name in names:
             gradient = gradients[name] * min(1, clip / (norm + 1e-6))  # torch's clip adds that to the norm
             decay = 0.0 if name.endswith("bias") or "norm" in name else 0.1
@@ -205,12 +204,8 @@ def test_lamb_is_that_of_nvidias_pretraining(nvlamb: bool, clip: float, model: B
             update = mean / (1 - 0.9**step) / ((square / (1 - 0.999**step)).sqrt() + 1e-8) + decay * weights[name]
             sizes = float(weights[name].norm()), float(update.norm())
             ratio = sizes[0] / sizes[1] if min(sizes) > 0 else 1.0
-            if decay or nvlamb:
-                ratios.append(ratio)
             weights[name] = weights[name] - 1e-2 * (ratio if decay or nvlamb else 1.0) * update
         torch.testing.assert_close(state_of(model), weights, rtol=1e-9, atol=1e-12)
-        stored = torch.cat(optimizer.trust_ratios)
-        assert sorted(stored.tolist()) == pytest.approx(sorted(ratios), rel=1e-9)
 
 
 def test_nvidias_schedule_for_bert_falls_at_the_end_of_the_warm_up() -> None:

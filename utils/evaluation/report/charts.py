@@ -80,7 +80,6 @@ def training_charts(run: ReportedRun) -> list[Chart]:
     names = [name for name in run.metrics if name.startswith("val_")]
     scores = [name for name in names if name not in ("val_loss", "val_perplexity")]  # these have charts of their own
     validation = {name: label_of(name.removeprefix("val_").removesuffix("_forced")) for name in scores}
-    ratios = {f"trust_ratio_{kind}": kind for kind in ("min", "mean", "max")}
     charts = []
     for name, title, unit, from_zero, columns in (
         ("loss", "Loss", run.loss_unit, False, {"train_loss": "training", "val_loss": "validation"}),
@@ -88,7 +87,6 @@ def training_charts(run: ReportedRun) -> list[Chart]:
         ("validation", "Validation, teacher-forced" if is_forced else "Validation", "score", False, validation),
         ("perplexity", "Validation perplexity", "perplexity", False, {"val_perplexity": ""}),
         ("gradient", "Gradient norm", "before clipping", True, {"grad_norm": ""}),
-        ("trust_ratios", "Trust ratios of LAMB", "of all tensors", True, ratios),
         ("mfu", "Model FLOP utilisation", "share of the GPUs' peak", True, {"mfu": ""}),
         ("throughput", "Training throughput", "tokens per second", True, {"tokens_per_second": ""}),
     ):
