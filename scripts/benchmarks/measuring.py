@@ -85,7 +85,7 @@ def packages_of(modes: Sequence[str]) -> list[str]:
 
 
 def run_peer(peers: Mapping[str, Load], mode: str, args: InferenceOptions, folder: Path) -> Run:
-    """Let the peer of a mode work once and then for LEAST_SECONDS: rate, seconds of a pass, outputs and memory.
+    """Let the peer of a mode work once and then for LEAST_SECONDS: rate, outputs and memory.
 
     The process of a peer holds no torch, unless the peer needs it. On GPUs memory counts from the warm-up on, because a
     copy for inference is made there from fp32 weights.
@@ -102,8 +102,7 @@ def run_peer(peers: Mapping[str, Load], mode: str, args: InferenceOptions, folde
         outputs = work()
         seconds, passes = time.perf_counter() - start, passes + 1
     memory = sys.modules["torch"].cuda.max_memory_allocated() / 1e9 if on_cuda else process_memory_gb()
-    seconds /= passes
-    return {"rate": len(outputs) / seconds, "seconds": seconds, "outputs": outputs, "peak_memory_gb": memory}
+    return {"rate": passes * len(outputs) / seconds, "outputs": outputs, "peak_memory_gb": memory}
 
 
 def in_new_process(work: Callable[..., Any], *arguments: object) -> Any:
@@ -178,7 +177,7 @@ def compare_inference(
     rows = compared(runs, args.modes[0])
     for row in rows:
         run = firsts[row["mode"]]
-        row["seconds"] = run["rate"] * run["seconds"] / row["rate"]
+        row["seconds"] = len(run["outputs"]) / row["rate"]
         row[difference.__name__] = difference(run["outputs"], firsts[args.modes[0]]["outputs"])
     columns = {"mode": "mode", "rate": unit, "seconds": "seconds", "speed_up": "speed-up", "peak_memory_gb": "peak GB"}
     columns[difference.__name__] = title
