@@ -42,6 +42,7 @@ _ELSEWHERE = {
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
     "per_article": "leave it off: run_eval.py writes each article's scores into test_articles.jsonl",
     "picture": "leave it off: python -m utils.corpora.inspect prints counts and lengths alone",
+    "positive": "leave it off: the F1 of each class stands below the scores",
     "pre_ln": 'the model\'s config says it, "pre_ln": true in the file of --config_path',
     "profile": "nsys profile python finetune.py ... traces a run",
     "strategy": "leave it off: each process holds the whole model, as by DDP",
