@@ -6,7 +6,8 @@
 # N counts the seeds: SEED (default 42), SEED + 1 and so on. SCRIPT is run_summarization.sh, which may be left off,
 # run_glue.sh, run_tagging.sh, run_squad.sh or run_translation.sh; the remaining arguments are its own.
 # Read from the environment: SEED; RESULTS_DIR (default results/stability_<stamp>), which gets a folder seed_<n> for each run
-# and the table, stability.txt; and the variables of SCRIPT. With the same RESULTS_DIR a killed command goes on.
+# and the table, stability.txt; and the variables of SCRIPT. With the same RESULTS_DIR a killed command goes on: it trains what is
+# left, and scores all runs.
 set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 
@@ -26,20 +27,12 @@ first=${SEED:-42}
 [[ " $*" != *" --seed"[\ =]* ]] || fail "--seed is set for each run; SEED in the environment is the first"
 [[ ${SCORE:-1} != 0 ]] || fail "SCORE is 0; scores are what this compares"
 results=${RESULTS_DIR:-results/stability_$(date +%y%m%d_%H%M%S)}
-arguments=$(printf ' %q' "$script" "$@")
 find_python
 folders=()
 for ((seed = 10#$first; seed < 10#$first + count; seed++)); do
     folder=$results/seed_$seed
     folders+=("$folder")
-    if [[ ! -e $folder/.scored ]]; then
-        echo "seed $seed"
-        resume=()
-        [[ ! -e $folder ]] || resume=(--resume_from_checkpoint last)
-        SEED=$seed RESULTS_DIR=$folder run bash "$root/scripts/$script" "$@" ${resume[@]+"${resume[@]}"}
-        echo "$arguments" >"$folder/.scored"
-    fi
-    [[ $(<"$folder/.scored") == "$arguments" ]] ||
-        fail "$folder is of other arguments:$(<"$folder/.scored"); name another RESULTS_DIR"
+    echo "seed $seed"
+    SEED=$seed RESULTS_DIR=$folder run bash "$root/scripts/$script" "$@" --resume_from_checkpoint last
 done
 python -m utils.evaluation.stability "${folders[@]}" | tee "$results/stability.txt"

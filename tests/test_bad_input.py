@@ -51,7 +51,7 @@ def argv(tiny: list[str], tmp_path: Path) -> list[object]:
 def save_model(folder: Path, shrink: int = 0) -> Path:
     """A model of the tiny config in Hub format, with so many ids less than its vocabulary."""
     tokenizer = BartTokenizer.from_pretrained(folder / "tokenizer")
-    model = BartForConditionalGeneration(BartConfig.from_json(folder / "config.json"))
+    model = BartForConditionalGeneration(BartConfig.from_pretrained(folder / "config.json"))
     model.resize_token_embeddings(len(tokenizer) - shrink)
     model.save_pretrained(folder / f"model{shrink}", tokenizer)
     return folder / f"model{shrink}"

@@ -129,7 +129,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wrong")
     write_tiny_run(folder)
     tokenizer = BartTokenizer.from_pretrained(folder / "tokenizer")
-    BartForConditionalGeneration(BartConfig.from_json(folder / "config.json")).save_pretrained(
+    BartForConditionalGeneration(BartConfig.from_pretrained(folder / "config.json")).save_pretrained(
         folder / "model", tokenizer
     )
     BertModel(BertConfig(**SIZES)).save_pretrained(folder / "bare")

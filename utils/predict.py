@@ -35,7 +35,7 @@ from utils.prediction.outputs import OUTPUTS, Format, write_file
 from utils.prediction.predictor import Predictor
 from utils.tasks import TASKS, find_row_task, task_of
 from utils.tasks.task import Prediction
-from utils.text.lines import NO_TEXT, list_in
+from utils.text.lines import NO_TEXT
 
 logger = logging.getLogger(__name__)
 BATCHES_AT_ONCE = 16  # whose rows are sorted by length, and after which what is predicted is noted on disk
@@ -191,9 +191,7 @@ class _Run:
         if row.get("is_cut") and self.args.suffix == ".jsonl":  # whose rows need not have equal columns
             cells["is_cut"] = True
         others = {*self.source.columns} - {*self.source.chosen}
-        given = {name: values[name] for name in cells if name in values}  # cells of CSV hold lists as texts
-        given = {name: list_in(value) or value if isinstance(value, str) else value for name, value in given.items()}
-        if clash := [name for name in cells if name in others or given.get(name, cells[name]) != cells[name]]:
+        if clash := [name for name in cells if name in others or values.get(name, cells[name]) != cells[name]]:
             raise InputError(
                 f"{self.source.name}: it has a column {clash[0]} already, which predictions would overwrite; rename it"
             )

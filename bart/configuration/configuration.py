@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError, naming
 from bart.files import PathName, read_json
 from bart.hub import resolve
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 Config = TypeVar("Config", bound="ModelConfig")
-CONFIG_FILE = "config.json"
+CONFIG_FILE, GENERATION_FILE = "config.json", "generation_config.json"
 ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
 REGRESSION, SINGLE_LABEL, MULTI_LABEL = PROBLEMS = (
     "regression",
@@ -182,19 +183,16 @@ class ModelConfig:
         for name, value in fields.items():
             setattr(updated, name, value)
         updated.validate()
-        named: dict[str, str] = {}  # labels by their numbers
-        for field, step in (("id2label", 1), ("label2id", -1)):
-            pairs = [(str(key), str(value))[::step] for key, value in (fields.get(field) or {}).items()]
-            if pairs:
-                numbers, names = ({*side} for side in zip(*pairs, strict=True))
-                are_labels = numbers == {*map(str, range(len(pairs)))} and len(names) == len(pairs)
-                updated.check(are_labels, field, f"numbers from 0 to {len(pairs) - 1}, each of one name of its own")
-                updated.check(named in ({}, dict(pairs)), field, "the inverse of id2label")
-                count = f"{len(pairs)}, as {field} has"
-                updated.check(fields.get("num_labels") in (None, len(pairs)), "num_labels", count)
-                named = dict(pairs)
-        if named:
-            updated.labels = [named[str(number)] for number in range(len(named))]
+        numbers = {str(name): str(number) for name, number in (fields.get("label2id") or {}).items()}
+        names = {str(number): str(name) for number, name in (fields.get("id2label") or {}).items()}
+        names = names or {number: name for name, number in numbers.items()}
+        if names:
+            labels = [names.get(str(number)) for number in range(len(names))]
+            own = {label: str(number) for number, label in enumerate(labels)}
+            updated.check(numbers in ({}, own), "label2id", "the inverse of id2label, with numbers from 0 on")
+            updated.check(len(own) == len(labels), "id2label", "another name for each label")
+            updated.check(fields.get("num_labels") in (None, len(labels)), "num_labels", f"{len(labels)}, as the names")
+            updated.labels = labels
         return updated
 
     @classmethod
@@ -207,25 +205,10 @@ class ModelConfig:
         Raises:
             InputError: there is none, or it is of another architecture; see also `updated`.
         """
-        path = resolve(path_or_name, [CONFIG_FILE])
-        if path.is_dir():
-            path = path / CONFIG_FILE
-        elif path.suffix not in (".json", ".ckpt"):
-            path = path.with_name(CONFIG_FILE)
-        from bart.tensor_files import read_file  # here, because modules of options import this one, and need no torch
-
-        stored = read_file(path).get("config") if path.suffix == ".ckpt" else read_json(path)
-        with naming(path):
-            if not isinstance(stored, dict):
-                raise InputError("it holds no config")
-            return kind_of(stored, [cls])(**stored).updated(fields)
-
-    @classmethod
-    def from_json(cls, path: PathName) -> Self:
-        """Read a config.json of ours or of the Hub; InputError where it is none of this architecture."""
-        fields = read_json(Path(path))
-        with naming(path):
-            return kind_of(fields, [cls])(**fields)
+        config, _ = stored_configs(path_or_name, [cls])
+        if config is None:
+            raise InputError(f"{path_or_name}: no config there")
+        return config.updated(fields)
 
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.types} | self.extra
@@ -241,3 +224,39 @@ def kind_of(fields: Mapping[str, Any], kinds: Sequence[type[Config]]) -> type[Co
             return kind
     allowed = [repr(name) for kind in kinds for name in kind.model_types]
     raise InputError(f"model_type {model_type!r}; allowed: {' and '.join(allowed)}")
+
+
+def stored_configs(
+    path_or_name: PathName, kinds: Sequence[type[Config]]
+) -> tuple[Config | None, GenerationConfig | None]:
+    """The config of a model, which is of one of these kinds, and the generation defaults of the same place, if any.
+
+    They lie in a checkpoint of this project, or beside weights, of which none are downloaded from the Hub.
+    """
+    path = resolve(path_or_name, [CONFIG_FILE, GENERATION_FILE])
+    if path.is_dir():
+        path = path / CONFIG_FILE
+    if path.suffix in (".safetensors", ".json"):  # which hold no config beside the weights
+        return stored_config({}, path, kinds)
+    from bart.tensor_files import read_file  # here, because modules of options import this one, and need no torch
+
+    return stored_config(read_file(path), path, kinds)
+
+
+def stored_config(
+    checkpoint: Mapping[str, Any], path: Path, kinds: Sequence[type[Config]]
+) -> tuple[Config | None, GenerationConfig | None]:
+    """The config in the checkpoint or beside it, and the generation defaults of the same place; None where missing."""
+    fields, defaults = checkpoint.get("config"), checkpoint.get("generation_config")
+    config_file = defaults_file = path
+    if not isinstance(fields, dict):
+        is_config = path.suffix == ".json" and not path.name.endswith(".index.json")
+        config_file = path if is_config else path.with_name(CONFIG_FILE)
+        defaults_file = path.with_name(GENERATION_FILE)
+        fields, defaults = (read_json(file) if file.is_file() else None for file in (config_file, defaults_file))
+    if fields is None:
+        return None, None
+    with naming(config_file):
+        config = kind_of(fields, kinds)(**fields)
+    with naming(defaults_file):
+        return config, None if defaults is None else GenerationConfig.from_dict(defaults)

@@ -6,23 +6,20 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bart.configuration.configuration import CONFIG_FILE, Config, ModelConfig, kind_of
-from bart.configuration.configuration_bart import BartConfig
-from bart.configuration.configuration_generation import GenerationConfig
-from bart.errors import InputError, naming
+from bart.configuration.configuration import CONFIG_FILE, GENERATION_FILE, ModelConfig
+from bart.errors import InputError
 from bart.files import PathName, read_json
 from bart.hub import resolve
 from bart.tensor_files import read_file
 
 logger = logging.getLogger(__name__)
-GENERATION_FILE = "generation_config.json"
 _ADAPTER_FILE = "adapter_config.json"  # of peft
 _SAFETENSORS = ("model.safetensors", "model.safetensors.index.json")
 _TORCH_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
@@ -30,21 +27,6 @@ _TORCH_FILES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 WEIGHT_FILES = (*_SAFETENSORS, *_TORCH_FILES, "model.pt")
 _CONFIG_FILES = (CONFIG_FILE, GENERATION_FILE, _ADAPTER_FILE)
 _NAMES_SHOWN = 3
-
-
-def stored_configs(
-    path_or_name: PathName, kinds: Sequence[type[Config]] = (BartConfig,)
-) -> tuple[Config | None, GenerationConfig | None]:
-    """The config in a checkpoint or beside its weights, and the generation defaults of the same place, if any.
-
-    Of a Hub repository no weights are downloaded. The config is of one of these kinds.
-    """
-    path = resolve(path_or_name, [CONFIG_FILE, GENERATION_FILE])
-    if path.is_dir():
-        path = path / WEIGHT_FILES[0]
-    # Files of weights alone need not be read.
-    checkpoint = {} if path.suffix in (".safetensors", ".json") else read_file(path)
-    return stored_config(checkpoint, path, kinds)
 
 
 def fit_labels(config: ModelConfig, count: int, path: Path, is_given: bool, is_asked: bool = False) -> None:
@@ -189,23 +171,6 @@ def published_class(path: Path) -> str | None:
     file = path.with_name(CONFIG_FILE)
     named = read_json(file).get("architectures") if file.is_file() else None
     return named[0] if isinstance(named, list) and named else None
-
-
-def stored_config(
-    checkpoint: dict[str, Any], path: Path, kinds: Sequence[type[Config]]
-) -> tuple[Config | None, GenerationConfig | None]:
-    """The config in the checkpoint or beside it, and the generation defaults of the same place; None where missing."""
-    fields, defaults = checkpoint.get("config"), checkpoint.get("generation_config")
-    config_file = defaults_file = path
-    if not isinstance(fields, dict):
-        config_file, defaults_file = path.with_name(CONFIG_FILE), path.with_name(GENERATION_FILE)
-        fields, defaults = (read_json(file) if file.is_file() else None for file in (config_file, defaults_file))
-    if fields is None:
-        return None, None
-    with naming(config_file):
-        config = kind_of(fields, kinds)(**fields)
-    with naming(defaults_file):
-        return config, None if defaults is None else GenerationConfig.from_dict(defaults)
 
 
 def prefix_of(state: Mapping[str, Tensor], anchor: re.Pattern[str], network: str, path: Path) -> str:

@@ -16,14 +16,12 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from bart.backend import Backend, BackendModule
-from bart.configuration.configuration import ModelConfig
+from bart.configuration.configuration import CONFIG_FILE, GENERATION_FILE, ModelConfig, stored_config
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.files import PathName, replacing, write_json
 from bart.inputs import check_others
 from bart.modeling.checkpoint import (
-    CONFIG_FILE,
-    GENERATION_FILE,
     WEIGHT_FILES,
     check_depth,
     fill,
@@ -33,7 +31,6 @@ from bart.modeling.checkpoint import (
     read,
     shorten,
     state_dict,
-    stored_config,
     tied_copies,
 )
 from bart.modeling.packed import Packer

@@ -120,16 +120,12 @@ class TextEncoder:
 
         Args:
             text: a text, or a list of B texts.
-            text_pair: the second text of each; an empty one of a single text counts as none, as in transformers.
-            max_length: tokens to keep of a text or pair, special tokens included; at least 3, and the number of a
-                pair's special tokens, or without these 1. Default: with truncation or `padding="max_length"`,
-                `model_max_length`.
-            truncation: true, or "longest_first", to cut at `max_length`, of a pair the longer text first. Default, as
-                in transformers: True if `max_length` is given and there is no padding.
-            padding: on the right: False for none, True or "longest" to the longest text of the call, "max_length" to
-                `max_length`.
-            return_tensors: "pt" for int64 tensors (B, S), "np" for arrays; B = 1 for one text. Default: lists, flat
-                for one text.
+            text_pair: the second text of each.
+            max_length: tokens to keep of a text or pair, special tokens included. Default: `model_max_length`.
+            truncation: true, or "longest_first", to cut at `max_length`, of a pair the longer text first. Default:
+                True if `max_length` is given and there is no padding.
+            padding: on the right: True or "longest" to the longest text of the call, "max_length" to `max_length`.
+            return_tensors: "pt" for int64 tensors (B, S), "np" for arrays. Default: lists, flat for one text.
             add_prefix_space: of byte-level BPE, for this call, in place of the tokenizer's own setting.
             add_special_tokens: false to leave out what begins, separates and ends texts.
             return_offsets_mapping: true for the characters (begin, end) of its text that each id stands for, without
@@ -137,13 +133,11 @@ class TextEncoder:
             others: of transformers, at values that change nothing.
 
         Returns:
-            `input_ids`, `attention_mask`, and where networks read them `token_type_ids`, 1 for a second text and what
-            ends it; and `offset_mapping`, if asked for.
+            `input_ids`, `attention_mask`; of BERT `token_type_ids`, 1 for a second text; `offset_mapping` on demand.
 
         Raises:
-            InputError: texts that are no strings, hold unpaired surrogates (no Unicode text), or none at all; second
-                texts that are not as many; options out of range or without effect; a text of which nothing would be
-                left; tensors asked for texts of different lengths without padding.
+            InputError: texts that are no strings, or hold unpaired surrogates; options out of range or without effect;
+                tensors asked for texts of different lengths without padding.
         """
         if others:
             from bart.inputs import check_others  # here, because it needs torch

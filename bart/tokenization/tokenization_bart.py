@@ -39,8 +39,8 @@ class BartTokenizer(PretrainedTokenizer):
         self._tokens_span_words = self._spans_words()
         self._other_prefix: Tokenizer | None = None
 
-    @staticmethod
-    def is_pipeline(backend: Tokenizer) -> bool:
+    @classmethod
+    def is_pipeline(cls, backend: Tokenizer) -> bool:
         return (
             isinstance(backend.model, models.BPE)
             and isinstance(backend.pre_tokenizer, pre_tokenizers.ByteLevel)
@@ -49,7 +49,7 @@ class BartTokenizer(PretrainedTokenizer):
         )
 
     @classmethod
-    def pipeline_of(cls, files: Sequence[Path], unk_token: str | None) -> Tokenizer:
+    def pipeline_of(cls, files: Sequence[Path]) -> Tokenizer:
         return _pipeline(models.BPE.from_file(*map(str, files)))
 
     @classmethod

@@ -22,20 +22,11 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
-SIDES = ("padding_side", "truncation_side")
 _ANY_PIPELINE = ("PreTrainedTokenizer", "TokenizersBackend")  # classes that take all from tokenizer.json
 
 
 class OtherTokenizer(InputError):
     """A vocabulary is of another kind than the class that shall read it."""
-
-
-def _always_right(name: str) -> property:
-    def check(_: object, value: object) -> None:
-        if value != "right":
-            raise InputError(f"{name} is {value!r}; allowed: 'right'")
-
-    return property(lambda _: "right", check)
 
 
 class PretrainedTokenizer(TextEncoder):
@@ -48,7 +39,7 @@ class PretrainedTokenizer(TextEncoder):
         mask_takes_space: true if the spaces before a mask in a text belong to it.
         cls_token, pad_token, sep_token, unk_token, mask_token: `special_tokens` by transformers' names, which their ids
             have, too; bos_token and eos_token are None of BERT.
-        padding_side, truncation_side: always "right".
+        padding_side, truncation_side: always "right"; they cannot be set.
     """
 
     kind: ClassVar[str]
@@ -57,14 +48,13 @@ class PretrainedTokenizer(TextEncoder):
     mask_takes_space: ClassVar[bool] = False
     bos_token: str | None = None
     eos_token: str | None = None
-    padding_side, truncation_side = map(_always_right, SIDES)
+    padding_side = truncation_side = property(lambda _: "right")
 
     def __init__(self, backend: Tokenizer, model_max_length: int, *, source: str) -> None:
         """Wrap a pipeline, whose ids are 0 ... V-1; errors call it `source`."""
         if not self.is_pipeline(backend):
             raise OtherTokenizer(f"{source}: not {self.kind}, but {type(backend.model).__name__}")
         vocabulary = backend.get_vocab(with_added_tokens=True)
-        self.special_tokens = self._special_tokens(backend)
         if missing := [token for token in self.special_tokens if token not in vocabulary]:
             raise InputError(f"{source}: the vocabulary lacks {' '.join(missing)} (of {' '.join(self.special_tokens)})")
         if set(vocabulary.values()) != set(range(len(vocabulary))):
@@ -87,16 +77,10 @@ class PretrainedTokenizer(TextEncoder):
         self.model_max_length = model_max_length
         self._backend = backend
 
-    @staticmethod
-    def is_pipeline(backend: Tokenizer) -> bool:
+    @classmethod
+    def is_pipeline(cls, backend: Tokenizer) -> bool:
         """True if a pipeline is of this kind."""
         raise NotImplementedError
-
-    @classmethod
-    def _special_tokens(cls, backend: Tokenizer) -> tuple[str, str, str, str, str]:
-        """The special tokens of a pipeline, whose model may have a name of its own for what is unknown."""
-        unknown = getattr(backend.model, "unk_token", None) or cls.special_tokens[3]
-        return (*cls.special_tokens[:3], unknown, cls.special_tokens[4])
 
     # ---- Files
 
@@ -132,11 +116,7 @@ class PretrainedTokenizer(TextEncoder):
                 f"{path}: its tokenizer_class is {named!r}; allowed: {', '.join(cls.names)}; BERT's is read by "
                 "bert.tokenization.tokenization_bert"
             )
-        unknown = (settings | special).get("unk_token")
-        unk_token = unknown.get("content") if isinstance(unknown, dict) else unknown
-        if not isinstance(unk_token, str | None) or (unknown and not unk_token):
-            raise InputError(f"{path}: its unk_token is {unknown!r}; allowed: a token, or an object with its content")
-        backend, source = cls._pipeline_in(path, path_or_name, unk_token)
+        backend, source = cls._pipeline_in(path, path_or_name)
         own = None  # ids by the post-processor in the file, where that class takes it
         if kind in _ANY_PIPELINE:
             own = [backend.encode("a").ids, backend.encode("a", "b").ids]
@@ -146,18 +126,16 @@ class PretrainedTokenizer(TextEncoder):
             except TypeError as error:
                 raise InputError(f"{path / SETTINGS_FILE}: {one_line(error)}") from error
         with naming(path):
-            add_tokens(backend, settings, special, added, cls._special_tokens(backend))
+            add_tokens(backend, settings, special, added, cls.special_tokens)
         tokenizer = cls(backend, source=str(source))
         if own not in (None, [tokenizer.encode("a"), tokenizer.encode("a", "b")]):
             raise InputError(
                 f"{source}: its post-processor makes {own[1]} of a pair; allowed: {tokenizer.encode('a', 'b')}"
             )
-        if settings.get("padding_side") == "left":
-            logger.warning("%s: its padding_side, left, is not followed: padding comes on the right", path)
-            del settings["padding_side"]
-        with naming(path):
-            for name in SIDES:
-                setattr(tokenizer, name, settings.get(name, "right"))
+        if settings.get("padding_side", "right") != "right":
+            logger.warning("%s: its padding_side, %s, is not followed", path, settings["padding_side"])
+        if settings.get("truncation_side", "right") != "right":
+            raise InputError(f"{path}: its truncation_side is {settings['truncation_side']!r}; allowed: 'right'")
         tokenizer.clean_up_tokenization_spaces = settings.get("clean_up_tokenization_spaces") is True
         length = settings.get("model_max_length", settings.get("max_len"))  # as transformers 2 called it
         if length is not None:
@@ -170,14 +148,14 @@ class PretrainedTokenizer(TextEncoder):
         return tokenizer
 
     @classmethod
-    def _pipeline_in(cls, folder: Path, name: PathName, unk_token: str | None) -> tuple[Tokenizer, Path]:
+    def _pipeline_in(cls, folder: Path, name: PathName) -> tuple[Tokenizer, Path]:
         """The pipeline that a folder holds, which an error calls `name`, and the first of the files it is read from."""
         source, files = folder / TOKENIZER_FILE, [folder / file for file in cls.vocabulary_files]
         if source.exists():
             return _parsed(Tokenizer.from_file, str(source), str(source)), source
         if all(file.exists() for file in files):
             try:
-                return cls.pipeline_of(files, unk_token), files[0]
+                return cls.pipeline_of(files), files[0]
             except Exception as error:  # the library raises bare Exception for every fault of the files
                 named = " and ".join([str(files[0]), *(file.name for file in files[1:])])
                 raise InputError(f"{named}: {one_line(error)}") from error
@@ -186,8 +164,8 @@ class PretrainedTokenizer(TextEncoder):
         raise OtherTokenizer(f"{name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}{hint}")
 
     @classmethod
-    def pipeline_of(cls, files: Sequence[Path], unk_token: str | None) -> Tokenizer:
-        """The pipeline of `vocabulary_files`, and of the token for what is unknown, if other files name it."""
+    def pipeline_of(cls, files: Sequence[Path]) -> Tokenizer:
+        """The pipeline of `vocabulary_files`."""
         raise NotImplementedError
 
     @classmethod

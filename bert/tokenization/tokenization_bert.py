@@ -39,24 +39,22 @@ class BertTokenizer(PretrainedTokenizer):
             special_tokens=[("[CLS]", self.cls_token_id), ("[SEP]", self.sep_token_id)],
         )
 
-    @staticmethod
-    def is_pipeline(backend: Tokenizer) -> bool:
+    @classmethod
+    def is_pipeline(cls, backend: Tokenizer) -> bool:
         return (
             isinstance(backend.model, models.WordPiece)
+            and backend.model.unk_token == cls.special_tokens[3]
             and isinstance(backend.normalizer, normalizers.BertNormalizer)
             and isinstance(backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
         )
 
     @classmethod
-    def pipeline_of(cls, files: Sequence[Path], unk_token: str | None) -> Tokenizer:
+    def pipeline_of(cls, files: Sequence[Path]) -> Tokenizer:
         vocabulary = models.WordPiece.read_file(str(files[0]))
-        first = next((token for token, number in vocabulary.items() if number == 0), "")
-        if first.startswith("\ufeff"):  # the mark of an encoding
-            vocabulary.setdefault(first[1:], vocabulary.pop(first))
         # A repeated token has the id of its last line. With a name that no text can hold, the others keep theirs.
         for number in set(range(max(vocabulary.values(), default=0))) - set(vocabulary.values()):
             vocabulary[f"repeated in line {number + 1}"] = number
-        return _pipeline(models.WordPiece(vocabulary, unk_token=unk_token or "[UNK]"))
+        return _pipeline(models.WordPiece(vocabulary, unk_token="[UNK]"))
 
     @classmethod
     def configure(cls, backend: Tokenizer, settings: dict[str, Any]) -> None:

@@ -12,6 +12,7 @@ matrix products quantised dynamically.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ from utils.app.cli import option, parse_dataclass
 # torch, transformers and onnxruntime are imported where they are used, so that each process holds its own alone.
 
 OPSET = 17  # of the exported graph
-Read = Callable[[np.ndarray], np.ndarray]  # ids (B, S) -> logits (2, B, S)
+Read = Callable[[], np.ndarray]  # logits (B, S, 2)
 
 
 @dataclass(frozen=True)
@@ -68,13 +69,15 @@ class BertArguments(measuring.InferenceOptions):
 
 
 def prepare(args: BertArguments, folder: Path) -> None:
-    """Write `folder/model` and `folder/onnxruntime_*.onnx`."""
+    """Write `folder/model`, ids as `folder/inputs.json` and `folder/onnxruntime_*.onnx`."""
     import torch
 
     from bert.configuration.configuration_bert import BertConfig
     from bert.modeling.modeling_bert import BertForQuestionAnswering
 
     shape = SHAPES[args.shape]
+    ids = np.random.default_rng(1).integers(shape.vocab_size, size=(shape.sequences, shape.length))
+    (folder / "inputs.json").write_text(json.dumps(ids.tolist()), encoding="utf-8")
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=shape.vocab_size,
@@ -85,10 +88,10 @@ def prepare(args: BertArguments, folder: Path) -> None:
     )
     BertForQuestionAnswering(config).save_pretrained(folder / "model")
     if any(mode.startswith("onnxruntime") for mode in args.modes):
-        export(folder, shape)
+        export(folder, ids, shape)
 
 
-def export(folder: Path, shape: BertShape) -> None:
+def export(folder: Path, ids: np.ndarray, shape: BertShape) -> None:
     import onnx
     import torch
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -100,7 +103,7 @@ def export(folder: Path, shape: BertShape) -> None:
     model.config.return_dict = False
     torch.onnx.export(
         model,
-        (torch.from_numpy(inputs(shape)),),
+        (torch.from_numpy(ids),),
         graph,
         input_names=["input_ids"],
         output_names=["start", "end"],
@@ -114,55 +117,45 @@ def export(folder: Path, shape: BertShape) -> None:
     quantize_dynamic(optimised, folder / "onnxruntime_int8.onnx", weight_type=QuantType.QInt8, extra_options=types)
 
 
-def inputs(shape: BertShape) -> np.ndarray:
-    return np.random.default_rng(1).integers(shape.vocab_size, size=(shape.sequences, shape.length))
-
-
-def load_ours(folder: Path, precision: str, device: str) -> Read:
+def load_ours(folder: Path, ids: list[list[int]], precision: str, device: str) -> Read:
     from bert.modeling.modeling_bert import BertForQuestionAnswering
 
     model = BertForQuestionAnswering.from_pretrained(folder / "model").to(device)
-    return reader(model.for_inference(precision), device)
+    return reader(model.for_inference(precision), ids, device)
 
 
-def load_transformers(folder: Path, precision: str, device: str) -> Read:
+def load_transformers(folder: Path, ids: list[list[int]], precision: str, device: str) -> Read:
     import torch
     from transformers import BertForQuestionAnswering
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     model = BertForQuestionAnswering.from_pretrained(folder / "model", dtype=dtype)
-    return reader(model.eval().to(device), device)
+    return reader(model.eval().to(device), ids, device)
 
 
-def reader(model: Any, device: str) -> Read:
-    """A model of transformers or ours as a function of arrays."""
+def reader(model: Any, ids: list[list[int]], device: str) -> Read:
+    """A model of transformers or ours at work."""
     import torch
 
     @torch.inference_mode()
-    def read(ids: np.ndarray) -> np.ndarray:
-        out = model(torch.from_numpy(ids).to(device))
-        return torch.stack([out.start_logits, out.end_logits]).float().cpu().numpy()
+    def read() -> np.ndarray:
+        out = model(torch.tensor(ids, device=device))
+        return torch.stack([out.start_logits, out.end_logits], dim=-1).float().cpu().numpy()
 
     return read
 
 
-def load_onnxruntime(folder: Path, precision: str, device: str) -> Read:
+def load_onnxruntime(folder: Path, ids: list[list[int]], precision: str, device: str) -> Read:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = int(os.environ["OMP_NUM_THREADS"])
     path = folder / f"onnxruntime_{precision}.onnx"
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    return lambda ids: np.stack(session.run(None, {"input_ids": ids}))
+    return lambda: np.stack(session.run(None, {"input_ids": np.array(ids)}), axis=-1)
 
 
 PEERS = {"ours": load_ours, "transformers": load_transformers, "onnxruntime": load_onnxruntime}
-
-
-def measure(mode: str, args: BertArguments, folder: Path) -> measuring.Run:
-    peer, precision = mode.split("_")
-    read, ids = PEERS[peer](folder, precision, args.device), inputs(SHAPES[args.shape])
-    return measuring.timed(lambda: read(ids), len(ids), args.device)
 
 
 def error(logits: np.ndarray, expected: np.ndarray) -> float:
@@ -172,4 +165,4 @@ def error(logits: np.ndarray, expected: np.ndarray) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(BertArguments, argv, str(__doc__))
-    measuring.compare_inference(args, "sequences/s", prepare, measure, error, "error")
+    measuring.compare_inference(args, "sequences/s", prepare, PEERS, error, "error")

@@ -48,7 +48,7 @@ SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_
 SHARED = ("num_beams", "length_penalty", "early_stopping", "no_repeat_ngram_size", "repetition_penalty")
 FORCED = ("forced_bos_token_id", "forced_eos_token_id")
 Inputs = Mapping[str, Any]  # `articles`, a list of ids for each; `batch_size`; `decoding`, the options
-Decode = Callable[[list[list[int]]], list[list[int]]]  # articles -> their ids
+Decode = Callable[[], list[list[int]]]  # the ids of each article
 
 
 @dataclass(frozen=True)
@@ -164,12 +164,13 @@ def text_inputs(args: DecodingArguments) -> tuple[Any, Any, list[list[int]], dic
     return model, tokenizer, articles, {name: getattr(given, name) for name in (*SHARED, *FORCED)} | lengths
 
 
-def load_ours(folder: Path, precision: str, device: str, inputs: Inputs) -> Decode:
+def load_ours(folder: Path, inputs: Inputs, precision: str, device: str) -> Decode:
     from bart.modeling.modeling_bart import BartForConditionalGeneration
 
     model = BartForConditionalGeneration.from_pretrained(folder / "model").to(device).for_inference(precision)
+    articles = inputs["articles"]
 
-    def decode(articles: list[list[int]]) -> list[list[int]]:
+    def decode() -> list[list[int]]:
         done = model.generate_many(articles, inputs["batch_size"])
         rows = {article.index: article.sequences[0].tolist() for article in done}
         return [summary(rows[number], inputs) for number in range(len(articles))]
@@ -177,16 +178,16 @@ def load_ours(folder: Path, precision: str, device: str, inputs: Inputs) -> Deco
     return decode
 
 
-def load_transformers(folder: Path, precision: str, device: str, inputs: Inputs) -> Decode:
+def load_transformers(folder: Path, inputs: Inputs, precision: str, device: str) -> Decode:
     import torch
     from torch.nn.utils.rnn import pad_sequence
     from transformers import BartForConditionalGeneration
 
     dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
     model = BartForConditionalGeneration.from_pretrained(folder / "model", dtype=dtype).eval().to(device)
-    padding, batch_size = inputs["decoding"]["pad_token_id"], inputs["batch_size"]
+    articles, batch_size, padding = inputs["articles"], inputs["batch_size"], inputs["decoding"]["pad_token_id"]
 
-    def decode(articles: list[list[int]]) -> list[list[int]]:
+    def decode() -> list[list[int]]:
         rows: dict[int, list[int]] = {}
         order = sorted(range(len(articles)), key=lambda number: -len(articles[number]))
         for start in range(0, len(order), batch_size):
@@ -206,7 +207,7 @@ def summary(row: list[int], inputs: Inputs) -> list[int]:
     return row[1 : row.index(eos, 1)] if eos in row[1:] else row[1:]
 
 
-def load_ctranslate2(folder: Path, precision: str, device: str, inputs: Inputs) -> Decode:
+def load_ctranslate2(folder: Path, inputs: Inputs, precision: str, device: str) -> Decode:
     """CTranslate2's `translate_batch`, given all articles. Its lengths do not count the start token.
 
     It makes batches of the articles itself; giving it batches one by one was measured to take as long. It has no forced
@@ -225,10 +226,10 @@ def load_ctranslate2(folder: Path, precision: str, device: str, inputs: Inputs) 
     prefix = None if first is None else [tokens[first]]
     most = decoding["max_length"] - 1 - (decoding["forced_eos_token_id"] is not None)
 
-    def decode(articles: list[list[int]]) -> list[list[int]]:
+    def decode() -> list[list[int]]:
         results = translator.translate_batch(
-            [[tokens[number] for number in row] for row in articles],
-            [prefix] * len(articles),
+            [[tokens[number] for number in row] for row in inputs["articles"]],
+            [prefix] * len(inputs["articles"]),
             max_batch_size=inputs["batch_size"],
             beam_size=decoding["num_beams"],
             max_input_length=0,
@@ -244,13 +245,6 @@ def load_ctranslate2(folder: Path, precision: str, device: str, inputs: Inputs) 
 PEERS = {"ours": load_ours, "transformers": load_transformers, "ctranslate2": load_ctranslate2}
 
 
-def measure(mode: str, args: DecodingArguments, folder: Path) -> measuring.Run:
-    inputs = json.loads((folder / "inputs.json").read_text(encoding="utf-8"))
-    peer, precision = mode.split("_")
-    decode, articles = PEERS[peer](folder, precision, args.device, inputs), inputs["articles"]
-    return measuring.timed(lambda: decode(articles), len(articles), args.device)
-
-
 def identical_share(ids: Sequence[list[int]], expected: Sequence[list[int]]) -> float:
     """The share of articles that get the ids of the first mode."""
     return sum(map(operator.eq, ids, expected)) / len(expected)
@@ -258,4 +252,4 @@ def identical_share(ids: Sequence[list[int]], expected: Sequence[list[int]]) -> 
 
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(DecodingArguments, argv, str(__doc__))
-    measuring.compare_inference(args, "articles/s", prepare, measure, identical_share, "same ids")
+    measuring.compare_inference(args, "articles/s", prepare, PEERS, identical_share, "same ids")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 import sys
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
@@ -27,12 +29,14 @@ if TYPE_CHECKING:
 
 # Width, layers of the encoder and as many of the decoder, heads.
 NETWORKS = {"tiny": (32, 2, 4), "base": (768, 6, 12), "large": (1024, 12, 16)}
-# Packages that a peer needs and a machine may lack.
+# Packages of peers that a machine may lack.
 PACKAGES = {"ctranslate2": ("ctranslate2",), "onnxruntime": ("onnx", "onnxruntime")}
 MODES_ON_CUDA = ("transformers_fp32", "transformers_bf16", "ours_fp32", "ours_bf16")
 LEAST_SECONDS = 2  # of inference that is timed
 
 Run = Mapping[str, Any]  # figures of one run, with `rate` and `peak_memory_gb`
+# Folder, what inputs.json in it holds, precision, device -> a function that computes the outputs, one of each input.
+Load = Callable[[Path, Any, str, str], Callable[[], Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,22 +84,26 @@ def packages_of(modes: Sequence[str]) -> list[str]:
     return [package for peer in peers for package in PACKAGES.get(peer, ())]
 
 
-def timed(work: Callable[[], Any], count: int, device: str) -> Run:
-    """Do work on `count` inputs once and then for LEAST_SECONDS; return rate, seconds of a pass, outputs and memory.
+def run_peer(peers: Mapping[str, Load], mode: str, args: InferenceOptions, folder: Path) -> Run:
+    """Let the peer of a mode work once and then for LEAST_SECONDS: rate, seconds of a pass, outputs and memory.
 
     The process of a peer holds no torch, unless the peer needs it. On GPUs memory counts from the warm-up on, because a
     copy for inference is made there from fp32 weights.
     """
-    if device == "cuda":
+    peer, precision = mode.split("_")
+    inputs = json.loads((folder / "inputs.json").read_bytes())
+    work = peers[peer](folder, inputs, precision, args.device)
+    on_cuda = args.device == "cuda"
+    if on_cuda:
         sys.modules["torch"].cuda.reset_peak_memory_stats()
     work()
     start, seconds, passes = time.perf_counter(), 0.0, 0
     while seconds < LEAST_SECONDS:
         outputs = work()
         seconds, passes = time.perf_counter() - start, passes + 1
-    memory = sys.modules["torch"].cuda.max_memory_allocated() / 1e9 if device == "cuda" else process_memory_gb()
+    memory = sys.modules["torch"].cuda.max_memory_allocated() / 1e9 if on_cuda else process_memory_gb()
     seconds /= passes
-    return {"rate": count / seconds, "seconds": seconds, "outputs": outputs, "peak_memory_gb": memory}
+    return {"rate": len(outputs) / seconds, "seconds": seconds, "outputs": outputs, "peak_memory_gb": memory}
 
 
 def in_new_process(work: Callable[..., Any], *arguments: object) -> Any:
@@ -126,16 +134,16 @@ def beside_peers(
 
 def compared(runs: Mapping[str, Sequence[Run]], peer: str) -> list[dict[str, Any]]:
     """A row for each mode: the median of its runs' `rate`, its speed-up over a peer, and the most memory of a run."""
-    medians = {mode: statistics.median(run["rate"] for run in done) for mode, done in runs.items()}
+    rates = {mode: [run["rate"] for run in done] for mode, done in runs.items()}
     return [
         {
             "mode": mode,
-            "rate": rate,
-            "speed_up": rate / medians[peer],
-            "peak_memory_gb": max(run["peak_memory_gb"] for run in runs[mode]),
-            "rates": [run["rate"] for run in runs[mode]],
+            "rate": statistics.median(rates[mode]),
+            "speed_up": statistics.median(rates[mode]) / statistics.median(rates[peer]),
+            "peak_memory_gb": max(run["peak_memory_gb"] for run in done),
+            "rates": rates[mode],
         }
-        for mode, rate in medians.items()
+        for mode, done in runs.items()
     ]
 
 
@@ -156,16 +164,16 @@ def compare_inference(
     args: InferenceOptions,
     unit: str,
     prepare: Callable[[Any, Path], None],
-    work: Callable[[str, Any, Path], Run],
+    peers: Mapping[str, Load],
     difference: Callable[[Any, Any], float],
     title: str,
 ) -> None:
     """Run all modes in turns and report their speeds, in a unit, and a difference to the outputs of the first mode.
 
-    `prepare` and `work` are those of `beside_peers`; the difference's name is the key of its column.
+    `prepare` is that of `beside_peers`; the difference's name is the key of its column.
     """
     os.environ["OMP_NUM_THREADS"] = str(args.threads)  # libraries read it when they are loaded
-    _, runs = beside_peers(args, prepare, work)
+    _, runs = beside_peers(args, prepare, partial(run_peer, peers))
     firsts = {mode: done[0] for mode, done in runs.items()}
     rows = compared(runs, args.modes[0])
     for row in rows:

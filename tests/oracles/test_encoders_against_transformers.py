@@ -162,9 +162,9 @@ def test_configs_and_labels(
     for options, message in (
         ({"num_labels": 5}, r"its head has 3 labels, and 5 are asked for .*new_head=True"),
         ({"id2label": {0: "a", 1: "b"}}, r"its head has 3 labels, and 2 are asked for \(a, b\)"),
-        ({"id2label": {0: "a"}, "num_labels": 2}, "'num_labels' is 2; allowed: 1, as id2label has"),
+        ({"id2label": {0: "a"}, "num_labels": 2}, "'num_labels' is 2; allowed: 1, as the names"),
         ({"id2label": {0: "a", 1: "b", 3: "c"}}, "'id2label' is .*; allowed: .* from 0 on without a gap"),
-        ({"label2id": {"a": 0, "b": 1, "c": 1}}, "'label2id' is .*; allowed: numbers from 0 to 2, each of one name"),
+        ({"label2id": {"a": 0, "b": 1, "c": 1}}, "'label2id' is .*; allowed: the inverse of id2label"),
         (
             {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 2, "c": 1}},
             "'label2id' is .*; allowed: the inverse of id2label",

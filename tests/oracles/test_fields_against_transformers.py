@@ -235,7 +235,7 @@ def test_what_is_read_and_what_is_kept(
     assert is_same(actual, theirs(network, folder))
     assert is_same(actual, plain[network]) is not is_read
     if not is_read and name not in BartConfig.aliases and value is not None:
-        config = (BartConfig if network == "bart" else BertConfig).from_json(folder / "config.json")
+        config = (BartConfig if network == "bart" else BertConfig).from_pretrained(folder / "config.json")
         assert config.to_dict()[name] == value
 
 
@@ -257,7 +257,7 @@ def test_a_field_under_its_second_name_alone(
     [alias] = given
     folder = with_fields(folders["bart"], given, tmp_path)
     (folder / "config.json").write_text(json.dumps({**content, **given, BartConfig.aliases[alias]: None}))
-    config = BartConfig.from_json(folder / "config.json")
+    config = BartConfig.from_pretrained(folder / "config.json")
     assert getattr(config, alias) == given[alias] == getattr(transformers.BartConfig(**given), alias)
     assert is_same(ours("bart", folder), plain["bart"])
 

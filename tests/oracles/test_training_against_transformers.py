@@ -52,7 +52,8 @@ def test_twenty_steps_give_the_losses_of_a_plain_transformers_loop(
     initial = tmp_path / "initial"
     torch.manual_seed(0)
     tokenizer = BartTokenizer.from_pretrained(tmp_path / "tokenizer")
-    BartForConditionalGeneration(BartConfig.from_json(tmp_path / "config.json")).save_pretrained(initial, tokenizer)
+    config = BartConfig.from_pretrained(tmp_path / "config.json")
+    BartForConditionalGeneration(config).save_pretrained(initial, tokenizer)
     tiny += ["--train_batch_size", "3", "--gradient_accumulation_steps", str(ACCUMULATION)]
     output = train(
         "run",

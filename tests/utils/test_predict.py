@@ -225,14 +225,13 @@ def test_the_columns_that_training_read_are_read(task: str, model: str, tmp_path
 
 @pytest.mark.parametrize("task", ["tagging"])
 def test_words_are_read_as_training_read_them(task: str, model: str, tmp_path: Path) -> None:
-    """Lists in cells as those of JSON, the table's column, and the columns of a CoNLL file."""
+    """The table's column, and the columns of a CoNLL file."""
     words, config = ["Who's", "[the]"], json.loads((Path(model) / "config.json").read_text())
     expected = predicted(model, table(tmp_path / "a.jsonl", [{"tokens": words}]))
     (Path(model) / "config.json").write_text(json.dumps({**config, "columns": ["tokens"]}))
-    cell = json.dumps(words)
-    rows = predicted(model, table(tmp_path / "a.csv", [{"text": "who", "tokens": cell}]))
+    rows = predicted(model, table(tmp_path / "b.jsonl", [{"text": "who", "tokens": words}]))
     assert [row["words"] for row in rows] == [words] and added(rows[0]) == added(expected[0])
-    main([model, str(table(tmp_path / "b.csv", [{"words": "who", "tokens": cell}])), "--output", f"{tmp_path}/out"])
+    main([model, str(table(tmp_path / "b.jsonl", [{"words": "who", "tokens": words}])), "--output", f"{tmp_path}/out"])
     assert (tmp_path / "out").read_text().split() == expected[0]["prediction"]
     with pytest.raises(InputError, match="no column 'tokens', which training read; name one with --words_field"):
         predicted(model, table(tmp_path / "a.csv", [{"sentence": "a"}]))

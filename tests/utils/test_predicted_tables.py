@@ -210,7 +210,7 @@ def test_the_metrics_read_what_is_written(
     predict(models["class"], tmp_path / "bool.jsonl", "--output", output)
     classification([str(output), str(tmp_path / "bool.jsonl"), "--prediction_field", "label", "--json"])
     assert json.loads(capsys.readouterr().out)["accuracy"] == 100
-    words = write(tmp_path / "words.csv", [{"words": '["a", "text"]'}, {"words": '["of"]'}])
+    words = write(tmp_path / "words.jsonl", [{"words": ["a", "text"]}, {"words": ["of"]}])
     predict(models["tags"], words, "--output", output)
     entities([str(output), str(output), "--tags_field", "prediction", "--json"])
     assert json.loads(capsys.readouterr().out)["words"] == 3
@@ -329,20 +329,20 @@ def test_lines_become_a_table(
 
 @pytest.mark.parametrize("form", [".csv", ".jsonl", ".parquet", ".txt"])
 @pytest.mark.parametrize(
-    ("kind", "empty"), [("class", ["", " ", "\n"]), ("number", ["", " ", "\n"]), ("tags", ["[]"] * 3)]
+    ("kind", "empty"), [("class", ["", " ", "\n"]), ("number", ["", " ", "\n"]), ("tags", [[]] * 3)]
 )
 def test_rows_with_blank_texts_have_empty_predictions(
-    kind: str, empty: list[str], form: str, models: dict[str, str], tmp_path: Path
+    kind: str, empty: list[Any], form: str, models: dict[str, str], tmp_path: Path
 ) -> None:
     """The others have those of the same table without blank rows; the first batch has no other."""
-    texts = ['["a", "text"]', '["of"]'] if kind == "tags" else ["a text", "who"]
+    texts = [["a", "text"], ["of"]] if kind == "tags" else ["a text", "who"]
     column = "words" if kind == "tags" else "text"
     filled, some = ([{column: text} for text in part] for part in (texts, [*empty, texts[0], empty[0], texts[1]]))
     outputs = []
     for name, rows in (("filled", filled), ("some", some)):
         output = tmp_path / f"{name}-out{form}"
         options = () if name == "filled" else ("--skip_blank",)
-        predict(models[kind], write(tmp_path / f"{name}.csv", rows), "--output", output, "--batch_size", 3, *options)
+        predict(models[kind], write(tmp_path / f"{name}.jsonl", rows), "--output", output, "--batch_size", 3, *options)
         if form == ".parquet":
             outputs.append([row["prediction"] for row in pq.read_table(output).to_pylist()])
         elif form == ".txt":
@@ -352,8 +352,10 @@ def test_rows_with_blank_texts_have_empty_predictions(
             outputs.append([row["prediction"] for row in read])
     none = None if form in (".jsonl", ".parquet") else ""
     assert outputs[1] == [none, none, none, outputs[0][0], none, outputs[0][1]]
-    with pytest.raises(InputError, match=r"some.csv:2: .* \(4 of 6 are blank: .*; --skip_blank goes on without them\)"):
-        predict(models[kind], tmp_path / "some.csv")
+    with pytest.raises(
+        InputError, match=r"some.jsonl:1: .* \(4 of 6 are blank: .*; --skip_blank goes on without them\)"
+    ):
+        predict(models[kind], tmp_path / "some.jsonl")
 
 
 def test_inputs_that_are_no_texts_are_refused(models: dict[str, str], tmp_path: Path) -> None:

@@ -67,13 +67,12 @@ def _remove_unused(folders: Sequence[Path], log: str) -> None:
 
 
 @contextmanager
-def held(path: Path, message: str, *, waits: bool = False, shared: bool = False, stays: bool = True) -> Iterator[None]:
+def held(path: Path, message: str, *, waits: bool = False, stays: bool = True) -> Iterator[None]:
     """Hold a lock file; where another process holds it, raise InputError with this message or, with `waits`, log it.
 
     The system frees it when the process ends. A file system without locks holds nobody up. The file stays, or only its
     holder removes it, alone or with its folder. A process that had opened it before tries the new file then.
     """
-    kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)  # which the process that held it may have removed
         try:
@@ -83,12 +82,12 @@ def held(path: Path, message: str, *, waits: bool = False, shared: bool = False,
         with opened as file:
             os.register_at_fork(after_in_child=file.close)  # or loader workers would hold it seconds after a kill
             try:
-                fcntl.flock(file, kind | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 if not waits:
                     raise InputError(message) from None
                 logger.info(message)
-                fcntl.flock(file, kind)
+                fcntl.flock(file, fcntl.LOCK_EX)
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                     raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from reprlib import repr as shortened
@@ -74,7 +73,7 @@ def read_answers(path: str, tables: TableOptions) -> dict[str, Question]:
         texts = answers.get("text") if isinstance(answers, Mapping) else None
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise InputError(
-                f"{name}: answers are {shortened(answers)}; allowed: an object (JSON) whose text is a list of texts"
+                f"{name}: answers are {shortened(answers)}; allowed: an object whose text is a list of texts"
             )
         questions.append(replace(question, answers=tuple(texts)))
     if not questions:
@@ -146,11 +145,7 @@ def squad_rows(file: Path) -> Iterator[Record]:
 
 
 def _answers_in(values: Mapping[str, Any]) -> Any:
-    """The answers of a row, which a cell of CSV holds as JSON."""
     answers = values.get("answers")
-    if isinstance(answers, str):
-        with suppress(ValueError, RecursionError):
-            return json.loads(answers)
     if isinstance(answers, list) and all(isinstance(answer, Mapping) for answer in answers):
         answers = {name: [answer.get(name) for answer in answers] for name in ("text", "answer_start")}
     return answers
@@ -173,7 +168,7 @@ def question_of(
     except (TypeError, KeyError, ValueError):
         raise InputError(
             f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "
-            ".jsonl, .parquet or a cell of JSON (not as Python prints them), or --predict, which reads none"
+            ".jsonl or .parquet, or --predict, which reads none"
         ) from None
     good = []
     for text, start in pairs:

@@ -23,7 +23,7 @@ from utils.data.published import load_from_hub, opening, parquet_files
 from utils.data.rows import ABSENT, SURROGATE, rows_of, rows_of_files, rows_of_set, whole
 from utils.data.splits import EVERY, SPLITS, WHOLE, Choice, MissingSplit, check_split, of_split
 from utils.data.table_options import BY_ENDING, TableOptions
-from utils.text.lines import check_is_text, list_in, read_lines, references_of
+from utils.text.lines import check_is_text, check_no_list, read_lines, references_of
 
 logger = logging.getLogger(__name__)
 
@@ -101,12 +101,8 @@ class Row:
     source: str = ""
     target: str = ""
     fault: str | None = None
+    is_blank: bool = dataclasses.field(default=False, compare=False)  # a text is null or blank
     columns: tuple[str, ...] = dataclasses.field(default=(), compare=False)
-
-    @property
-    def is_blank(self) -> bool:
-        """True where a text is null or blank."""
-        return self.fault is not None and (self.fault.startswith("empty ") or self.fault.endswith(" is null"))
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any], fields: Sequence[str]) -> Row:
@@ -115,19 +111,18 @@ class Row:
         for side, field in zip(SIDES, fields, strict=False):
             if (value := value_in(values, field, ABSENT)) is ABSENT:
                 return cls(name, fault=f"no field {field}")
-            parts = list_in(value, where=f"{name}: ") if isinstance(value, str) else None
-            if side == "source" and parts is not None:
-                value = parts
+            check_no_list(value, f"{name}: ")
             if isinstance(value, list) and all(isinstance(part, str) for part in value):
                 parts = [part for part in map(one_line, value) if part]
                 value = json.dumps(parts, ensure_ascii=False) if parts and side == "target" else " ".join(parts)
             if not isinstance(value, str):
-                return cls(name, fault=f"{field} is {'null' if value is None else 'no text'}")
+                is_null = value is None
+                return cls(name, fault=f"{field} is {'null' if is_null else 'no text'}", is_blank=is_null)
             if SURROGATE.search(value):
                 return cls(name, fault="unpaired surrogate")
             texts.append(one_line(value))
             if not texts[-1]:
-                return cls(name, fault=f"empty {side}")
+                return cls(name, fault=f"empty {side}", is_blank=True)
         try:
             references_of(texts[-1])
         except InputError:

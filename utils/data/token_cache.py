@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from glob import escape
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -27,11 +24,8 @@ from utils.data.splits import EVERY, Choice
 from utils.data.tokenized import TokenizedTexts, tokenise, tokens_schema
 from utils.text.lines import iter_lines, references_of
 
-logger = logging.getLogger(__name__)
 _FORMAT = "6"  # of the files of the cache and of their content; a new number makes them anew
 IDS, DIGEST = "ids.arrow", "ids.xxh3"
-KEPT = 4  # folders of one name in a cache: those that were used last
-_locks = ExitStack()  # of the folders that this process uses
 
 
 @dataclass(frozen=True)
@@ -68,33 +62,23 @@ class TextFile:
     def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
         """Tokenise the lines; the ids are mapped from an Arrow file, which is made once and checked by a digest."""
         made_with = (_FORMAT, self.digest, max_length, self.kept, tokenizer.add_prefix_space, tokenizer.to_json())
-        for _ in range(2):
-            folder = made_once(
-                *(self.cache, self.path.name, made_with, DIGEST),
-                lambda folder: self._write(folder, tokenizer, max_length),
-            )
-            with suppress(FileNotFoundError):
-                if file_digest(folder / IDS) == (folder / DIGEST).read_text():
-                    return TokenizedTexts(pa.ipc.open_file(pa.memory_map(str(folder / IDS))).read_all().to_batches())
-            logger.warning("%s is damaged: it is made anew", folder)
-            shutil.rmtree(folder, ignore_errors=True)
-        raise RunError(f"{folder}: it was damaged right after it was written")
+        folder = made_once(
+            *(self.cache, self.path.name, made_with, DIGEST),
+            lambda folder: self._write(folder, tokenizer, max_length),
+        )
+        if file_digest(folder / IDS) != (folder / DIGEST).read_text():
+            raise RunError(f"{folder}: it is damaged; remove it and start again")
+        return TokenizedTexts(pa.ipc.open_file(pa.memory_map(str(folder / IDS))).read_all().to_batches())
 
     def _write(self, folder: Path, tokenizer: BartTokenizer, max_length: int) -> None:
-        try:
-            folder.mkdir(exist_ok=True)
-            with pa.ipc.new_file(str(folder / IDS), tokens_schema(tokenizer)) as file:
-                texts = (references_of(line)[0] if self.lists else line for line in self.texts())
-                for batch in tokenise(texts, len(self), tokenizer, max_length):
-                    file.write(batch)
-            if file_digest(self.path) != self.digest:
-                raise RunError(f"{self.path}: it changed while it was read; start again")
-            write_whole(folder / DIGEST, file_digest(folder / IDS))
-        except OSError as error:
-            raise unwritable(str(folder / IDS), error) from None
-        finally:
-            if not (folder / DIGEST).is_file():
-                shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(exist_ok=True)
+        with pa.ipc.new_file(str(folder / IDS), tokens_schema(tokenizer)) as file:
+            texts = (references_of(line)[0] if self.lists else line for line in self.texts())
+            for batch in tokenise(texts, len(self), tokenizer, max_length):
+                file.write(batch)
+        if file_digest(self.path) != self.digest:
+            raise RunError(f"{self.path}: it changed while it was read; start again")
+        write_whole(folder / DIGEST, file_digest(folder / IDS))
 
 
 PairFiles = tuple[TextFile, TextFile]  # sources and targets
@@ -130,49 +114,14 @@ def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
 
 
 def made_once(cache: Path, name: str, identity: object, whole: str, make: Callable[[Path], None]) -> Path:
-    """The folder of a cache for this name and identity, which `make` fills unless the file `whole` is there.
-
-    All but the KEPT of the name that were used last are removed then, unless processes use them.
-    """
+    """The folder of a cache for this name and identity, which `make` fills unless the file `whole` is there."""
     folder = cache / f"{name}-{xxhash.xxh3_128_hexdigest(repr(identity).encode())}"
-    if (folder / whole).is_file():  # without the lock of all, which may be another user's, or held for long
-        mark_as_used(folder)
-    if not (folder / whole).is_file():
-        with alone(cache):  # of several processes, one makes it
+    if (folder / whole).is_file():  # without the lock, which may be another user's, or held for long
+        return folder
+    try:
+        with held(cache / LOCK, "waiting for another process that prepares these texts", waits=True):
             if not (folder / whole).is_file():
                 make(folder)
-            mark_as_used(folder)
-            made = sorted(cache.glob(f"{escape(name)}-{'[0-9a-f]' * 32}"), key=lambda path: path.stat().st_mtime_ns)
-            remove_unused({*made[:-KEPT]} - {folder})
-    with suppress(OSError):  # it may be another user's
-        folder.touch()  # tells others that it was used
+    except OSError as error:
+        raise unwritable(str(folder), error) from None
     return folder
-
-
-def mark_as_used(folder: Path) -> None:
-    """Keep a folder of a cache from `remove_unused` of other processes as long as this process lives."""
-    with suppress(OSError):  # the cache may be another user's
-        _locks.enter_context(held(_lock_of(folder), f"waiting for {folder}", waits=True, shared=True))
-
-
-def remove_unused(folders: Iterable[Path]) -> None:
-    """Remove folders of a cache, but for those that processes use."""
-    for folder in folders:
-        with suppress(OSError, InputError), held(_lock_of(folder), "in use"):
-            shutil.rmtree(folder)
-            _lock_of(folder).unlink()
-
-
-def _lock_of(folder: Path) -> Path:
-    return folder.with_name(f".{folder.name}.lock")
-
-
-@contextmanager
-def alone(cache: Path) -> Iterator[None]:
-    """Hold the lock of a folder of caches."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(held(cache / LOCK, "waiting for another process that prepares these texts", waits=True))
-        except OSError as error:
-            raise unwritable(str(cache / LOCK), error) from None
-        yield

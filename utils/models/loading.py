@@ -10,13 +10,12 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from bart.configuration.configuration import ModelConfig, kind_of
+from bart.configuration.configuration import ModelConfig, kind_of, stored_configs
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError, naming
 from bart.files import PathName, read_json
 from bart.hub import resolve
-from bart.modeling.checkpoint import stored_configs
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.modeling.pretrained import PretrainedModel
 from bart.tensor_files import read_file

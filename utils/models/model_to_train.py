@@ -6,10 +6,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bart.configuration.configuration import ModelConfig, kind_of
+from bart.configuration.configuration import ModelConfig, kind_of, stored_configs
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError, naming
-from bart.modeling.checkpoint import stored_configs
 from bart.modeling.pretrained import PretrainedModel
 from bart.tensor_files import read_file
 from bart.tokenization.tokenizer import PretrainedTokenizer

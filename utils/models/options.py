@@ -51,8 +51,8 @@ class WeightsOptions:
 
 def _config_of(options: WeightsOptions | NewModelOptions, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
     """The config of --config_path or, without one, of the weights."""
-    from bart.modeling.checkpoint import stored_configs  # here, because --help needs no torch
-    from utils.models.loading import read_config
+    from bart.configuration.configuration import stored_configs
+    from utils.models.loading import read_config  # here, because --help needs no torch
 
     if options.config_path is not None:
         return read_config(options.config_path, kinds)

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bart.configuration.configuration import stored_configs
 from bart.errors import InputError
-from bart.modeling.checkpoint import stored_configs
 from utils.corpora.prepare import prepared
 from utils.data.splits import MissingSplit
 from utils.tasks.task import ScoredTask, TrainedTask

@@ -42,7 +42,7 @@ from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, Labels, LabelTask, logits_of
 from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
-from utils.text.lines import BlankText, list_in
+from utils.text.lines import BlankText, check_no_list
 from utils.text.scripts import WORD_CHARACTERS
 from utils.text.tags import OUTSIDE, is_outside, scheme_of
 
@@ -159,12 +159,11 @@ class Tagging(LabelTask):
             names = self.label_names(in_folder=True)
         sentences, blank = [], 0
         for record in records:
-            words, tags = _listed(record.name, value_in(record.values, words_in)), None
-            words = _strings(record.name, words_in, words, may_be_blank=True)
+            words, tags = _strings(record.name, words_in, value_in(record.values, words_in), may_be_blank=True), None
             kept = [number for number, word in enumerate(words) if word.strip()]
             blank += len(words) - len(kept)
             if tags_in is not None:
-                tags = _listed(record.name, value_in(record.values, tags_in), may_be_numbers=True)
+                tags = value_in(record.values, tags_in)
                 if isinstance(tags, list):
                     if len(words) != len(tags):
                         counts = f"{len(words)} words and {len(tags)} tags"
@@ -192,7 +191,8 @@ class Tagging(LabelTask):
         sentences = []
         for record in records:
             column = next((each for each in columns if each.partition(".")[0] in record.values), columns[-1])
-            value = _listed(record.name, value_in(record.values, column))
+            value = value_in(record.values, column)
+            check_no_list(value, f"{record.name}: ")
             words = WORD_OR_MARK.findall(value) if isinstance(value, str) else None
             if not words and (value is None or not str(value).strip(" []")):
                 raise BlankText(
@@ -356,16 +356,10 @@ def _text_of(sentence: Sentence) -> str:
     return " ".join(sentence.words)
 
 
-def _listed(where: str, value: Any, may_be_numbers: bool = False) -> Any:
-    """A value or, of a cell in which a list of texts is written, or of whole numbers, that list."""
-    listed = list_in(value, may_be_numbers, f"{where}: ") if isinstance(value, str) else None
-    return value if listed is None or not all(type(each) in (str, int) for each in listed) else listed
-
-
 def _strings(where: str, column: str, values: Any, may_be_blank: bool = False) -> list[str]:
     """The values of a column, if they are texts; InputError where they are not."""
     is_list = isinstance(values, list) and all(isinstance(text, str) for text in values)
     if not is_list or not (may_be_blank or (values and all(text.strip() for text in values))):
-        hint = "; a table has a sentence a row, and .conll files have a word a line" * isinstance(values, str)
+        hint = "; .jsonl and .parquet hold lists, and .conll files a word a line" * isinstance(values, str)
         raise InputError(f"{where}: {column} is {shortened(values)}; allowed: a list of texts that are not blank{hint}")
     return values

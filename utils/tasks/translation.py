@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bart.configuration.configuration import stored_configs
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.files import PathName
-from bart.modeling.checkpoint import stored_configs
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.parallel_text import Pairs
 from utils.metrics.bleu import translation_scores
@@ -57,7 +57,7 @@ class Translation(TextToText):
         elif not weights.is_scratch and (
             training.translation_stage is not None or Path(weights.model_name_or_path).exists()
         ):
-            stored = stored_configs(weights.model_name_or_path)[0]
+            stored = stored_configs(weights.model_name_or_path, [BartConfig])[0]
             if stored is not None and stored.source_encoder_layers:  # of the first stage
                 config.source_encoder_layers = stored.source_encoder_layers
                 config.source_vocab_size = stored.source_vocab_size

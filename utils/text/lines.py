@@ -155,6 +155,12 @@ def list_in(text: str, of_numbers: bool = False, where: str = "") -> list[object
     return None if are_numbers and not of_numbers else values
 
 
+def check_no_list(text: object, where: str) -> None:
+    """Raise InputError where a text is a list: a cell of a table is not read as one."""
+    if isinstance(text, str) and list_in(text, where=where) is not None:
+        raise InputError(f"{where}{text[:60]!r} is a list in a text; allowed: a list in .jsonl or .parquet, or a text")
+
+
 def joined(parts: Iterable[object], separator: str) -> str:
     """A list as one text: its parts between separators or, where one of them holds the separator, in JSON."""
     texts = ["" if part is None else str(part) for part in parts]

@@ -13,7 +13,7 @@ SCRIPT = """
 import resource, torch
 from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
-model = BartForConditionalGeneration(BartConfig.from_json("configs/config.json")).train()
+model = BartForConditionalGeneration(BartConfig.from_pretrained("configs/config.json")).train()
 input_ids, labels = torch.randint(3, 50000, (1, 1024)), torch.randint(3, 50000, (1, 142))
 model(input_ids, labels=labels).loss.backward()
 assert all(torch.isfinite(parameter.grad).all() for parameter in model.parameters())

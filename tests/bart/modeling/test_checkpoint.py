@@ -13,10 +13,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from bart.configuration.configuration import stored_configs
 from bart.configuration.configuration_bart import BartConfig
 from bart.files import write_json
 from bart.generation import GenerationConfig
-from bart.modeling.checkpoint import stored_configs
 from bart.modeling.heads import BartForSequenceClassification
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tensor_files import checksum_of
@@ -217,13 +217,13 @@ def test_the_config_that_lies_with_the_weights(tmp_path: Path, model: BartForCon
         directory = tmp_path / form
         directory.mkdir()
         path = write(form, directory, model)
-        assert stored_configs(path)[0] == model.config
+        assert stored_configs(path, [BartConfig])[0] == model.config
         (directory / "config.json").unlink()
-        assert stored_configs(path) == (None, None)
+        assert stored_configs(path, [BartConfig]) == (None, None)
     generation = GenerationConfig(num_beams=3)
     write_json(tmp_path / "config.json", model.config.to_dict())  # without any weights
     write_json(tmp_path / "generation_config.json", generation.to_dict())
-    assert stored_configs(tmp_path) == (model.config, generation)
+    assert stored_configs(tmp_path, [BartConfig]) == (model.config, generation)
 
 
 # ------------------------------------------------------------------------------------------------------------- saving

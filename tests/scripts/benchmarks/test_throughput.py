@@ -240,7 +240,7 @@ def test_other_rows_follow_a_failed_one(
 @pytest.mark.slow
 def test_inference_benchmark_of_a_tiny_model(tmp_path: Path) -> None:
     write_tiny_run(tmp_path, n_test=13)
-    config = BartConfig.from_json(tmp_path / "config.json")
+    config = BartConfig.from_pretrained(tmp_path / "config.json")
     tokenizer = BartTokenizer.from_pretrained(tmp_path / "tokenizer")
     BartForConditionalGeneration(config).save_pretrained(tmp_path / "model", tokenizer)
     values = [2, 3, 40, 12, tmp_path / "model", tmp_path / "data", tmp_path / "config.json"]

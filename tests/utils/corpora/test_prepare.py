@@ -246,9 +246,8 @@ def test_a_dataset_that_is_missing_is_one_line(hub: HubServer, tmp_path: Path, m
 
 
 def test_a_file_as_data_directory_is_prepared_once_and_anew_when_it_changes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("utils.data.token_cache.mark_as_used", str)  # as if each process had ended
     rows = [{"document": f"old {i}", "summary": "x", "note": f"note {i}"} for i in range(99)]
     file = write_jsonl(tmp_path / "news.jsonl", rows)
     first = Path(prepared_file(str(file), (None, None)))
@@ -263,9 +262,6 @@ def test_a_file_as_data_directory_is_prepared_once_and_anew_when_it_changes(
     write_jsonl(file, [{**row, "document": f"new {i}"} for i, row in enumerate(rows)])
     changed = Path(prepared_file(str(file), (None, None)))
     assert all(text.startswith("new") for text, _ in prepared(changed)["train"])
-    for fields in (("note", None), ("document", "note")):
-        prepared_file(str(file), fields)
-    assert not first.exists() and changed.exists()  # four stay
     elsewhere = Path(prepared_file(str(file), (None, None), str(tmp_path / "cache")))
     assert elsewhere.is_relative_to(tmp_path / "cache") and prepared(elsewhere) == prepared(changed)
     assert prepared_file(str(tmp_path / "mine"), (None, None)) == str(tmp_path / "mine")

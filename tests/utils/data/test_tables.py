@@ -117,14 +117,24 @@ def test_a_set_on_the_hub(tmp_path: Path, place: str, server: HubServer, monkeyp
         ({"a": "one", "b": " \ufeff "}, Row("7", fault="empty target")),
         ({"a": "", "b": None}, Row("7", fault="empty source")),
         ({"a": ["a  b\n", "c"], "b": "two"}, Row("7", "a  b c", "two")),
-        ({"a": json.dumps(["a  b\n", "it's"]), "b": "two"}, Row("7", "a  b it's", "two")),
-        ({"a": '["a", null]', "b": "two"}, Row("7", fault="a is no text")),
         ({"a": "[1, 2]", "b": "two"}, Row("7", "[1, 2]", "two")),
         ({"a": "[sic] so [it is]", "b": "two"}, Row("7", "[sic] so [it is]", "two")),
     ],
 )
 def test_a_row_is_a_pair_of_texts_or_says_why_not(values: dict[str, Any], expected: Row) -> None:
     assert Row.of("7", values, ("a", "b")) == expected
+
+
+def test_a_list_in_a_text_is_refused() -> None:
+    """Lists are those of .jsonl and .parquet alone."""
+    for values in {"a": '["one", "it\'s"]', "b": "two"}, {"a": "one", "b": '["two", "three"]'}:
+        with pytest.raises(InputError, match=r"^7: '\[.*\]' is a list in a text; allowed: a list in .jsonl"):
+            Row.of("7", values, ("a", "b"))
+
+
+@pytest.mark.parametrize(("value", "is_blank"), [(None, True), (" ", True), (3, False), ("one", False)])
+def test_a_row_is_blank_by_its_text_whatever_its_column_is_called(value: Any, is_blank: bool) -> None:
+    assert Row.of("7", {"empty": value}, ("empty",)).is_blank is is_blank
 
 
 def test_sources_without_targets_lie_in_files_of_many_kinds(tmp_path: Path) -> None:

@@ -1,12 +1,9 @@
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,9 +14,9 @@ from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError
 from utils.corpora.sample_corpus import write_sample_corpus
-from utils.data import token_cache, tokenized
+from utils.data import tokenized
 from utils.data.splits import Choice
-from utils.data.token_cache import TextFile, check_pairs, mark_as_used, remove_unused
+from utils.data.token_cache import TextFile, check_pairs
 from utils.data.tokenized import TokenizedTexts
 
 TEXTS = 1300
@@ -113,26 +110,6 @@ def test_another_vocabulary_or_length_is_tokenised_anew(data: Path, tokenizer: B
     assert len(caches(data / ".cache")) == 3
 
 
-def test_caches_that_were_not_used_for_long_are_removed(
-    data: Path, tokenizer: BartTokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(token_cache, "mark_as_used", str)  # as if each process had ended
-    mapped = sources(data).tokenized(tokenizer, 24)
-    expected, first = rows(mapped), caches(data / ".cache")[0]
-    for age, length in enumerate(range(10, 10 + token_cache.KEPT)):
-        for name in caches(data / ".cache"):
-            os.utime(data / ".cache" / name, (age, age))
-        sources(data).tokenized(tokenizer, 24)  # is used all the time
-        sources(data).tokenized(tokenizer, length)
-    assert len(caches(data / ".cache")) == token_cache.KEPT and first in caches(data / ".cache")
-    (data / "train.source").write_text("X" + (data / "train.source").read_text()[1:])
-    assert rows(sources(data).tokenized(tokenizer, 24))[1:] == expected[1:]
-    for length in range(20, 20 + token_cache.KEPT):
-        sources(data).tokenized(tokenizer, length)
-    assert len(caches(data / ".cache")) == token_cache.KEPT and first not in caches(data / ".cache")
-    assert rows(mapped) == expected  # what is mapped stays readable
-
-
 def test_the_identity_is_that_of_the_lines_that_are_used(data: Path, tmp_path: Path) -> None:
     first = sources(data).identity
     moved = Path(shutil.copytree(data, tmp_path / "moved"))
@@ -143,15 +120,13 @@ def test_the_identity_is_that_of_the_lines_that_are_used(data: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("damage", [b"", b"rubbish", None])
-def test_a_damaged_cache_is_made_anew(
-    damage: bytes | None, data: Path, tokenizer: BartTokenizer, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = rows(sources(data).tokenized(tokenizer, 24))
+def test_a_damaged_cache_is_named(damage: bytes | None, data: Path, tokenizer: BartTokenizer) -> None:
+    sources(data).tokenized(tokenizer, 24)
     (name,) = caches(data / ".cache")
     path = data / ".cache" / name / "ids.arrow"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if damage is None else damage)
-    assert rows(sources(data).tokenized(tokenizer, 24)) == first
-    assert [name in record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [True]
+    with pytest.raises(RunError, match=f"{name}: it is damaged; remove it and start again"):
+        sources(data).tokenized(tokenizer, 24)
 
 
 def test_where_the_cache_lies(
@@ -189,7 +164,8 @@ def test_a_file_that_changes_while_it_is_read(data: Path, tokenizer: BartTokeniz
     (data / "train.source").write_text("other\n" * TEXTS)
     with pytest.raises(RunError, match="train.source: it changed while it was read; start again"):
         file.tokenized(tokenizer, 24)
-    assert caches(data / ".cache") == []
+    (data / "train.source").write_text("another\n" * TEXTS)
+    assert len(sources(data).tokenized(tokenizer, 24)) == TEXTS
 
 
 def tokenise(data: Path, vocabulary: str, log: Path) -> None:
@@ -229,20 +205,3 @@ def test_of_several_processes_one_tokenises_and_another_takes_over_from_one_that
     assert len([pid for pid in later if int(pid) != first]) == calls and len(set(later) - {str(first)}) == 1
     request.getfixturevalue("only_maps")
     assert len(sources(data).tokenized(tokenizer, 24)) == TEXTS
-
-
-def test_folders_of_a_cache_stay_as_long_as_another_process_holds_them(tmp_path: Path) -> None:
-    for name in "abc":
-        (tmp_path / name).mkdir()
-    mark_as_used(tmp_path / "a")
-    held = (
-        "import fcntl, sys; file = open('.b.lock', 'w+'); fcntl.flock(file, fcntl.LOCK_SH); print(); sys.stdin.read()"
-    )
-    words = [sys.executable, "-S", "-c", held]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=tmp_path) as process:
-        process.stdout.readline()
-        remove_unused([tmp_path / "a", tmp_path / "b", tmp_path / "c"])  # nor does a process remove its own
-        assert sorted(path.name for path in tmp_path.glob("[!.]*")) == ["a", "b"]
-        process.stdin.close()
-    remove_unused([tmp_path / "b"])
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".a.lock", "a"]

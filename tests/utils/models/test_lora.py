@@ -28,7 +28,7 @@ TARGETS = ("--lora_targets", *LORA_TARGETS)
 def lora(train: Train, tmp_path: Path) -> Lora:
     """Trains adapters of a stored model, with dropout."""
     torch.manual_seed(0)
-    base = BartForConditionalGeneration(BartConfig.from_json(tmp_path / "config.json"))
+    base = BartForConditionalGeneration(BartConfig.from_pretrained(tmp_path / "config.json"))
     base.save_pretrained(tmp_path / "base", BartTokenizer.from_pretrained(tmp_path / "tokenizer"))
 
     def run(name: str, *options: object) -> Path:

@@ -25,7 +25,6 @@ from tests.tiny_run import ALIKE, OF_BERT, SIZES, Train, rows, same, weights
 from tests.tiny_shards import WORDS, tiny_tokenizer
 from utils.corpora import text_shards
 from utils.corpora.shard_options import MakeShardsOptions
-from utils.data import token_cache
 from utils.data.shard_format import DENOISING, MLM, MLM_NSP
 from utils.data.shards import Manifest, ShardReader
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
@@ -146,7 +145,6 @@ def shards_of(place: Path, task: str, *options: object) -> Manifest:
 
 def test_shards_are_made_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And anew for another text, vocabulary, length, share or field; the documents held out are in no other example."""
-    monkeypatch.setattr(token_cache, "mark_as_used", str)  # as if each process had ended
     made: list[str] = []
     make = text_shards.make_shards
 
@@ -178,8 +176,6 @@ def test_shards_are_made_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
     again = shards_of(place, DENOISING)
     assert again.directory != first.directory and len(made) == 8
     assert again.values["documents"]["kept"] == 30
-    kept = [*again.directory.parent.glob("texts-shards-*")]
-    assert len(kept) == token_cache.KEPT and again.directory in kept and first.directory not in kept
 
 
 @pytest.mark.parametrize(
