@@ -36,6 +36,7 @@ _ELSEWHERE = {
     **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "remove layers: docs/training.md#distillation"),
     "new_vocabulary": "give a model new embeddings: docs/training.md#another-vocabulary",
     "load_model_weights_only": "--model_name_or_path CHECKPOINT starts from weights alone",
+    "compile": "leave it off: layers without padding were faster by themselves",
     "datelines": "leave it off: articles keep their datelines, as published",
     "local_rank": "leave it off: torchrun tells each process its rank",
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
