@@ -89,7 +89,7 @@ def test_the_columns_of_the_table_and_those_of_its_predictions(
     given: str, models: dict[str, str], tmp_path: Path
 ) -> None:
     """Hostile texts come back as they were, in order, with transformers' probabilities."""
-    forms = {given, FORMS[FORMS.index(given) - 1]}
+    forms = {given, FORMS[FORMS.index(given) - 1]} - ({".parquet"} - {given})
     rows = [row for row in ROWS if ".tsv" not in forms or not re.search(r"[\t\r\n]", row["text"])]
     file = write(tmp_path / f"in{given}", rows)
     network = transformers.BartForSequenceClassification.from_pretrained(models["class"]).eval()
@@ -152,13 +152,11 @@ def test_columns_that_some_rows_lack(models: dict[str, str], tmp_path: Path) -> 
             "out.csv",
             [{"text": r["text"], "b": str(r.get("b", "")), "c": json.dumps(r["c"]) if "c" in r else ""} for r in rows],
         ),
-        ("out.parquet", [{"text": r["text"], "b": r.get("b"), "c": r.get("c")} for r in rows]),
     ):
         predict(models["class"], tmp_path / "in.jsonl", "--output", tmp_path / name)
         written = read(tmp_path / name)
         assert [{n: v for n, v in row.items() if n not in ("prediction", "score")} for row in written] == expected
-    (tmp_path / "in.jsonl").write_text('{"text": "a", "b": 1}\n{"text": "a", "b": "x"}\n')
-    with pytest.raises(InputError, match=r"in.jsonl: cannot become a Parquet file .*; --output may name a .jsonl file"):
+    with pytest.raises(InputError, match=r"--output ends in .parquet and .*in.jsonl does not; allowed: .csv"):
         predict(models["class"], tmp_path / "in.jsonl", "--output", tmp_path / "out.parquet")
     (tmp_path / "in.jsonl").write_text('{"sentence": "a"}\n' * 1024 + '{"sentence": "a", "text": "b"}\n')
     with pytest.raises(InputError, match="its first rows have sentence, later ones text; allowed: one kind"):
@@ -169,8 +167,8 @@ def test_each_kind_of_prediction(models: dict[str, str], tmp_path: Path) -> None
     texts = write(tmp_path / "in.csv", ROWS[:5])
     cells = {}
     for name, *options in (("class", "--scores", "all"), ("labels", "--scores", "all"), ("number",), ("tags",)):
-        for form in (".jsonl", ".csv", ".parquet"):
-            predict(models[name], texts, "--output", tmp_path / f"{name}{form}", *options)
+        for form, file in ((".jsonl", texts), (".csv", texts), (".parquet", write(tmp_path / "in.parquet", ROWS[:5]))):
+            predict(models[name], file, "--output", tmp_path / f"{name}{form}", *options)
         cells[name] = read(tmp_path / f"{name}.jsonl")
         assert read(tmp_path / f"{name}.parquet") == cells[name]
     for row in cells["class"]:
@@ -200,7 +198,7 @@ def test_each_kind_of_prediction(models: dict[str, str], tmp_path: Path) -> None
             predict(models[name], file, "--output", tmp_path / "out.csv", "--scores", "all")
 
 
-@pytest.mark.parametrize("form", [".csv", ".tsv", ".parquet"])
+@pytest.mark.parametrize("form", [".csv", ".tsv"])
 def test_the_metrics_read_what_is_written(
     form: str, models: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -342,7 +340,8 @@ def test_rows_with_blank_texts_have_empty_predictions(
     for name, rows in (("filled", filled), ("some", some)):
         output = tmp_path / f"{name}-out{form}"
         options = () if name == "filled" else ("--skip_blank",)
-        predict(models[kind], write(tmp_path / f"{name}.jsonl", rows), "--output", output, "--batch_size", 3, *options)
+        file = write(tmp_path / f"{name}{'.parquet' if form == '.parquet' else '.jsonl'}", rows)
+        predict(models[kind], file, "--output", output, "--batch_size", 3, *options)
         if form == ".parquet":
             outputs.append([row["prediction"] for row in pq.read_table(output).to_pylist()])
         elif form == ".txt":
@@ -352,10 +351,9 @@ def test_rows_with_blank_texts_have_empty_predictions(
             outputs.append([row["prediction"] for row in read])
     none = None if form in (".jsonl", ".parquet") else ""
     assert outputs[1] == [none, none, none, outputs[0][0], none, outputs[0][1]]
-    with pytest.raises(
-        InputError, match=r"some.jsonl:1: .* \(4 of 6 are blank: .*; --skip_blank goes on without them\)"
-    ):
-        predict(models[kind], tmp_path / "some.jsonl")
+    message = r"some.jsonl:1: .* \(4 of 6 are blank: .*; --skip_blank goes on without them\)"
+    with pytest.raises(InputError, match=message):
+        predict(models[kind], write(tmp_path / "some.jsonl", some))
 
 
 def test_inputs_that_are_no_texts_are_refused(models: dict[str, str], tmp_path: Path) -> None:

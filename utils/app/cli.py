@@ -38,6 +38,7 @@ _ELSEWHERE = {
     "load_model_weights_only": "--model_name_or_path CHECKPOINT starts from weights alone",
     "compile": "leave it off: layers without padding were faster by themselves",
     "datelines": "leave it off: articles keep their datelines, as published",
+    "label_separator": "a list of labels stands in .jsonl or .parquet",
     "local_rank": "leave it off: torchrun tells each process its rank",
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
     "max_option_sets": "leave it off: --max_queue bounds what waits",
@@ -49,6 +50,7 @@ _ELSEWHERE = {
     "strategy": "leave it off: each process holds the whole model, as by DDP",
     "spreadsheet": "leave it off: a program that opens the table must read its cells as text",
     **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates the one pair of its data"),
+    "unknown_labels": "leave it off, and rows with other labels out of the data",
     **dict.fromkeys(("sources", "cnn_stories", "dailymail_stories", "url_lists"), "leave it off: the Hub has the set"),
     "sync_timeout": "leave it off: processes wait for each other",
 }
@@ -165,23 +167,15 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog.removeprefix(PYTHON_M)}: error: {message}\n")
 
 
-@dataclasses.dataclass(frozen=True)
 class _Option:
     """A field as the parser sees it."""
 
-    name: str
-    kind: type  # of one value
-    several: bool  # it takes more than one
-    default: Any
-    limits: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, field: dataclasses.Field[Any], annotation: Any) -> _Option:
+    def __init__(self, field: dataclasses.Field[Any], annotation: Any, default: Any) -> None:
         if isinstance(annotation, types.UnionType):
             annotation = next(part for part in typing.get_args(annotation) if part is not type(None))
-        several = typing.get_origin(annotation) is tuple
-        kind = typing.get_args(annotation)[0] if several else annotation
-        return cls(field.name, kind, several, field.default, field.metadata)
+        self.several = typing.get_origin(annotation) is tuple
+        self.kind = typing.get_args(annotation)[0] if self.several else annotation  # of one value
+        self.name, self.default, self.limits = field.name, default, field.metadata
 
     def convert(self, value: Any) -> Any:
         """Turn a string, or a value of a YAML file, into the option's type; ArgumentTypeError says what is allowed."""
@@ -219,7 +213,7 @@ class _Option:
         choices = self.limits["choices"]
         metavar = self.limits["metavar"] or ("{" + ",".join(choices) + "}" if choices else self.kind.__name__.upper())
         required = default is dataclasses.MISSING
-        settings: dict[str, Any] = {"help": text} if required else {"help": text, "default": default}
+        settings: dict[str, Any] = {"help": text, "default": default}
         if self.limits["positional"]:
             single = None if required else "?"
             group.add_argument(self.name, type=self.convert, nargs="*" if self.several else single, **settings)
@@ -249,14 +243,9 @@ def parse_dataclass(
 ) -> Arguments:
     """Read a dataclass of `option` fields from a command line, and from a YAML file where it has an option `config`.
 
-    The command line wins over the file, with a line on stderr. What does not fit ends the program with status 2 and one
-    line on stderr.
-
-    Args:
-        prog: what to call the program, where the command that the user typed is not enough.
-        parts: field -> dataclass, for parts that depend on the task.
-        defaults: option -> this program's own default.
-        of_tasks: the dataclasses of each value of --task, for --help, which shows them all.
+    The command line wins over the file. What does not fit ends the program with status 2 and one line on stderr.
+    `parts` are dataclasses of fields that depend on the task, `defaults` this program's own ones, and `of_tasks` the
+    dataclasses of each value of --task, for --help, which shows them all.
     """
     argv = with_underscores(argv)
     options: dict[str, _Option] = {}
@@ -264,9 +253,7 @@ def parse_dataclass(
     for fields in option_groups(cls, parts or {}):
         section = "options"
         for field, annotation in fields:
-            made = _Option.of(field, annotation)
-            if defaults and field.name in defaults:
-                made = dataclasses.replace(made, default=defaults[field.name])
+            made = _Option(field, annotation, (defaults or {}).get(field.name, field.default))
             options[field.name] = made
             section = field.metadata["section"] or section
             sections.setdefault(section, []).append(made)
@@ -293,15 +280,7 @@ def parse_dataclass(
             each.add_to(group, stored.get(each.name, each.default))
     if {"-h", "--help"} & {*argv}:
         parser.epilog = _help_of_tasks(of_tasks, {name: each.limits["help"] for name, each in options.items()})
-    values = _parse(parser, argv)
-    for name in stored.keys() & values.keys():
-        if values[name] != stored[name]:
-            print(
-                f"{parser.prog.removeprefix(PYTHON_M)}: --config {path} sets {name} to {stored[name]}; "
-                f"the command line's {values[name]} is taken",
-                file=sys.stderr,
-            )
-    return _build(cls, parts or {}, values)
+    return _build(cls, parts or {}, _parse(parser, argv))
 
 
 def _help_of_tasks(of_tasks: Mapping[str, Sequence[type]], shown: Mapping[str, str]) -> str:
@@ -313,7 +292,7 @@ def _help_of_tasks(of_tasks: Mapping[str, Sequence[type]], shown: Mapping[str, s
             key = field.name, field.metadata["help"]
             if shown.get(field.name) != field.metadata["help"]:
                 tasks.setdefault(key, []).append(task)
-                made[key] = _Option.of(field, annotation)
+                made[key] = _Option(field, annotation, field.default)
     sections = []
     for names in dict.fromkeys(map(tuple, tasks.values())):
         parser = _Parser(usage=argparse.SUPPRESS, add_help=False)

@@ -14,7 +14,6 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
@@ -25,9 +24,7 @@ from utils.app.start import is_first
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 REDRAW = 0.2  # seconds
-# `extra` of log records whose parts have two spaces between them. IN_THE_LINE: a line of progress, where one is shown,
-# says the same. IN_ONE_LINE: a terminal prints one line, without the parts that have no room.
-IN_THE_LINE, IN_ONE_LINE = {"terminal": "line"}, {"terminal": "fit"}
+IN_THE_LINE = {"is_in_the_line": True}  # `extra` of log records that the line of progress repeats
 console = Console(stderr=True)
 
 
@@ -35,20 +32,16 @@ class _AboveLine(logging.Handler):
     """Prints the log above the line of progress."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        text, kind = self.format(record), getattr(record, "terminal", None)
-        if kind == "line" and progress.shown is not None:
+        if progress.shown is not None and hasattr(record, "is_in_the_line"):
             return
-        if kind == "fit":
-            text = fitted(text.split("  "), console.width)
         with suppress(OSError):  # the terminal is gone
-            console.print(Text(text))
+            console.print(Text(self.format(record)))
 
 
 def start_log(debug: bool = False, file: Path | None = None, keep: bool = False) -> None:
     """Send the first process's log to the terminal, and to a file if one is named; the others only warn.
 
-    Args:
-        keep: true if a later call names the file, which then begins with what was logged until then.
+    Where `keep` is true a later call names the file, which then begins with what was logged until then.
     """
     # Imported here: processes that only compute ROUGE need not wait for it.
     from huggingface_hub.utils import disable_progress_bars
@@ -75,29 +68,12 @@ def start_log(debug: bool = False, file: Path | None = None, keep: bool = False)
         disable_progress_bars()
 
 
-def fitted(parts: Sequence[str], width: float) -> str:
-    """The first part, and each further one for which a line of this width has room."""
-    line, *further = parts
-    for part in further:
-        if cell_len(line) + 2 + cell_len(part) <= width:
-            line += f"  {part}"
-    return line
-
-
 class progress(Generic[Item]):
     """The progress of some work: one line at the bottom of the terminal until the work ends; else lines of the log.
 
     Only the first of several processes shows it, and while a line is shown, work within that work has none. It is drawn
-    in calls of `update` alone, so that no thread meets signals or forks.
-
-    Args:
-        items: to iterate over, each of which is a unit.
-        wait: seconds until the line is shown, so that short work has none.
-        every: seconds between two lines of the log.
-
-    Attributes:
-        notes: parts of the line that follow the time left; None for the rate.
-        left: seconds until the end, where the caller knows better than the rate tells; infinity where nobody knows.
+    in calls of `update` alone, so that no thread meets signals or forks. It is shown after `wait` seconds, so that
+    short work has none; lines of the log have `every` seconds between them.
     """
 
     shown: progress[Any] | None = None
@@ -106,8 +82,8 @@ class progress(Generic[Item]):
         self, what: str, total: int | None, unit: str, items: Iterable[Item] = (), *, wait: float = 1, every: float = 60
     ) -> None:
         self.what, self.total, self.unit, self.items = what, total, unit, items
-        self.notes: Sequence[str] | None = None
-        self.left: float | None = None
+        self.notes: Sequence[str] | None = None  # parts of the line that follow the time left, in place of the rate
+        self.left: float | None = None  # seconds, where the caller knows better than the rate tells
         self.wait, self.interval = (wait, REDRAW) if console.is_interactive else (every, every)
         self.begin()
 
@@ -162,10 +138,9 @@ class progress(Generic[Item]):
             self.live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=redirects)
             self.live.start()
             console.show_cursor()  # a process that is killed could not do so
-        self.live.update(Text(self.text(console.width - 1), no_wrap=True, overflow="ellipsis"), refresh=True)
+        self.live.update(Text(self.text(), no_wrap=True, overflow="ellipsis"), refresh=True)
 
-    def text(self, width: float = math.inf) -> str:
-        """The line, with as many of its parts as fit."""
+    def text(self) -> str:
         total = "" if self.total is None else f"/{self.total:,}"
         parts = [f"{self.what} {self.done:,}{total} {self.unit}".rstrip()]
         speed = (self.done - self.done_before) / max(time.monotonic() - self.began, 1e-9)
@@ -176,7 +151,7 @@ class progress(Generic[Item]):
             parts.append(f"{duration(left)} left")
         if speed and self.notes is None:
             parts.append(rate(speed, self.unit))
-        return fitted([*parts, *(self.notes or ())], width)
+        return "  ".join([*parts, *(self.notes or ())])
 
 
 class Clock:

@@ -7,10 +7,9 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import xxhash
 
@@ -96,10 +95,11 @@ class RowsToPredict:
         self.is_table, self.task = is_table, task
         self.name = file or "standard input"
         self.lines = read_documents(has_one_a_line=True, blank=True) if file is None else []
+        if suffix == PARQUET and not self.is_parquet:
+            raise InputError(f"--output ends in .parquet and {self.name} does not; allowed: .csv, .tsv, .jsonl")
         choose = task.columns_in if is_table else task.typed_columns
         self.rows, self.columns, self.chosen = 0, [], ()  # chosen columns are read, of all that the rows have
         self.blank: dict[str, BlankText] = {}  # by the names of rows that are not predicted
-        self.schema: pa.Schema | None = None  # of columns that come from a Parquet file or are to become one
         for records in batches(progress("reading", None, "rows", self.records()), AT_ONCE):
             self.columns = list(dict.fromkeys([*self.columns, *names_in(records)]))
             self.chosen = self.chosen or choose(self.columns)
@@ -107,18 +107,14 @@ class RowsToPredict:
             self.rows += len(records)
             if suffix == ".tsv":
                 _check_has_no_breaks(records)
-            if suffix == PARQUET and not self.is_parquet:
-                rows = [record.values for record in records]
-                self.schema = schema_of([rows] if self.schema is None else [self.schema, rows], self.name)
         if not self.rows:
             raise InputError(f"{self.name}: has no rows")
         check_blank(self.blank, self.rows, skip_blank)
-        if self.is_parquet:
-            self.schema = next(self.parquet()).schema
         if {*choose(self.columns)} != {*self.chosen}:
             first, later = ", ".join(self.chosen), ", ".join(choose(self.columns))
             raise InputError(f"{self.name}: its first rows have {first}, later ones {later}; allowed: one kind")
-        bytes_in = [field.name for field in self.schema or () if "binary" in str(field.type)]
+        schema = next(self.parquet()).schema if self.is_parquet else ()
+        bytes_in = [field.name for field in schema if "binary" in str(field.type)]
         if bytes_in and suffix not in ("", PARQUET):
             raise InputError(f"{self.name}: {bytes_in[0]} holds bytes; allowed: an --output FILE.parquet")
 
@@ -162,37 +158,6 @@ def _check_has_no_breaks(records: Iterable[Record]) -> None:
             raise InputError(
                 f"{name}: {column} holds a tab or a line break, which .tsv cannot; allowed: an --output FILE.csv"
             )
-
-
-def schema_of(parts: Sequence[pa.Schema | Sequence[dict[str, Any]]], name: str) -> pa.Schema:
-    """The types of columns that hold the values of all parts, which are rows, or the schema of earlier ones."""
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetWriter
-
-    with becoming_parquet(name):
-        schemas = [part if isinstance(part, pa.Schema) else table_of(part).schema for part in parts]
-        schema = pa.unify_schemas(schemas, promote_options="permissive")
-        ParquetWriter(pa.BufferOutputStream(), schema).close()
-    return schema
-
-
-@contextmanager
-def becoming_parquet(name: str) -> Iterator[None]:
-    """Raise InputError, which calls the rows `name`, where Parquet has no type for their values."""
-    import pyarrow as pa
-
-    try:
-        yield
-    except (pa.ArrowException, OverflowError) as error:
-        raise InputError(f"{name}: cannot become a Parquet file ({error}); --output may name a .jsonl file") from None
-
-
-def table_of(rows: Sequence[dict[str, Any]], schema: pa.Schema | None = None) -> pa.Table:
-    """A table of rows, in which null stands for columns that a row does not have."""
-    import pyarrow as pa
-
-    every = dict.fromkeys(name for row in rows for name in row)  # pyarrow takes the names of the first row
-    return pa.Table.from_pylist([{**every, **row} for row in rows], schema)
 
 
 def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:

@@ -13,7 +13,7 @@ from utils.text.windows import SHORTEST_WINDOW
 if TYPE_CHECKING:
     from utils.models.loading import Model
 
-LongDocuments = Literal["refuse", "cut", "join", "resummarize"]
+LongDocuments = Literal["refuse", "cut", "join"]
 LONG_DOCUMENTS: tuple[str, ...] = get_args(LongDocuments)
 MODEL = "model"  # a section of --help
 PRECISIONS_ON = {"cpu": ("fp32", "bf16", "int8"), "cuda": ("fp32", "tf32", "bf16", "fp16")}
@@ -63,7 +63,7 @@ class LongDocumentOptions:
         section=MODEL,
         choices=LONG_DOCUMENTS,
         help="documents longer than max_source_length: refuse them, cut them, or split them at sentence ends into "
-        "windows, and join the windows' summaries or summarise these again",
+        "windows, and join the windows' summaries",
     )
     max_source_length: int | None = option(
         None, least=SHORTEST_WINDOW, help="tokens that the model reads at once; by default its positions"

@@ -14,16 +14,7 @@ from typing import Any
 from bart.files import replacing
 from utils.app.unfinished import Unfinished
 from utils.data.columns import Record
-from utils.prediction.inputs import (
-    AT_ONCE,
-    BREAKS,
-    PARQUET,
-    RowsToPredict,
-    batches,
-    becoming_parquet,
-    schema_of,
-    table_of,
-)
+from utils.prediction.inputs import BREAKS, PARQUET, RowsToPredict
 from utils.text.lines import joined
 
 DELIMITED = (".csv", ".tsv")
@@ -95,20 +86,17 @@ def write_file(output: Path, form: Format, source: RowsToPredict, work: Unfinish
 
 
 def _write_parquet(path: Path, source: RowsToPredict, work: Unfinished) -> None:
+    """The table that was read, with its types, and the columns of the predictions."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetWriter
 
-    added, cells = pa.schema([]), chain.from_iterable(work.values())
-    for part in batches(chain.from_iterable(work.values()), AT_ONCE):
-        added = schema_of([added, part], source.name)
-    schema = pa.unify_schemas([source.schema, added], promote_options="permissive")
-    with becoming_parquet(source.name), ParquetWriter(path, schema) as writer:
-        if source.is_parquet:
-            for table in source.parquet():
-                columns = table_of(list(islice(cells, len(table))), added)
-                for field in added:
-                    table = table.append_column(field, columns[field.name])
-                writer.write_table(table)
-        else:
-            for part in batches(zip(source.records(), cells, strict=True), AT_ONCE):
-                writer.write_table(table_of([{**record.values, **more} for record, more in part], schema))
+    schemas = [pa.Table.from_pylist(part).schema for part in work.values()]
+    types = pa.unify_schemas(schemas, promote_options="permissive")
+    schema = pa.unify_schemas([next(source.parquet()).schema, types])
+    cells = chain.from_iterable(work.values())
+    with ParquetWriter(path, schema) as writer:
+        for table in source.parquet():
+            added = pa.Table.from_pylist([*islice(cells, len(table))], types)
+            for field in types:
+                table = table.append_column(field, added[field.name])
+            writer.write_table(table)

@@ -41,11 +41,7 @@ TICK = 0.05  # seconds
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket that holds an address while the model is loaded.
-
-    Raises:
-        InputError: the address cannot be used.
-    """
+    """A socket that holds an address while the model is loaded."""
     try:
         return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except (OSError, UnicodeError) as error:
@@ -82,20 +78,19 @@ class Config(hypercorn.Config):
 
 async def serve(service: Service, bound: socket.socket, is_to_end: Callable[[], object]) -> None:
     """Answer until `is_to_end` says so, and then finish what is in work."""
+
+    async def end() -> None:
+        while not is_to_end():
+            await asyncio.sleep(TICK)
+        service.is_ending = True
+        latest = time.monotonic() + service.args.drain_seconds
+        while service.in_work and time.monotonic() < latest:
+            await asyncio.sleep(TICK)
+        service.is_over.set()
+
     host, port = bound.getsockname()[:2]
-    config = Config(bound, service.args.read_timeout)
-    idle = asyncio.Event()
-    serving = asyncio.create_task(hypercorn.asyncio.serve(create_app(service), config, shutdown_trigger=idle.wait))
     logger.info("listening at http://%s:%d", f"[{host}]" if ":" in host else host, port)
-    while not is_to_end() and not serving.done():
-        await asyncio.sleep(TICK)
-    service.is_ending = True
-    end = time.monotonic() + service.args.drain_seconds
-    while service.in_work and time.monotonic() < end:
-        await asyncio.sleep(TICK)
-    service.is_over.set()
-    idle.set()
-    await serving
+    await hypercorn.asyncio.serve(create_app(service), Config(bound, service.args.read_timeout), shutdown_trigger=end)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -13,7 +13,7 @@ from bart.errors import InputError
 from bart.generation import GenerationConfig
 from utils.models.generation_options import with_lengths
 from utils.prediction.options import LongDocuments
-from utils.prediction.summarizing import Rounds, load_summarizer
+from utils.prediction.summarizing import Documents, load_summarizer
 from utils.serving.arguments import ServeArguments
 from utils.serving.engine import Engine
 from utils.serving.service import Body, Service, Text
@@ -72,9 +72,9 @@ class SummaryService(Service):
     def __init__(self, args: ServeArguments) -> None:
         model, self.tokenizer = load_summarizer(args.inference)
         self.positions = model.config.max_position_embeddings
-        self.limit = args.documents.max_source_length or self.positions
-        if self.limit > self.positions:
-            raise InputError(f"--max_source_length is {self.limit}; allowed: at most {self.positions}, the positions")
+        limit = args.documents.max_source_length or self.positions
+        if limit > self.positions:
+            raise InputError(f"--max_source_length is {limit}; allowed: at most {self.positions}, the positions")
         self.defaults = model.generation_config.merged(num_return_sequences=1)
         super().__init__(args, summary_request(self.defaults, args, self.positions))
         tokens = prometheus.Counter("bart_generated_tokens", "Tokens generated", registry=self.registry)
@@ -96,24 +96,19 @@ class SummaryService(Service):
 
     async def compute(self, content: BaseModel) -> dict[str, Any]:
         options = self._decoding_options(content)
-        long_documents = content.long_documents or self.args.documents.long_documents
-        drop = bool(content.drop_repeated_sentences)
-        rounds = await asyncio.to_thread(
-            Rounds, content.inputs, self.tokenizer, self.positions, long_documents, self.limit, drop
-        )
-        tokens, windows = zip(*rounds.sizes.values(), strict=True)
-        cut_tokens = [max(0, count - self.limit) for count in tokens] if long_documents == "cut" else []
-        articles = 0
-        while rounds.windows:
-            outputs = await self._decode(rounds.windows, options)
-            articles += len(outputs)
-            await asyncio.to_thread(rounds.proceed, outputs)
+        how = self.args.documents
+        documents = await asyncio.to_thread(
+            Documents, content.inputs, self.tokenizer, self.positions,
+            content.long_documents or how.long_documents, how.max_source_length,
+        )  # fmt: skip
+        outputs = await self._decode(documents.windows, options)
+        summaries = await asyncio.to_thread(documents.summaries, outputs, bool(content.drop_repeated_sentences))
         return {
-            "summary": None if content.text is None else rounds.summaries[0],
-            "summaries": rounds.summaries if content.text is None else None,
-            "articles": articles,
-            "windows": windows if max(windows) > 1 else None,
-            "cut_tokens": cut_tokens if any(cut_tokens) else None,
+            "summary": None if content.text is None else summaries[0],
+            "summaries": summaries if content.text is None else None,
+            "articles": len(outputs),
+            "windows": documents.counts if max(documents.counts) > 1 else None,
+            "cut_tokens": documents.cut_tokens if any(documents.cut_tokens) else None,
         }
 
     def _decoding_options(self, content: BaseModel) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from utils.app.formatting import format_metric
 from utils.app.memory import peak_memory_gb
-from utils.app.progress import IN_ONE_LINE, IN_THE_LINE, progress
+from utils.app.progress import IN_THE_LINE, progress
 from utils.app.run_metrics import SECONDS
 from utils.data.batches import Batch
 from utils.training.module import TrainingModule
@@ -129,7 +129,7 @@ class Measurements:
             write_metrics(trainer, values)
             if trainer.is_global_zero:
                 parts = [f"val {trainer.global_step:,}", *(named(name, values) for name in values)]
-                logger.info("  ".join(parts), extra=IN_ONE_LINE)
+                logger.info("  ".join(parts))
         self.line.notes = self.shown
 
     def end(self, trainer: pl.Trainer, device: torch.device) -> None:

@@ -226,7 +226,7 @@ def test_faults_are_answered(export: Path, decoder: Decoder, monkeypatch: pytest
         assert [answer(sent(address, ARTICLE)) for _ in range(2)] == [failed] * 2
         health = httpx2.get(f"{address}/healthz")
         assert (health.status_code, health.json()) == (500, {"status": "failed", "queue": 0, "batch": 0})
-        monkeypatch.setattr("utils.serving.summaries.Rounds", lambda *_: 1 / 0)
+        monkeypatch.setattr("utils.serving.summaries.Documents", lambda *_: 1 / 0)
         assert answer(sent(address, ARTICLE)) == (500, {"error": "a fault of the service; its log says more"})
 
 
