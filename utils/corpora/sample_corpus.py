@@ -27,7 +27,7 @@ import yaml
 
 from utils.app.cli import option, parse_dataclass
 from utils.app.output_files import writable_folder, write_whole
-from utils.corpora.data_directory import is_made, making
+from utils.corpora.data_directory import is_made, write_data_directory
 from utils.data.splits import SPLITS
 from utils.data.tables import Row
 
@@ -156,10 +156,12 @@ def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: in
     """Make a data directory, with folders of the articles' topics, tags and questions, unless it is there."""
     facts = {"set": "sample", "sizes": dict(sizes), "seed": seed}
     if not is_made(folder, facts):
-        with making(folder, facts) as data:
-            for split, count in sizes.items():
-                for number, story in enumerate(sample_stories(split, count, seed), 1):
-                    data.add(split, Row(str(number), story.article, story.summary))
+        rows = (
+            (split, Row(str(number), story.article, story.summary))
+            for split, count in sizes.items()
+            for number, story in enumerate(sample_stories(split, count, seed), 1)
+        )
+        write_data_directory(folder, facts, rows)
     for split, count in sizes.items():
         rng = random.Random(f"questions {split} {seed}")
         stories = list(sample_stories(split, count, seed))

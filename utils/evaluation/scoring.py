@@ -200,7 +200,7 @@ def score_predictions(
     targets = sum(prediction.targets for prediction in predictions)
     rows = [task.row(raw, examples, number, prediction) for number, prediction in enumerate(predictions)]
     metrics: dict[str, Any] = {}
-    if targets or any("reference" in row for row in rows):  # a label that training has not seen has no loss
+    if targets or any("reference" in row for row in rows):  # a letter that training has not seen has no loss
         metrics, each = task.score(raw, predictions, loaded)
         rows = [row | {name: float(values[number]) for name, values in each.items()} for number, row in enumerate(rows)]
     if targets:
