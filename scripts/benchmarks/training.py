@@ -3,7 +3,7 @@
     python scripts/benchmarks/training.py --shape xsum --precision bf16 --device cuda --output results.json
     python scripts/benchmarks/training.py --shape base --tokenizer DIR
 
-- ours: finetune.py with the options of scripts/run_summarization.sh; ours_compiled: with --compile, too;
+- ours: finetune.py with the options of scripts/run_summarization.sh;
 - transformers: its Trainer with its BartForConditionalGeneration, torch's fused AdamW, and our batches in our order,
   which it pads; by itself it would draw them at random. On CPUs ours computes no padding.
 
@@ -53,7 +53,7 @@ from utils.training.options import POLYNOMIAL_END
 
 # Every process loads this module; Lightning, which takes seconds to load, is imported where it is used.
 
-OURS, COMPILED, TRANSFORMERS = MODES = ("ours", "ours_compiled", "transformers")
+OURS, TRANSFORMERS = MODES = ("ours", "transformers")
 # Words of a document and of a summary: means (Narayan et al., 2018, table 1; See et al., 2017, section 4), and a
 # log-normal's spread.
 XSUM = {"source": (431, 0.6), "target": (23, 0.3)}
@@ -195,7 +195,7 @@ def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
         if mode == TRANSFORMERS:
             losses = train_transformers(args, folder, Path(output))
         else:
-            losses = train_ours([*recipe(args, folder), *["--compile"] * (mode == COMPILED)], Path(output))
+            losses = train_ours(recipe(args, folder), Path(output))
     hook.remove()
     timed = args.all_steps - LOG_EVERY
     # Steps that fp16's loss scaler skips are not seen; they come first.

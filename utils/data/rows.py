@@ -96,44 +96,22 @@ def _named(value: Any, feature: Any) -> Any:
     return value
 
 
-def _parsed(text: str, path: Path, line: int) -> Any:
-    """The value of JSON that begins at a line of a file."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        number = line + error.lineno - 1
-        raise InputError(f"{path}, line {number}, column {error.colno}: not JSON ({error.msg})") from None
-    except (ValueError, RecursionError) as error:  # a number or a nesting beyond what Python reads
-        raise InputError(f"{path}, line {line}: not JSON ({error})") from None
-
-
 def json_lines(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
     """Read the objects of a file of JSON lines, each with the number of its line; blank lines are skipped."""
     for number, line in enumerate(iter_lines(path, blank=True, encoding=options.encoding), 1):
         if not line.strip():
             continue
-        row = _parsed(line, path, number)
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, line {number}: JSON Lines, one object with the fields a line, is expected")
-        yield number, row
-
-
-def _json_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
-    """Read a .json file: several JSON lines; or, on any lines, an array of objects, which are numbered themselves."""
-    filled = (line for line in iter_lines(path, blank=True, encoding=options.encoding) if line.strip())
-    first, second = next(filled, ""), next(filled, "")
-    if second and first.lstrip().startswith("{") and first.rstrip().endswith("}"):
-        yield from json_lines(path, options)
-        return
-    rows = _parsed("\n".join(iter_lines(path, blank=True, encoding=options.encoding)), path, 1)
-    if not isinstance(rows, list):
-        raise InputError(
-            f"{path}: one object, which may be columns or a row; allowed: an array of objects, or JSON lines, as "
-            "to_json(orient='records', lines=True) of pandas writes them"
-        )
-    for number, row in enumerate(rows, 1):
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, row {number}: {shortened(row)}; allowed: an object with the fields of the row")
+        if not line.lstrip().startswith("{"):
+            raise InputError(
+                f"{path}, line {number}: {shortened(line)}; allowed: JSON lines, an object a line, as jq -c '.[]' "
+                "makes them of an array"
+            )
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{path}, line {number}, column {error.colno}: not JSON ({error.msg})") from None
+        except (ValueError, RecursionError) as error:  # a number or a nesting beyond what Python reads
+            raise InputError(f"{path}, line {number}: not JSON ({error})") from None
         yield number, row
 
 
@@ -211,4 +189,4 @@ def _check_header(path: Path, header: str, delimiter: str, is_given: bool) -> No
         )
 
 
-READERS = {".jsonl": json_lines, ".json": _json_rows, ".csv": _csv_rows, ".tsv": _csv_rows}
+READERS = {".jsonl": json_lines, ".json": json_lines, ".csv": _csv_rows, ".tsv": _csv_rows}

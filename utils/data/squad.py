@@ -69,13 +69,8 @@ def read_answers(path: str, tables: TableOptions) -> dict[str, Question]:
     """Read all questions of a file, by their ids; their answers may stand anywhere."""
     questions = []
     for name, values in _rows(path, WHOLE, Choice(tables=tables)):
-        question, answers = question_of(name, values), _answers_in(values)
-        texts = answers.get("text") if isinstance(answers, Mapping) else None
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise InputError(
-                f"{name}: answers are {shortened(answers)}; allowed: an object whose text is a list of texts"
-            )
-        questions.append(replace(question, answers=tuple(texts)))
+        question = question_of(name, values)
+        questions.append(replace(question, answers=tuple(text for text, _ in _answers_in(name, values))))
     if not questions:
         raise InputError(f"{path}: no questions in it")
     return _by_id(questions)
@@ -144,11 +139,19 @@ def squad_rows(file: Path) -> Iterator[Record]:
         raise InputError(f"{file}: not SQuAD's JSON ({type(error).__name__}: {error})") from None
 
 
-def _answers_in(values: Mapping[str, Any]) -> Any:
+def _answers_in(name: str, values: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """The answers of a row, and the characters of the context where they begin."""
     answers = values.get("answers")
     if isinstance(answers, list) and all(isinstance(answer, Mapping) for answer in answers):
         answers = {name: [answer.get(name) for answer in answers] for name in ("text", "answer_start")}
-    return answers
+    try:
+        columns = zip(answers["text"], answers["answer_start"], strict=True)
+        return [(str(text), int(start)) for text, start in columns]
+    except (TypeError, KeyError, ValueError):
+        raise InputError(
+            f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "
+            ".jsonl or .parquet, or --predict, which reads none"
+        ) from None
 
 
 def question_of(
@@ -161,15 +164,7 @@ def question_of(
     question = Question(name, str(values.get("id", name)), values["question"], context)
     if not labelled:
         return question
-    answers = _answers_in(values)
-    try:
-        columns = zip(answers["text"], answers["answer_start"], strict=True)
-        pairs = [(str(text), int(start)) for text, start in columns]
-    except (TypeError, KeyError, ValueError):
-        raise InputError(
-            f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "
-            ".jsonl or .parquet, or --predict, which reads none"
-        ) from None
+    pairs = _answers_in(name, values)
     good = []
     for text, start in pairs:
         there = context[max(0, start) :][: len(text)]
