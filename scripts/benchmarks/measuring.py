@@ -111,9 +111,9 @@ def in_new_process(work: Callable[..., Any], *arguments: object) -> Any:
 
 
 def beside_peers(
-    args: Any, prepare: Callable[[Any, Path], Any], work: Callable[[str, Any, Path], Run]
-) -> tuple[Any, dict[str, list[Run]]]:
-    """The result of `prepare(args, folder)`, and the runs `work(mode, args, folder)` of each of `args.modes`.
+    args: Any, prepare: Callable[[Any, Path], None], work: Callable[[str, Any, Path], Run]
+) -> dict[str, list[Run]]:
+    """After `prepare(args, folder)`, the runs `work(mode, args, folder)` of each of `args.modes`.
 
     Modes take turns in each of `args.rounds`, because the speed of a machine drifts. Every call is a process of its
     own, so that its peak memory is its own.
@@ -122,13 +122,13 @@ def beside_peers(
     os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     with TemporaryDirectory(prefix="benchmark_") as folder:
-        prepared = in_new_process(prepare, args, Path(folder))
+        in_new_process(prepare, args, Path(folder))
         runs: dict[str, list[Run]] = {mode: [] for mode in args.modes}
         for number in range(1, args.rounds + 1):
             for mode in args.modes:
                 print(f"running {mode}, {number} of {args.rounds}", file=sys.stderr, flush=True)
                 runs[mode].append(in_new_process(work, mode, args, Path(folder)))
-        return prepared, runs
+        return runs
 
 
 def compared(runs: Mapping[str, Sequence[Run]], peer: str) -> list[dict[str, Any]]:
@@ -151,12 +151,11 @@ def report(
     columns: Mapping[str, str],
     results: Sequence[Mapping[str, Any]],
     machine: Mapping[str, Any],
-    **facts: object,
 ) -> None:
-    """Print the results as a table, and write them to --output with the machine, the options and other facts."""
+    """Print the results as a table, and write them to --output with the machine and the options."""
     print(markdown_table(results, columns))
     if args.output is not None:
-        write_json(Path(args.output), {"machine": machine, "arguments": asdict(args), **facts, "results": results})
+        write_json(Path(args.output), {"machine": machine, "arguments": asdict(args), "results": results})
 
 
 def compare_inference(
@@ -172,7 +171,7 @@ def compare_inference(
     `prepare` is that of `beside_peers`; the difference's name is the key of its column.
     """
     os.environ["OMP_NUM_THREADS"] = str(args.threads)  # libraries read it when they are loaded
-    _, runs = beside_peers(args, prepare, partial(run_peer, peers))
+    runs = beside_peers(args, prepare, partial(run_peer, peers))
     firsts = {mode: done[0] for mode, done in runs.items()}
     rows = compared(runs, args.modes[0])
     for row in rows:
