@@ -20,8 +20,6 @@ from utils.metrics.options import BleuOptions, RougeOptions
 from utils.models.generation_options import GENERATE, GenerationOptions
 from utils.tasks.glue import GLUE
 
-REFUSE = "refuse"
-NAMES_FILES = ("labels.txt", "labels.json", "label.json")  # names of tags that are numbers, in a data directory
 MOST_READ = 512  # tokens of a text that are read by default, where the model has as many positions
 # Tokens that fine-tuning cuts sources and targets to by default, as in the published recipe for CNN-DM.
 SOURCE_LENGTH, TARGET_LENGTH = 1024, 142
@@ -149,18 +147,8 @@ class ReadingOptions:
 
 @dataclass(frozen=True)
 class LabelOptions(ReadingOptions):
-    unknown_labels: str = option(
-        REFUSE,
-        choices=(REFUSE, "wrong"),
-        help="labels of validation and test data that training has not seen: refuse them before it starts, or, where "
-        "there is one label a text or word, count them as errors (wrong)",
-        on_resume="validation",
-    )
     tag_names: tuple[str, ...] | None = option(
-        None,
-        alias="label_names",
-        help="names of labels that are numbers, in their order, or a file of them: one a line, with or without its "
-        f"number and a tab, or a JSON object; of tags in tables by default {', '.join(NAMES_FILES)} beside them",
+        None, alias="label_names", help="names of labels that are numbers, from 0 on"
     )
 
 
@@ -201,9 +189,6 @@ class ClassificationOptions(LabelOptions):
         "is not given",
     )
     label_field: str | None = option(None, help=f"column of the labels; by default {', '.join(LABELS)}")
-    label_separator: str | None = option(
-        None, help="what stands between the labels of a text such as a cell of CSV, which then holds any number of them"
-    )
     drop_label: tuple[str, ...] | None = option(
         None,
         help="labels whose rows are left out, such as - of SNLI; -1 stands for null, too, as the Hub's -1 is read",
@@ -226,14 +211,15 @@ class ClassificationTrainingOptions(LabelTrainingOptions):
 @dataclass(frozen=True)
 class TaggingOptions(LabelOptions):
     words_field: str | None = option(
-        None, section="texts", help=f"column of a table's words; by default {', '.join(WORDS)}"
-    )
-    tags_field: str | None = option(None, help=f"column of their tags; by default {', '.join(TAGS)}")
-    words_column: str | None = option(
         None,
-        help="column of a CoNLL file's words, by its number from 1, or its name in a header; by default the first one",
+        section="texts",
+        alias="words_column",
+        help=f"column of the words; by default {', '.join(WORDS)}; of a CoNLL file, by its number from 1 or its name "
+        "in a header, by default the first one",
     )
-    tags_column: str | None = option(None, help="column of their tags; by default the last one")
+    tags_field: str | None = option(
+        None, alias="tags_column", help=f"column of their tags; by default {', '.join(TAGS)}, or the last one"
+    )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -196,13 +195,11 @@ class ScoredTask(TrainedTask[Model]):
             read nothing but what to predict from.
         prediction_name: the name of a prediction's text in `row`.
         columns: those of the texts, and then of targets or tags, in training's tables, where a model tells them.
-        file_columns: options that named columns of training's other files, and their values, where it tells them.
     """
 
     EvalOptions: ClassVar[type]
     prediction_name: ClassVar[str] = "prediction"
     columns: Sequence[str] = ()
-    file_columns: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, place: Place, options: Any = None, training: Any = None, evaluation: Any = None) -> None:
         super().__init__(place, options, training)
@@ -221,7 +218,7 @@ class ScoredTask(TrainedTask[Model]):
     def as_trained(self, config: ModelConfig) -> Self:
         """This task, reading the columns that training read, if the config names them."""
         columns = config.extra.get("columns", ())
-        return self.with_parts(**{"file_columns" if isinstance(columns, Mapping) else "columns": columns})
+        return self.with_parts(columns=() if isinstance(columns, Mapping) else columns)  # of a table
 
     def match(self, raw: Any, split: str, loaded: LoadedModel[Model]) -> None:
         """Check that the model knows the labels in what is to be scored; they may get the names in it."""
