@@ -65,25 +65,22 @@ def generate(
 
     Args:
         input_ids: (B, S) int64; may be left out with encoder_outputs.
-        attention_mask: (B, S), 1 for ids and 0 for padding. None: the padding ids of input_ids are masked, unless the
-            padding id is also an EOS id.
+        attention_mask: (B, S), 1 for ids and 0 for padding. None: padding ids are masked, unless they are also EOS.
         encoder_outputs: (B, S, D), what ``model.encode`` returned for the same articles, or an output or tuple with it.
         prefix_allowed_tokens_fn: called in each step for each row with the article's number and the row's ids (t,), a
             tensor; returns the ids that may follow.
         logits_processor: a list of callables, such as transformers' LogitsProcessorList: (R, t) ids and (R, V) scores
             (log-probabilities with beams) -> scores. They come after the rules of the options, before temperature,
             top_k and top_p.
-        options: fields of GenerationConfig; they override ``model.generation_config``. `generation_config`, a dict of
-            such fields, a GenerationConfig or one of transformers, overrides it too, but for what is None in it; single
-            options win over that.
+        options: fields of GenerationConfig, in place of those of ``model.generation_config``; or `generation_config`, a
+            GenerationConfig, one of transformers, or a dict, with them. Single options win over that.
 
     Returns:
         (B·N, T) int64 ids, from the start token on, padded on the right to the longest of them; with
         return_dict_in_generate a GenerationOutput.
 
     Raises:
-        InputError: an unknown or bad option, inputs that are no tensors or of a wrong shape, an empty batch, ids
-            outside the vocabulary, an article without a single unmasked id, or more ids than the model has positions.
+        InputError: an unknown or bad option, or inputs of a wrong type, shape or length, or outside the vocabulary.
     """
     config, max_length = _config(model, options)
     device, encoder_outputs = model.device, states_of(encoder_outputs)

@@ -167,15 +167,12 @@ def steps_between_checks(device: torch.device) -> int:
 
 
 def leaving_part(device: torch.device, live: bool, are_replaced: bool) -> float:
-    """The part of the batch that must be done before articles leave it.
-
-    Where none take their places, the state of the articles that stay is copied, and on a GPU steps have to be recorded
-    anew (see `graphs`). Live articles leave soon, because somebody waits for them.
-    """
-    if live:
+    """The part of the batch that must be done before articles leave it."""
+    if live:  # somebody waits for them
         return 1 / 8
     if are_replaced:
         return 1 / 16
+    # The state of those that stay is copied, and on a GPU steps have to be recorded anew (see `graphs`).
     return 1 / 2 if device.type == "cuda" else 1 / 4
 
 
