@@ -150,11 +150,12 @@ def report(
     args: BenchmarkOptions,
     columns: Mapping[str, str],
     results: Sequence[Mapping[str, Any]],
-    machine: Mapping[str, Any],
+    packages: Sequence[str],
 ) -> None:
-    """Print the results as a table, and write them to --output with the machine and the options."""
+    """Print the results as a table, and write them to --output with the options, the machine and its packages."""
     print(markdown_table(results, columns))
     if args.output is not None:
+        machine = environment(int(args.device == "cuda"), *packages)
         write_json(Path(args.output), {"machine": machine, "arguments": asdict(args), "results": results})
 
 
@@ -180,7 +181,7 @@ def compare_inference(
         row[difference.__name__] = difference(run["outputs"], firsts[args.modes[0]]["outputs"])
     columns = {"mode": "mode", "rate": unit, "seconds": "seconds", "speed_up": "speed-up", "peak_memory_gb": "peak GB"}
     columns[difference.__name__] = title
-    report(args, columns, rows, environment(int(args.device == "cuda"), *packages_of(args.modes)))
+    report(args, columns, rows, packages_of(args.modes))
 
 
 def made_up_config(width: int, layers: int, heads: int, **fields: Any) -> BartConfig:
