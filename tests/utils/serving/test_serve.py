@@ -162,7 +162,7 @@ def test_a_long_document_takes_turns_with_other_requests(export: Path, decoder: 
     """It takes one place of two."""
     text = "The cat sat. " * 400
     windows = math.ceil(tokens(text) / (POSITIONS - 2))
-    with server_thread(export, batch_size=1, max_queue=2, max_articles_per_request=1) as (_, address):
+    with server_thread(export, batch_size=1, max_queue=2) as (_, address):
         long = sent(address, {"text": text})
         in_work(address, queue=windows - 1, batch=1)
         short = sent(address, ARTICLE)
@@ -177,7 +177,7 @@ def test_a_long_document_takes_turns_with_other_requests(export: Path, decoder: 
 
 
 def test_a_busy_service_says_so_at_once(export: Path, decoder: Decoder) -> None:
-    with server_thread(export, max_articles_per_request=2, max_queue=4) as (_, address):
+    with server_thread(export, max_queue=4) as (_, address):
         work = [sent(address, ARTICLE)]
         in_work(address, queue=0, batch=1)
         work.append(sent(address, {"texts": ["A dog.", "A cat."], "num_beams": 1}))
@@ -231,7 +231,7 @@ def test_faults_are_answered(export: Path, decoder: Decoder, monkeypatch: pytest
 
 
 def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
-    with server_thread(export, batch_size=1, drain_seconds=60) as (end, address):
+    with server_thread(export, batch_size=1) as (end, address):
         kept = httpx2.Client(base_url=address)
         kept.get("/healthz")
         idle = socket.create_connection(("127.0.0.1", httpx2.URL(address).port), timeout=60)
@@ -246,17 +246,6 @@ def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
         decoder.run()
         assert [answer(connection)[0] for connection in work] == [200] * 5
         assert idle.recv(10) == b""
-
-
-def test_what_is_not_done_in_time_is_answered(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decoder never gets to the end of its step."""
-    monkeypatch.setattr("utils.serving.summaries.CLOSING_SECONDS", 0)
-    with server_thread(export, batch_size=1, drain_seconds=0) as (end, address):
-        work = [sent(address, ARTICLE) for _ in range(3)]
-        in_work(address, queue=2, batch=1)
-        end()
-        assert [answer(connection) for connection in work] == [ENDING] * 3
-    decoder.run()
 
 
 def received(connection: socket.socket) -> bytes:
