@@ -119,12 +119,9 @@ def option(
 ) -> Any:
     """A dataclass field that is an option: int, float, str, bool, Path, one of these `| None`, or a tuple of one kind.
 
-    Args:
-        section: the heading of --help; by default that of the option before it.
-        alias, flags: another name of the option; names of flags, each with the value that it stands for.
-        above: a bound that is itself not allowed.
-        reaches: true of the URLs that the option takes; by default all are refused.
-        in_card: true if the model card names it, because the trained model depends on it.
+    `section` is the heading of --help, by default that of the option before it; `alias` is another name, and `flags`
+    are names that stand for values; `above` is a bound that is itself not allowed; `reaches` is true of the URLs that
+    the option takes; the model card names what is `in_card`.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}  # the arguments
     return dataclasses.field(default=default, metadata=metadata)
