@@ -14,18 +14,10 @@ _FILE_SUFFIXES = (".ckpt", ".pt", ".bin", ".safetensors", ".json")
 
 
 def resolve(path_or_name: PathName, patterns: list[str]) -> Path:
-    """Find the folder or file that `path_or_name` means.
+    """Find the folder or file that `path_or_name` means; InputError where there is none.
 
-    What exists on this machine wins; the directory of a training run stands for the export in it. Otherwise a
-    well-formed Hub name (`name` or `organisation/name`) is downloaded into the Hub cache (`HF_HOME`); without a
-    network, or under `HF_HUB_OFFLINE=1`, the cached copy serves, which may lack some of the wanted files.
-
-    Args:
-        patterns: glob patterns of the files wanted from a Hub repository.
-
-    Raises:
-        InputError: neither exists; a run's directory has no export; the repository is missing, closed to this user, or
-            out of reach and not cached; it has none of the wanted files.
+    What exists on this machine wins; the directory of a training run stands for the export in it. Otherwise files of
+    these glob patterns are downloaded from the Hub into its cache (`HF_HOME`), which serves alone without a network.
     """
     text = os.fspath(path_or_name)
     if not text.strip():
@@ -49,23 +41,16 @@ def resolve(path_or_name: PathName, patterns: list[str]) -> Path:
     try:
         folder = Path(snapshot_download(text, allow_patterns=patterns))
     except HFValidationError:
-        raise InputError(
-            f"{text!r} is neither a file or folder here nor a Hub name: give a folder, a checkpoint file, or a name of "
-            "the form name or organisation/name"
-        ) from None
+        raise InputError(f"{text!r} is neither a file or folder here nor a Hub name, such as org/name") from None
     except LocalEntryNotFoundError as error:
         partial = getattr(error, "snapshot_path", None)
         if partial is None:
-            raise InputError(
-                f"{text}: no such file or folder here, and the Hub cannot be reached (or HF_HUB_OFFLINE is set) while "
-                "its cache lacks this repository: connect once, or give a local folder"
-            ) from error
+            reason = "the Hub cannot be reached (or HF_HUB_OFFLINE is set) and its cache lacks it"
+            raise InputError(f"{text}: no such file or folder here; {reason}") from error
         folder = Path(partial)
     except RepositoryNotFoundError as error:  # also where it is private or gated
-        raise InputError(
-            f"{text}: no such file or folder here, and no repository on the Hub that you may read: check the name, or "
-            "ask for access there and set HF_TOKEN"
-        ) from error
+        reason = "and no repository on the Hub that you may read: ask for access there and set HF_TOKEN"
+        raise InputError(f"{text}: no such file or folder here, {reason}") from error
     except (HTTPError, OSError) as error:
         raise InputError(f"{text}: could not be downloaded from the Hub: {shorten(str(error), 300)}") from error
     if not folder.is_dir() or not any(folder.iterdir()):

@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 import shlex
-import stat
 import subprocess
 import sys
 import tempfile
@@ -40,19 +39,6 @@ def _is_private(path: Path) -> bool:
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
-def _check_folder(cache: Path) -> None:
-    """Raise OSError if others may change a folder, or put another one in its place."""
-    if not _is_private(cache):
-        raise OSError(f"{cache} is not owned by this user, or others may write to it")
-    for folder in cache.resolve().parents:
-        status = folder.stat()
-        others_write = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
-        if others_write or status.st_uid not in (0, os.geteuid()):
-            raise OSError(f"{cache} lies in {folder}, to which others may write")
-        if not status.st_mode & 0o011:  # they cannot enter it
-            break
-
-
 def compile_library(*options: str) -> Path:
     """Compile kernels.c, with further options of the compiler, unless that has been done before.
 
@@ -77,7 +63,8 @@ def compile_library(*options: str) -> Path:
         if not folder.exists():
             folder.mkdir(parents=True, exist_ok=True)
             folder.chmod(0o700)  # whatever the umask
-    _check_folder(cache)
+    if not _is_private(cache):
+        raise OSError(f"{cache} is not owned by this user, or others may write to it")
     for library in cache.glob(f"{name}-*.so"):  # of the digest in its name, unless it is damaged
         if _is_private(library) and library.stem == f"{name}-{sha256_of(library)[:32]}":
             return library

@@ -140,11 +140,10 @@ class Kernels:
         """Attention of queries (B, H, K, Dh) to keys and values (B, H, L, Dh) -> context (B, K, D), as the query.
 
         Args:
-            query: bf16 or fp32, with any strides but the last. Where keys are bf16 and the processor multiplies bf16,
-                the query and the weights are rounded to it; all else is fp32.
+            query: bf16 or fp32, with any strides but the last.
             keys, values: fp32, bf16, or (B, H, L, Dh + 4) of `code_heads`; with equal strides, any but the last.
-            mask: bf16 or fp32, added to the scores, (B or 1, 1, K or 1, L), or None. Columns that are -inf for all
-                queries of an article are not read. A query without a visible key gets NaN.
+            mask: bf16 or fp32, added to the scores, (B or 1, 1, K or 1, L), or None. A query without a visible key gets
+                NaN.
         """
         articles, heads, queries, width = query.shape
         length = keys.shape[2]
@@ -180,11 +179,10 @@ class Kernels:
         """Attention with dropout of its weights, of queries (B, H, K, Dh) to keys and values (B, H, L, Dh).
 
         Args:
-            query, keys, values: all fp32 or all bf16; with any strides but the last; those of keys and values are
-                equal. In bf16 Dh and all strides are even; products are of numbers rounded to bf16, all else is fp32.
+            query, keys, values: all fp32 or all bf16, where Dh and all strides are even; with any strides but the last;
+                those of keys and values are equal.
             mask: fp32, added to the scores, (B or 1, 1, K or 1, L), or None. A query without a visible key reads all.
-                Or spans: queries are (1, H, all rows, Dh) then, keys likewise, and a query reads its own article's,
-                which must be more than none.
+                Or spans: queries are (1, H, all rows, Dh) then, and read their own article's keys, one at least.
             is_causal: in place of a mask of numbers, a query reads its article's keys up to its own position.
 
         Returns:
@@ -244,13 +242,8 @@ class Kernels:
     def attend_many(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None) -> Tensor:
         """Self-attention, of (B, H, L, Dh) each, in 8 bits -> context (B, L, D), as the query.
 
-        Queries and keys are quantised with one scale for each, values with one for each dimension of a head, and
-        weights to 16 bits of the greatest one. It exists where `attends_in_int8` is true, for Dh = WIDTH and L up
-        to MOST_KEYS.
-
-        Args:
-            query, keys, values: all fp32 or all bf16; with equal strides, any but the last.
-            mask: bf16 or fp32, added to the scores, (B or 1, 1, 1, L), or None. Keys and values at -inf are not read.
+        It exists where `attends_in_int8` is true, for Dh = WIDTH and L up to MOST_KEYS. Arguments are all fp32 or all
+        bf16, with equal strides, any but the last; the mask (B or 1, 1, 1, L), or None, is added to the scores.
         """
         articles, heads, length, width = query.shape
         _check(query, FLOATS, (articles, heads, length, WIDTH))

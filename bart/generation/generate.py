@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -55,7 +56,6 @@ def generate(
     encoder_outputs: Any = None,
     prefix_allowed_tokens_fn: Allowed | None = None,
     logits_processor: Sequence[Processor] | None = None,
-    streamer: Any = None,
     **options: Any,
 ) -> Tensor | GenerationOutput:
     """Generate ids with greedy search, sampling or beam search.
@@ -65,27 +65,22 @@ def generate(
 
     Args:
         input_ids: (B, S) int64; may be left out with encoder_outputs.
-        attention_mask: (B, S), 1 for ids and 0 for padding. None: the padding ids of input_ids are masked, unless the
-            padding id is also an EOS id.
+        attention_mask: (B, S), 1 for ids and 0 for padding. None: padding ids are masked, unless they are also EOS.
         encoder_outputs: (B, S, D), what ``model.encode`` returned for the same articles, or an output or tuple with it.
         prefix_allowed_tokens_fn: called in each step for each row with the article's number and the row's ids (t,), a
             tensor; returns the ids that may follow.
         logits_processor: a list of callables, such as transformers' LogitsProcessorList: (R, t) ids and (R, V) scores
             (log-probabilities with beams) -> scores. They come after the rules of the options, before temperature,
             top_k and top_p.
-        streamer: without beams, as transformers' TextStreamer: its method `put` gets the start ids (R, 1), then the ids
-            (R,) of each step; at last its method `end` is called.
-        options: fields of GenerationConfig; they override ``model.generation_config``. `generation_config`, a dict of
-            such fields, a GenerationConfig or one of transformers, overrides it too, but for what is None in it; single
-            options win over that.
+        options: fields of GenerationConfig, in place of those of ``model.generation_config``; or `generation_config`, a
+            GenerationConfig, one of transformers, or a dict, with them. Single options win over that.
 
     Returns:
         (B·N, T) int64 ids, from the start token on, padded on the right to the longest of them; with
         return_dict_in_generate a GenerationOutput.
 
     Raises:
-        InputError: an unknown or bad option, inputs that are no tensors or of a wrong shape, an empty batch, ids
-            outside the vocabulary, an article without a single unmasked id, or more ids than the model has positions.
+        InputError: an unknown or bad option, or inputs of a wrong type, shape or length, or outside the vocabulary.
     """
     config, max_length = _config(model, options)
     device, encoder_outputs = model.device, states_of(encoder_outputs)
@@ -94,19 +89,15 @@ def generate(
         None if tensor is None else tensor.to(device) for tensor in (input_ids, attention_mask, encoder_outputs)
     )
     mask = _checked_mask(model, config, input_ids, attention_mask, encoder_outputs)
-    hooks = hooks_for(config, prefix_allowed_tokens_fn, logits_processor, streamer)
+    hooks = hooks_for(config, prefix_allowed_tokens_fn, logits_processor)
     rules_for(config, max_length, input_ids, device)  # raises what it refuses before anything is computed
     with _eval_mode(model):
         states = model.encode(input_ids, mask) if encoder_outputs is None else encoder_outputs
         # Random draws, kept scores and a caller's code need the rows of the whole batch to the end.
         may_leave = not config.do_sample and not hooks
-        if streamer is not None:
-            streamer.put(torch.full((len(states) * config.num_return_sequences, 1), config.start_token_id))
         sources = iter([Sources(list(range(len(states))), mask, states, input_ids)])
         run = model, config, max_length, len(states), lambda _: next(sources, None)
         parts = list(decode(*run, may_leave=may_leave, hooks=hooks))
-    if streamer is not None:
-        streamer.end()
     numbers = torch.tensor([number for done, _ in parts for number in done], device=device)
     hypotheses = Hypotheses.join([part for _, part in parts], dim=0).of(numbers.argsort())
     output = _output(config, hypotheses, hooks.kept)
@@ -241,7 +232,7 @@ class _Times:
     """The time at which each article joined, its share of the encoding, and a clock that can be stopped."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
+        self.synchronise = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
         self.left_out = 0.0  # seconds for which the clock was stopped
         self.began: dict[int, float] = {}
         self.shares: dict[int, float] = {}
@@ -252,10 +243,10 @@ class _Times:
     @contextmanager
     def encoding(self, numbers: list[int]) -> Iterator[None]:
         """Measure the encoding of these articles, for which the host waits."""
-        self._synchronise()
+        self.synchronise()
         start = time.perf_counter()
         yield
-        self._synchronise()
+        self.synchronise()
         self.shares |= dict.fromkeys(numbers, (time.perf_counter() - start) / len(numbers))
 
     @contextmanager
@@ -263,12 +254,8 @@ class _Times:
         """Leave out the time of what is done inside."""
         start = time.perf_counter()
         yield
-        self._synchronise()
+        self.synchronise()
         self.left_out += time.perf_counter() - start
-
-    def _synchronise(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
 
 def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, int]:

@@ -1,13 +1,8 @@
 """Decoding steps that are recorded once and then replayed: CUDA graphs.
 
-A recorded step is one launch. It reads and writes the same memory every time, so the tensors that a step changes, the
-batch's state, must keep their addresses. Where articles leave or join, or the cache grows, the state becomes other
-tensors. Those of the same shapes are copied into the recording's; otherwise the next steps are eager, until the new
-shapes have lasted some steps.
-
-Some steps are never recorded: those that draw random numbers (do_sample), whose scores are kept (output_scores), whose
-rules hold the source (encoder_no_repeat_ngram_size) or call a caller's code, and those under autocast, whose copies of
-the weights do not last. BART_GRAPHS=0 in the environment switches recording off.
+A recorded step is one launch, which reads and writes the same memory every time. Where articles leave or join, or the
+cache grows, the batch's state becomes other tensors. Those of the same shapes are copied into the recording's; with
+other shapes the next steps are eager. BART_GRAPHS=0 in the environment switches recording off.
 """
 
 from __future__ import annotations

@@ -109,8 +109,6 @@ class DecodingBatch:
         if self.recorded is None or not self.recorded.step(self, steps_left):
             self._decode(min(self.lengths), max(self.lengths))
         self.lengths = [length + 1 for length in self.lengths]
-        if self.hooks.chosen is not None:
-            self.hooks.chosen(self.search.last_ids.flatten().cpu())
 
     @property
     def state(self) -> list[Tensor]:
@@ -169,15 +167,12 @@ def steps_between_checks(device: torch.device) -> int:
 
 
 def leaving_part(device: torch.device, live: bool, are_replaced: bool) -> float:
-    """The part of the batch that must be done before articles leave it.
-
-    Where none take their places, the state of the articles that stay is copied, and on a GPU steps have to be recorded
-    anew (see `graphs`). Live articles leave soon, because somebody waits for them.
-    """
-    if live:
+    """The part of the batch that must be done before articles leave it."""
+    if live:  # somebody waits for them
         return 1 / 8
     if are_replaced:
         return 1 / 16
+    # The state of those that stay is copied, and on a GPU steps have to be recorded anew (see `graphs`).
     return 1 / 2 if device.type == "cuda" else 1 / 4
 
 

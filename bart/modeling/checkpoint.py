@@ -30,11 +30,7 @@ _NAMES_SHOWN = 3
 
 
 def fit_labels(config: ModelConfig, count: int, path: Path, is_given: bool, is_asked: bool = False) -> None:
-    """Let a config have as many labels as the weights; transformers writes no labels where there are two.
-
-    Raises:
-        InputError: a config that was given names others, or as many as it has were asked for.
-    """
+    """Let a config have as many labels as the weights; InputError if others were given or asked for."""
     if len(config.labels) == count:
         return
     if is_asked or (is_given and not config.has_unnamed_labels):
@@ -75,11 +71,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def state_dict(checkpoint: dict[str, Any], path: Path) -> dict[str, Tensor]:
-    """The tensors by name: below 'state_dict' (Lightning) or 'model' (fairseq), at the top level, or below another key.
-
-    Raises:
-        InputError: there are none, or below several other keys.
-    """
+    """The tensors by name: below 'state_dict' (Lightning) or 'model' (fairseq), at the top level, or below one key."""
     below = {key: value for key, value in checkpoint.items() if isinstance(value, dict) and _has_matrices(value)}
     keys = [key for key in ("state_dict", "model") if key in below][:1] or (
         [] if _has_matrices(checkpoint) else [*below]
@@ -174,17 +166,11 @@ def published_class(path: Path) -> str | None:
 
 
 def prefix_of(state: Mapping[str, Tensor], anchor: re.Pattern[str], network: str, path: Path) -> str:
-    """The beginning of the names of a network's weights, before a part that `anchor` matches in one network once.
-
-    Raises:
-        InputError: there is no such network, or more than one.
-    """
+    """The beginning of the names of the one network's weights, before a part that `anchor` matches; else InputError."""
     stems = sorted({anchor.sub("", name) for name in state if anchor.search(name)})
     if len(stems) != 1:
         networks = f"{len(stems)} {network} networks ({shorten(stems)})" if stems else f"no {network} network"
-        is_adapter = not stems and any(".lora_" in name for name in state)
-        hint = "; an adapter of peft has to be merged into its base model" if is_adapter else ""
-        raise InputError(f"{path}: {networks} in it; its names are {shorten(state)}{hint}")
+        raise InputError(f"{path}: {networks} in it; its names are {shorten(state)}")
     return stems[0]
 
 

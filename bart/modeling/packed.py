@@ -34,11 +34,9 @@ Layer = BartEncoderLayer | BartDecoderLayer
 
 
 class PackedLinear(nn.Module):
-    """A linear layer, and the activation after it.
+    """A linear layer, and the activation after it, whose weight lies as matrix kernels read it, oneDNN's or ours.
 
-    Packed, its weight has the block layout that the matrix kernels read, oneDNN's or ours. A plain layer brings its
-    weight into that layout in every call, which takes longer than the few rows of a decoding step themselves. Not
-    packed, weight and bias are buffers, which move and change their type with the model.
+    A plain layer rearranges its weight in every call, which takes longer than the few rows of a decoding step.
     """
 
     def __init__(
@@ -49,7 +47,7 @@ class PackedLinear(nn.Module):
         activation: str | None = None,
         kernels: Kernels | None = None,
     ) -> None:
-        """weight (O, I), bias (O,); rows is a hint at N, which may differ from call to call, or None: do not pack."""
+        """weight (O, I), bias (O,); rows is a hint at N, or None to keep both as buffers, which move with the model."""
         super().__init__()
         self.activation = activation
         self.kernels = None
@@ -89,10 +87,7 @@ class Int8Linear(nn.Module):
         dtype: torch.dtype = torch.float32,
         kernels: Kernels | None = None,
     ) -> None:
-        """weight (O, I) and bias (O,) in fp32; rows is a hint at N, which may differ from call to call.
-
-        dtype, fp32 or bf16, is that of the result. Without kernels, oneDNN and torch compute everything.
-        """
+        """weight (O, I) and bias (O,) in fp32; rows is a hint at N; dtype, fp32 or bf16, is that of the result."""
         super().__init__()
         self.activation = activation
         self.dtype = dtype
@@ -173,8 +168,7 @@ class FusedAttention(BackendModule):
     ) -> None:
         """linear makes one module of several linear layers; dtype is that of queries, keys and values.
 
-        With in_int8 and kernels for it, cross-attention keeps keys and values in 8 bits, and self-attention of all
-        positions to all is computed in 8 bits.
+        in_int8: with kernels, keep cross-attention's keys and values, or compute self-attention, in 8 bits.
         """
         super().__init__()
         self.heads = attention.heads
@@ -234,18 +228,12 @@ class FusedAttention(BackendModule):
 
 
 class Packer:
-    """Makes the modules of a copy for inference.
-
-    Attributes:
-        dtype: the type of weights and states, apart from what int8 and its attention have in other types.
-        kernels: the compiled functions; None where there are none, or none for this precision.
-        backend: for what they do not compute.
-    """
+    """Makes the modules of a copy for inference, whose weights and states are of its `dtype`, int8's apart."""
 
     def __init__(self, precision: str, device: torch.device, leaves_out_padding: bool) -> None:
         """Raises InputError for an unknown precision, and for int8 where it cannot be computed.
 
-        leaves_out_padding: compute no rows of padding on GPUs; CPUs never do.
+        leaves_out_padding: compute no rows of padding on GPUs; CPUs always compute them.
         """
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")

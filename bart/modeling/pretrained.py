@@ -75,11 +75,8 @@ class PretrainedModel(BackendModule):
 
     def __call__(self, *inputs: Any, return_dict: bool | None = None, **named: Any) -> Any:
         """`forward`, with return_dict=False as a tuple; other arguments than its own are refused by `check_others`."""
-        _, *known = inspect.signature(type(self).forward).parameters.values()
-        names = [parameter.name for parameter in known]
-        takes_all = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known)
-        others = {} if takes_all else {name: named.pop(name) for name in [*named] if name not in names}
-        check_others(type(self).__name__, names, others)
+        _, *names = inspect.signature(type(self).forward).parameters
+        check_others(type(self).__name__, names, {name: named.pop(name) for name in [*named] if name not in names})
         output = super().__call__(*inputs, **named)
         return output.to_tuple() if return_dict is False else output
 
@@ -170,11 +167,6 @@ class PretrainedModel(BackendModule):
         for stack in self.stacks:
             stack.activation_checkpointing = enabled
 
-    def compile_layers(self) -> None:
-        """Let `torch.compile` make the code that the layers run in training, for inputs of any length."""
-        for stack in self.stacks:
-            stack.compiled = True
-
     def compute_with(self, backend: Backend) -> None:
         """Let all layers, and the loss, compute with a backend; models begin with plain torch."""
         for module in self.modules():
@@ -209,25 +201,19 @@ class PretrainedModel(BackendModule):
     def from_pretrained(
         cls, path_or_name: PathName, config: ModelConfig | None = None, new_head: bool | None = None, **fields: Any
     ) -> Self:
-        """Build a model from stored weights; it comes back in eval mode, on the CPU, with fp32 parameters.
-
-        Half-precision weights are widened to fp32 (exactly), so that a model does not depend on the type in its file;
-        call `.half()` or `.bfloat16()` for less.
+        """Build a model from stored weights: in eval mode, on the CPU, in fp32 whatever the type in its file.
 
         Args:
             path_or_name: a Hub-format directory (`model.safetensors` or `pytorch_model.bin`, whole or in shards), one
                 such file, a Lightning `.ckpt`, a fairseq `model.pt`, the directory of a training run, or a Hub name.
-            config: the architecture, whose decoding fields become the generation defaults. None: that of the checkpoint
-                itself (our `.ckpt`) or of `config.json` beside the weights, with the generation defaults of the same
-                place. Labels that it names must be as many as the weights' head has.
-            new_head: true if a head that classifies shall begin with random weights; by default, with a warning, if the
-                weights have none.
-            fields: values in place of the config's, such as num_labels or id2label; as many labels as the weights' head
-                has, or with new_head any number.
+            config: the architecture, whose decoding fields become the generation defaults. None: that of our `.ckpt` or
+                of `config.json` beside the weights, with the generation defaults of the same place.
+            new_head: true if a head that classifies shall begin with random weights; None: if the weights have none.
+            fields: values in place of the config's, such as num_labels or id2label.
 
         Raises:
-            InputError: nothing at that path, a damaged or foreign file, no config to be found, embeddings that are not
-                tied, a head that is missing or has other labels, or weights that do not fit.
+            InputError: nothing at that path, a damaged or foreign file, no config, or weights that do not fit, such as
+                embeddings that are not tied, or a head of other labels.
         """
         for name in {"dtype", "torch_dtype"} & fields.keys():
             raise InputError(f"from_pretrained() got {name!r}; weights come in fp32: call .half() or .bfloat16() then")
@@ -281,9 +267,6 @@ class PretrainedModel(BackendModule):
     def save_pretrained(self, directory: PathName, tokenizer: PretrainedTokenizer | None = None) -> None:
         """Write the Hub format that `transformers` loads, in the parameters' own precision.
 
-        It is config.json, model.safetensors and, of a model that generates, generation_config.json, which alone has
-        decoding options. Each file is written under a temporary name and renamed; the directory is made if absent.
-
         Raises:
             InputError: the directory cannot be made.
             OSError: a file cannot be written.
@@ -333,8 +316,7 @@ class PretrainedModel(BackendModule):
 
         Args:
             precision: fp32; bf16 (fp32 on CPUs that cannot multiply it, with a warning); fp16 (on GPUs); or int8 (on
-                CPUs): inputs and weights of matrix products in 8 bits, or weights in 7 bits on processors that would
-                overflow; attention in bf16, or its keys and values in 8 bits, where that is faster; all else in fp32.
+                CPUs): matrix products in 8 bits, attention in bf16 or 8 bits where that is faster, all else in fp32.
 
         Raises:
             InputError: another precision, int8 where it cannot be computed, or the model is such a copy itself.

@@ -32,6 +32,7 @@ import numpy as np
 
 from scripts.benchmarks import measuring
 from utils.app.cli import option, parse_dataclass
+from utils.app.machine import ROOT
 
 # torch, transformers and onnxruntime are imported where they are used, so that each process holds its own alone.
 
@@ -41,19 +42,16 @@ Read = Callable[[], np.ndarray]  # logits (B, S, 2)
 
 @dataclass(frozen=True)
 class BertShape:
+    config: str  # a file in configs/
     sequences: int
     length: int = 384
-    width: int = 768
-    layers: int = 12
-    heads: int = 12
-    vocab_size: int = 30522
 
 
 SHAPES = {
-    "base": BertShape(8),
-    "base_batch1": BertShape(1),
-    "large": BertShape(8, width=1024, layers=24, heads=16),
-    "tiny": BertShape(3, length=16, width=32, layers=2, heads=2, vocab_size=300),
+    "base": BertShape("bert_base.json", 8),
+    "base_batch1": BertShape("bert_base.json", 1),
+    "large": BertShape("bert_large.json", 8),
+    "tiny": BertShape("bert_tiny.json", 3, length=16),
 }
 
 
@@ -76,22 +74,16 @@ def prepare(args: BertArguments, folder: Path) -> None:
     from bert.modeling.modeling_bert import BertForQuestionAnswering
 
     shape = SHAPES[args.shape]
-    ids = np.random.default_rng(1).integers(shape.vocab_size, size=(shape.sequences, shape.length))
+    config = BertConfig.from_json(ROOT / "configs" / shape.config)
+    ids = np.random.default_rng(1).integers(config.vocab_size, size=(shape.sequences, shape.length))
     (folder / "inputs.json").write_text(json.dumps(ids.tolist()), encoding="utf-8")
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.width,
-        num_hidden_layers=shape.layers,
-        num_attention_heads=shape.heads,
-        intermediate_size=4 * shape.width,
-    )
     BertForQuestionAnswering(config).save_pretrained(folder / "model")
     if any(mode.startswith("onnxruntime") for mode in args.modes):
-        export(folder, ids, shape)
+        export(folder, ids)
 
 
-def export(folder: Path, ids: np.ndarray, shape: BertShape) -> None:
+def export(folder: Path, ids: np.ndarray) -> None:
     import onnx
     import torch
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -111,7 +103,9 @@ def export(folder: Path, ids: np.ndarray, shape: BertShape) -> None:
         opset_version=OPSET,
         dynamo=False,
     )
-    optimize_model(graph, "bert", num_heads=shape.heads, hidden_size=shape.width).save_model_to_file(optimised)
+    config = model.config
+    optimiser = optimize_model(graph, "bert", config.num_attention_heads, config.hidden_size)
+    optimiser.save_model_to_file(optimised)
     # Its own reckoning of tensors' types does not know the operators that the optimiser has put in.
     types = {"DefaultTensorType": onnx.TensorProto.FLOAT}
     quantize_dynamic(optimised, folder / "onnxruntime_int8.onnx", weight_type=QuantType.QInt8, extra_options=types)

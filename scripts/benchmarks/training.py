@@ -3,7 +3,7 @@
     python scripts/benchmarks/training.py --shape xsum --precision bf16 --device cuda --output results.json
     python scripts/benchmarks/training.py --shape base --tokenizer DIR
 
-- ours: finetune.py with the options of scripts/run_summarization.sh; ours_compiled: with --compile, too;
+- ours: finetune.py with the options of scripts/run_summarization.sh;
 - transformers: its Trainer with its BartForConditionalGeneration, torch's fused AdamW, and our batches in our order,
   which it pads; by itself it would draw them at random. On CPUs ours computes no padding.
 
@@ -11,22 +11,18 @@ Every run is a process of its own. The first steps warm up. All the time from th
 the last step counts, loading and logging too, but not validation and checkpoints behind it. Peak memory is that of
 tensors on a GPU and that of the process on a CPU. Articles are made up of the sample corpus's words, as many as XSum's,
 or CNN-DM's, have.
-
-MFU, model FLOP utilisation (Chowdhery et al., 2022, appendix B), is the rate of the operations of the matrix products
-of an example of mean length, as a share of the rate of one large matrix product on the same device.
 """
 
 from __future__ import annotations
 
 import csv
-import itertools
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # bart and utils, which Python does not find by itself
 
@@ -40,7 +36,7 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
-from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right, training_operations
+from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks import measuring
 from scripts.benchmarks.throughput import LOG_EVERY, with_warm_up
@@ -57,7 +53,6 @@ from utils.training.options import POLYNOMIAL_END
 
 # Every process loads this module; Lightning, which takes seconds to load, is imported where it is used.
 
-OURS, COMPILED, TRANSFORMERS = MODES = ("ours", "ours_compiled", "transformers")
 # Words of a document and of a summary: means (Narayan et al., 2018, table 1; See et al., 2017, section 4), and a
 # log-normal's spread.
 XSUM = {"source": (431, 0.6), "target": (23, 0.3)}
@@ -69,9 +64,7 @@ WORKERS = 2  # processes that load batches
 COLUMNS = {
     "mode": "mode",
     "rate": "samples/s",
-    "tokens_per_second": "tokens/s",
     "speed_up": "speed-up",
-    "mfu": "MFU",
     "peak_memory_gb": "peak GB",
 }
 
@@ -111,9 +104,7 @@ class TrainerArguments(measuring.BenchmarkOptions):
     steps: int = option(
         20, least=1, help=f"optimizer steps that are timed, after {LOG_EVERY} to warm up; multiples of {LOG_EVERY}"
     )
-    modes: tuple[str, ...] = option(
-        (OURS, TRANSFORMERS), choices=MODES, help="what is run, in this order; speed-ups are over the last"
-    )
+    modes: ClassVar[tuple[str, ...]] = ("ours", "transformers")
 
     @property
     def all_steps(self) -> int:
@@ -152,8 +143,8 @@ def recipe(args: TrainerArguments, folder: Path) -> list[str]:
     return [*words, "--do_train", "--freeze_embeds"]
 
 
-def prepare(args: TrainerArguments, folder: Path) -> dict[str, float]:
-    """Write weights, vocabulary and data; return mean tokens and operations of a timed sample, and `product_rate`."""
+def prepare(args: TrainerArguments, folder: Path) -> None:
+    """Write weights, vocabulary and data."""
     shape = SHAPES[args.shape]
     tokenizer = BartTokenizer.from_pretrained(args.tokenizer)
     fields = {"vocab_size": len(tokenizer), "max_position_embeddings": 1024}
@@ -163,11 +154,6 @@ def prepare(args: TrainerArguments, folder: Path) -> dict[str, float]:
     BartForConditionalGeneration(config).save_pretrained(folder / "model", tokenizer)
     for split, count in (("train", shape.batch_size * args.all_steps), ("val", shape.batch_size)):
         write_articles(folder / "data", split, count, shape.words)
-    examples, order = training_order(args, folder)
-    timed = [number for step in list(order)[LOG_EVERY:] for batch in step for number in batch]
-    lengths = examples.lengths[timed].mean(axis=0)
-    operations = training_operations(config, *map(round, lengths.tolist()), freeze_embeds=True)
-    return {"tokens": float(lengths.sum()), "operations": float(operations), "product_rate": product_rate(args)}
 
 
 def write_articles(folder: Path, split: str, count: int, words: Mapping[str, tuple[float, float]]) -> None:
@@ -192,34 +178,14 @@ def training_order(args: TrainerArguments, folder: Path) -> tuple[TokenPairs, Ru
     return examples, RunOrder(order, args.all_steps)
 
 
-def product_rate(args: TrainerArguments) -> float:
-    """Operations per second of a product of large matrices; the best of six."""
-    from utils.training.measurements import seconds, stamp
-
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(args.precision, torch.float32)
-    device = torch.device(args.device)
-    if args.precision == "tf32":
-        torch.set_float32_matmul_precision("high")
-    size = 8192 if args.device == "cuda" else 2048
-    matrix = torch.randn(size, size, device=device).to(dtype)
-    stamps = [stamp(device)]
-    for _ in range(6):
-        matrix @ matrix
-        stamps.append(stamp(device))
-    return 2 * size**3 / min(seconds(*pair) for pair in itertools.pairwise(stamps))
-
-
 def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
-    """Train in one of MODES: samples per second, peak memory, and the mean loss of every LOG_EVERY steps."""
+    """Train in one of the modes: samples per second, peak memory, and the mean loss of every LOG_EVERY steps."""
     from utils.training.measurements import seconds, stamp
 
     device, ends = torch.device(args.device), []  # of the optimizer's steps, whoever takes them
     hook = register_optimizer_step_post_hook(lambda *_: ends.append((stamp(device), peak_memory_gb(device))))
     with TemporaryDirectory(dir=folder) as output:
-        if mode == TRANSFORMERS:
-            losses = train_transformers(args, folder, Path(output))
-        else:
-            losses = train_ours([*recipe(args, folder), *["--compile"] * (mode == COMPILED)], Path(output))
+        losses = (train_ours if mode == "ours" else train_transformers)(args, folder, Path(output))
     hook.remove()
     timed = args.all_steps - LOG_EVERY
     # Steps that fp16's loss scaler skips are not seen; they come first.
@@ -228,11 +194,11 @@ def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
     return {"rate": rate, "peak_memory_gb": peak, "losses": losses}
 
 
-def train_ours(words: Sequence[str], output: Path) -> list[float]:
-    """Train by finetune.py with these options; return the mean losses that it logs."""
+def train_ours(args: TrainerArguments, folder: Path, output: Path) -> list[float]:
+    """Train by finetune.py; return the mean losses of every LOG_EVERY steps."""
     from finetune import main as finetune
 
-    finetune([*words, "--output_dir", str(output)])
+    finetune([*recipe(args, folder), "--output_dir", str(output)])
     with (output / "metrics.csv").open(encoding="utf-8") as file:
         return [float(row["train_loss"]) for row in csv.DictReader(file) if row["train_loss"]]
 
@@ -303,13 +269,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(TrainerArguments, argv, str(__doc__))
     parse_finetune_arguments(recipe(args, Path()))  # refuses precisions that a CPU lacks
     machine = environment(int(args.device == "cuda"), "accelerate")
-    sample, runs = measuring.beside_peers(args, prepare, train)
-    peak = sample.pop("product_rate")
-    results = measuring.compared(runs, args.modes[-1])
+    runs = measuring.beside_peers(args, prepare, train)
+    results = measuring.compared(runs, "transformers")
     for row in results:
-        row["tokens_per_second"] = row["rate"] * sample["tokens"]
-        row["mfu"] = row["rate"] * sample["operations"] / peak
         row["losses"] = runs[row["mode"]][0]["losses"]
-    print(f"{args.shape} in {args.precision} on {machine['devices'][0]}, {sample['tokens']:.0f} tokens a sample")
-    measuring.report(args, COLUMNS, results, machine, sample=sample, product_rate=peak)
-    print(f"MFU is the share of {peak / 1e12:.3g} TFLOP/s, the rate of a large matrix product")
+    print(f"{args.shape} in {args.precision} on {machine['devices'][0]}")
+    measuring.report(args, COLUMNS, results, machine)

@@ -97,7 +97,7 @@ def _on_device(module: TrainingModule, batches: list[Batch], mix: Mix) -> tuple[
     loaded = replace(module.loaded, model=on_device(module.model, dtype))
     loaded.model.compute_with(CudaBackend(leaves_out_padding=True))
     plan = replace(module.plan, hardware=hardware, optimisation=options)
-    ours = _Module(module.task, loaded, plan, 100, 1)
+    ours = _Module(module.task, loaded, plan, 100)
     ours.stepper = _Stepper(ours)
     return ours, [batch.to(DEVICE) for batch in batches]
 

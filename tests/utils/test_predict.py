@@ -111,9 +111,7 @@ def table(path: Path, rows: list[dict[str, Any]]) -> Path:
     """A table as the libraries of its format write it."""
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
-    elif path.suffix == ".json":
-        path.write_text(json.dumps(rows, indent=2))
-    elif path.suffix == ".jsonl":
+    elif path.suffix in (".json", ".jsonl"):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         with path.open("w", newline="") as file:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from bart.errors import InputError
 from bart.files import read_json, write_json
@@ -23,52 +23,39 @@ PROVENANCE, DROPPED = "provenance.json", "dropped.jsonl"
 COLUMNS = ("source_column", "target_column")  # fields of the former: where the texts stand in a table
 
 
-class DataWriter:
-    """Writes the examples of a data directory, and lists the rows that are no examples. `making` gives one.
+def write_data_directory(
+    folder: Path, facts: Mapping[str, Any], rows: Iterable[tuple[str | None, Row]], splits: Sequence[str] = SPLITS
+) -> None:
+    """Write rows, each to its split, to a data directory, whose files take their place when all of them are whole.
 
-    Attributes:
-        written: split -> examples so far.
-        dropped: {"split", "example" (the row's name), "reason"} of each row that was left out.
+    Rows that are no examples, which may have no split, are listed in DROPPED. `facts` tell how it was made, and are
+    read behind the last row.
     """
-
-    def __init__(self, files: Mapping[str, BinaryIO], facts: Mapping[str, Any]) -> None:
-        self.written = {name.partition(".")[0]: 0 for name in files}
-        self.dropped: list[dict[str, str | None]] = []
-        self.facts = dict(facts)
-        self._files = files
-
-    def add(self, split: str | None, row: Row) -> None:
-        """Write a row to a split or, if it is no example, list it; such a row may have no split."""
-        if row.fault is not None:
-            self.dropped.append({"split": split, "example": row.name, "reason": row.fault})
-            return
-        for side, text in zip(SIDES, (row.source, row.target), strict=True):
-            self._files[f"{split}.{side}"].write(f"{text}\n".encode())
-        self.written[split] += 1
-
-
-@contextmanager
-def making(folder: Path, facts: Mapping[str, Any], splits: Sequence[str] = SPLITS) -> Iterator[DataWriter]:
-    """Yield a writer of a data directory, whose files take their place when all of them are whole; facts tell it."""
+    written = dict.fromkeys(splits, 0)
+    dropped: list[dict[str, str | None]] = []
     try:
         with building(folder) as place:
             with ExitStack() as stack:
                 names = [f"{split}.{side}" for split in splits for side in SIDES]
                 files = {name: stack.enter_context((place / name).open("wb")) for name in names}
-                data = DataWriter(files, facts)
-                yield data
-            reasons = dict(Counter(row["reason"] for row in data.dropped).most_common())
-            if empty := [split for split, count in data.written.items() if not count]:
-                dropped = "".join(f", {count:,} dropped: {reason}" for reason, count in reasons.items())
-                raise InputError(f"{folder}: no examples for {' and '.join(empty)}{dropped}; allowed: more examples")
-            write_json(place / PROVENANCE, {**data.facts, "examples": data.written, "dropped": reasons})
-            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in data.dropped)
-            write_whole(place / DROPPED, "".join(lines))
+                for split, row in rows:
+                    if row.fault is not None:
+                        dropped.append({"split": split, "example": row.name, "reason": row.fault})
+                        continue
+                    for side, text in zip(SIDES, (row.source, row.target), strict=True):
+                        files[f"{split}.{side}"].write(f"{text}\n".encode())
+                    written[split] += 1
+            reasons = dict(Counter(row["reason"] for row in dropped).most_common())
+            if empty := [split for split, count in written.items() if not count]:
+                counts = "".join(f", {count:,} dropped: {reason}" for reason, count in reasons.items())
+                raise InputError(f"{folder}: no examples for {' and '.join(empty)}{counts}; allowed: more examples")
+            write_json(place / PROVENANCE, {**facts, "examples": written, "dropped": reasons})
+            write_whole(place / DROPPED, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in dropped))
     except OSError as error:
         raise unwritable(str(folder), error) from None
-    print(f"{folder}: {', '.join(f'{count:,} {split}' for split, count in data.written.items())} examples")
+    print(f"{folder}: {', '.join(f'{count:,} {split}' for split, count in written.items())} examples")
     if reasons:
-        print(f"  {len(data.dropped):,} dropped, listed in {folder / DROPPED}")
+        print(f"  {len(dropped):,} dropped, listed in {folder / DROPPED}")
         for reason, count in reasons.items():
             print(f"  {count:>10,}  {reason}")
 
@@ -109,14 +96,12 @@ def is_made(folder: Path, facts: Mapping[str, Any], names: Iterable[str] = PAIR_
         stored = read_json(folder / PROVENANCE)
     except InputError:
         return False
-    if stored.get("set") != facts["set"]:
+    if stored.get("set") != facts["set"] or not all((folder / name).is_file() for name in names):
         return False
     if changed := difference({name: stored.get(name) for name in facts}, facts):
         raise InputError(
             f"{folder} is there already, made otherwise ({changed}), and is not overwritten: move it away, or name "
             "another folder"
         )
-    if not all((folder / name).is_file() for name in names):
-        return False
     print(f"{folder}: is there already")
     return True

@@ -32,17 +32,12 @@ _ROWS = 64  # of a Parquet file that are in memory at once: they may be books
 
 
 class Piece(NamedTuple):
-    """A part of a file that begins and ends between two documents.
-
-    Attributes:
-        start, end: bytes; row groups of a Parquet file. A compressed file is one piece.
-        held_out: true if its documents are for validation.
-    """
+    """A part of a file, of bytes or of a Parquet file's row groups, that begins and ends between two documents."""
 
     path: str
     start: int
     end: int
-    held_out: bool = False
+    held_out: bool = False  # for validation
 
 
 class Document(NamedTuple):
@@ -130,7 +125,7 @@ def _cuts(path: Path, kind: str) -> list[int]:
         while cuts[-1] + PIECE < size:
             file.seek(cuts[-1] + PIECE)
             file.readline()
-            while kind == ".txt" and (line := file.readline()) and line.strip():
+            while kind == ".txt" and file.readline().strip():
                 pass
             cuts.append(file.tell())
     return cuts if cuts[-1] == size else [*cuts, size]
@@ -154,15 +149,16 @@ def read_documents(piece: Piece, text_field: str) -> Iterator[Document]:
     kind = _kind_of(path)
     try:
         if kind == ".parquet":
-            for text in _rows(piece, text_field):
-                yield _document(text, text_field)
+            yield from (_document(text, text_field) for text in _rows(piece, text_field))
             return
         with gzip.open(path) if kind.endswith(".gz") else path.open("rb") as file:
-            lines = iter(file) if kind.endswith(".gz") else _lines(file, piece)
+            lines = file if kind.endswith(".gz") else _lines(file, piece)
             if kind.startswith(".jsonl"):
                 yield from (_from_json(line, text_field) for line in lines if line.strip())
-            else:
-                yield from (_document(text, text_field) for text in _texts(lines))
+                return
+            for is_text, group in groupby(lines, lambda line: bool(line.strip())):
+                if is_text:
+                    yield _document(b"".join(group), text_field)
     except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
         raise InputError(f"{path}: cannot be read ({brief(error)})") from None
 
@@ -173,12 +169,6 @@ def _lines(file: BinaryIO, piece: Piece) -> Iterator[bytes]:
     while left > 0 and (line := file.readline()):
         left -= len(line)
         yield line
-
-
-def _texts(lines: Iterable[bytes]) -> Iterator[bytes]:
-    for is_text, group in groupby(lines, lambda line: bool(line.strip())):
-        if is_text:
-            yield b"".join(group)
 
 
 def _rows(piece: Piece, text_field: str) -> Iterator[bytes | None]:

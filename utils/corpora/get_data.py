@@ -7,21 +7,22 @@ from utils.app.commands import run_program
 if __name__ == "__main__":
     run_program("utils.corpora.get_data")
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
-from utils.corpora.data_directory import is_made, making
+from utils.corpora.data_directory import is_made, write_data_directory
 from utils.corpora.sample_corpus import write_sample_corpus
 from utils.data.columns import Record
 from utils.data.published import load_from_hub, opening
 from utils.data.splits import SPLITS
-from utils.data.tables import pairs_in
+from utils.data.tables import Row, pairs_in
 
 # Examples of train, val and test, as published; and the places of the sets on the Hub.
 PUBLISHED_SIZES = {"cnn_dm": (287_113, 13_368, 11_490), "xsum": (204_045, 11_332, 11_334)}
@@ -41,15 +42,9 @@ class GetDataOptions:
     def folder(self) -> Path:
         folders = [word for word in self.folder_and_sets if word not in SETS]
         for word in folders:
-            near = get_close_matches(word.lower().replace("-", "_"), SETS, n=1)
-            if near and "/" not in word and not Path(word).is_dir():
-                raise InputError(
-                    f"{word!r} is no set (did you mean {near[0]}?); write ./{word} for a folder of that name"
-                )
-        if len(folders) > 1:
-            raise InputError(
-                f"two folders, {folders[0]!r} and {folders[1]!r}: one is allowed; sets are {', '.join(SETS)}"
-            )
+            is_typo = get_close_matches(word.lower(), SETS) and "/" not in word and not Path(word).is_dir()
+            if is_typo or len(folders) > 1:
+                raise InputError(f"{word!r} is no set; allowed: {', '.join(SETS)}, and one folder, such as ./{word}")
         return Path(*folders or ["data"]).expanduser()
 
     @cached_property
@@ -59,31 +54,31 @@ class GetDataOptions:
 
 
 def get_set(name: str, options: GetDataOptions) -> None:
-    """Make a set, unless it is there as the options want it."""
+    """Make a set, unless it is there."""
     folder = options.folder / name
     if name == "sample":
         write_sample_corpus(folder)
-        return
-    facts = {"set": name}
-    if is_made(folder, facts):
-        return
-    with making(folder, facts) as data:
-        data.facts["allow_other_sizes"] = options.allow_other_sizes
-        with opening(f"{ON_HUB[name]} on the Hub"):
-            splits, data.facts["from"] = load_from_hub(ON_HUB[name])
-        for split, published in zip(SPLITS, PUBLISHED_SIZES[name], strict=True):
-            if split not in splits:
-                raise InputError(f"{name} on the Hub: no {split} split; there are {', '.join(splits)}")
-            if (count := len(splits[split])) != published and not options.allow_other_sizes:
-                raise InputError(
-                    f"{name} {split}: {count} rows on the Hub, {published} are published; --allow_other_sizes takes "
-                    "it as it is"
-                )
-        for split in SPLITS:
-            records = (Record(str(number), values) for number, values in enumerate(splits[split], 1))
-            rows = pairs_in(records, (None, None), f"{name} {split}")
-            for row in progress(f"{name} {split}", len(splits[split]), "rows", rows):
-                data.add(split, row)
+    elif not is_made(folder, {"set": name}):
+        facts = {"set": name, "allow_other_sizes": options.allow_other_sizes}
+        write_data_directory(folder, facts, _rows_of(name, facts))
+
+
+def _rows_of(name: str, facts: dict[str, Any]) -> Iterator[tuple[str, Row]]:
+    """The rows of a set, with their splits; the facts get the commit."""
+    with opening(f"{ON_HUB[name]} on the Hub"):
+        splits, facts["from"] = load_from_hub(ON_HUB[name])
+    for split, published in zip(SPLITS, PUBLISHED_SIZES[name], strict=True):
+        if split not in splits:
+            raise InputError(f"{name} on the Hub: no {split} split; there are {', '.join(splits)}")
+        if (count := len(splits[split])) != published and not facts["allow_other_sizes"]:
+            raise InputError(
+                f"{name} {split}: {count} rows on the Hub, {published} are published; --allow_other_sizes takes it as "
+                "it is"
+            )
+    for split in SPLITS:
+        records = (Record(str(number), values) for number, values in enumerate(splits[split], 1))
+        rows = pairs_in(records, (None, None), f"{name} {split}")
+        yield from ((split, row) for row in progress(f"{name} {split}", len(splits[split]), "rows", rows))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

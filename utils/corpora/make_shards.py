@@ -1,7 +1,7 @@
 """Shards for pretraining from raw text: `python -m utils.corpora.make_shards --input PATH ... --output DIR ...`.
 
 A shard is a Parquet file of examples: the tokens of some sentences of one document, and how many each sentence has; or,
-for BERT, those of two segments. `shard_cluster` runs the stages of `shard_stages`.
+for BERT, those of two segments.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
         "seed": options.seed,
         "options": options.lasting,
     }
-    with ThreadPool() as pool:  # discs and networks read several files at once faster
+    with ThreadPool() as pool:
         contents = [*progress("comparing", len(files), "files", pool.imap(file_digest, [path for path, _ in files]))]
     sources = [
         {"name": path.name, "bytes": path.stat().st_size, "content": content, "split": SHARD_SPLITS[is_val]}
@@ -129,7 +129,7 @@ def _alone(folder: Path, record: Mapping[str, Any]) -> Iterator[Unfinished]:
     """
     work = folder / WORK
     try:
-        for stage in ("documents", "repeats", "examples"):
+        for stage in ("documents", "examples"):
             (work / stage).mkdir(parents=True, exist_ok=True)
         with held(work / LOCK, f"--output {folder}: another run is making it"):
             done = Unfinished(work / DONE, record, f"name another --output, or delete {folder}")
@@ -159,7 +159,7 @@ def _make(
     dropped = sum((Counter(record["dropped"]) for record in read), Counter())
     if not sum(counts):
         raise InputError(f"--input {' '.join(options.input)}: no text in it{_reasons(dropped)}")
-    run("looking for repeats", find_repeats, {"all": ()})
+    find_repeats(work)
     firsts = np.cumsum([0, *counts])[:-1].tolist()
     lowest = min((record["lowest"] for record in read if record["lowest"]), default=0.0)
     # At least one document is held out, by its hash too.
@@ -169,17 +169,14 @@ def _make(
     dropped = sum((Counter(record["dropped"]) for record in made), dropped)
     kept = sum(record["kept"] for record in made)
     shards = plan_shards(work)
-    wanted = {"train": ("input", "to train on")}
-    if options.val_input or options.val_ratio:
-        wanted["val"] = "val_input" if options.val_input else "input", "to hold out"
-    for split, (option, purpose) in wanted.items():
+    purposes = {"train": "to train on"} | ({"val": "to hold out"} if options.val_input or options.val_ratio else {})
+    for split, purpose in purposes.items():
         if not any(shard.name.startswith(f"{split}/") for shard in shards):
             raise InputError(
-                f"--{option} {' '.join(getattr(options, option))}: no text is left {purpose}{_reasons(dropped)}; "
-                f"documents of all: {kept:,}, and an empty line ends one"
+                f"--input {' '.join(options.input)}: no text is left {purpose}{_reasons(dropped)}; documents of all: "
+                f"{kept:,}, and an empty line ends one"
             )
-    named = {shard.name.replace("/", "-"): (shard,) for shard in shards}
-    written = run("writing", write_shard, named)
+    written = run("writing", write_shard, {shard.name.replace("/", "-"): (shard,) for shard in shards})
     splits: dict[str, list[dict[str, Any]]] = {split: [] for split in SHARD_SPLITS}
     for shard, record in zip(shards, written, strict=True):
         facts = {"file": shard.name, "bin": options.bins[shard.group % len(options.bins)]}
@@ -198,16 +195,16 @@ def _reasons(dropped: Mapping[str, int]) -> str:
 
 
 def _report(folder: Path, manifest: Mapping[str, Any]) -> None:
-    examples = {split: sum(file["examples"] for file in files) for split, files in manifest["splits"].items()}
+    train, val = (sum(file["examples"] for file in manifest["splits"][split]) for split in SHARD_SPLITS)
     documents = manifest["documents"]
     print(
-        f"{folder}: {examples['train']:,} examples to train on and {examples['val']:,} held out, of at most "
-        f"{manifest['sequence_length']:,} tokens, from {documents['kept']:,} documents"
+        f"{folder}: {train:,} examples to train on and {val:,} held out, of at most {manifest['sequence_length']:,} "
+        f"tokens, from {documents['kept']:,} documents"
     )
-    if not examples["val"]:
+    if not val:
         print("  nothing is held out, and run_pretraining.py needs held-out documents for validation")
     left_out = {f"documents: {reason}": count for reason, count in documents["dropped"].items()}
-    for reason, count in (left_out | {"examples: too short": manifest["short_examples"]}).items():
+    for reason, count in {**left_out, "examples: too short": manifest["short_examples"]}.items():
         if count:
             print(f"  {count:>10,}  left out, {reason}")
 

@@ -1,7 +1,4 @@
-"""A data directory from your own examples: `python -m utils.corpora.prepare --input FILE ... --output FOLDER`.
-
-Examples that come without splits are split by `utils.data.splits`.
-"""
+"""A data directory from your own examples: `python -m utils.corpora.prepare --input FILE ... --output FOLDER`."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ if __name__ == "__main__":
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,14 +19,14 @@ from bart.files import PathName
 from utils.app.cli import option, parse_dataclass, part
 from utils.app.output_files import file_digest
 from utils.app.progress import progress, start_log
-from utils.corpora.data_directory import COLUMNS, PROVENANCE, making
+from utils.corpora.data_directory import COLUMNS, PROVENANCE, write_data_directory
 from utils.data.columns import Fields, Record
 from utils.data.places import HUB, HUB_NAME, TABLES, is_published, is_table, split_tables, suffix_of
 from utils.data.published import load_from_hub, opening, parquet_files
 from utils.data.rows import rows_of, rows_of_files, rows_of_set
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, MissingSplit, ratios_of, split_of
 from utils.data.table_options import BY_ENDING, TableOptions
-from utils.data.tables import pairs_in
+from utils.data.tables import Row, pairs_in
 from utils.data.token_cache import cache_folder, made_once
 from utils.text.lines import check_is_text
 
@@ -67,38 +65,34 @@ def prepare(options: PrepareOptions) -> None:
     splits = [split for split, *_ in inputs] if is_split else [split for split in SPLITS if split_ratio[split]]
     fields = options.source_field, options.target_field
     facts = {"inputs": [name for _, name, _ in inputs], "fields": fields, "seed": seed, "split_ratio": split_ratio}
-    with making(options.output, facts, splits) as data:
+
+    def rows() -> Iterator[tuple[str | None, Row]]:
         for own_split, name, records in inputs:
             logger.info("reading %s", name)
             for row in progress("reading", None, "rows", pairs_in(records, fields, name)):
-                split = split_of(row.source, shares, seed) if own_split is None and row.fault is None else own_split
-                data.add(split, row)
-                data.facts |= dict(zip(COLUMNS, row.columns, strict=False))  # none of a row that is no example
+                yield split_of(row.source, shares, seed) if own_split is None and row.fault is None else own_split, row
+                facts.update(zip(COLUMNS, row.columns, strict=False))  # none of a row that is no example
+
+    write_data_directory(options.output, facts, rows(), splits)
 
 
 def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, options: TableOptions = BY_ENDING) -> str:
-    """Make a data directory of a file of examples or a published set, once; return any other --data_dir as it is.
-
-    A directory with a table for each split is such files. The data directory lies where token ids are kept.
-    """
+    """Make a data directory of tables or a published set, once, where token ids are kept; return others as they are."""
     file, tables = Path(data_dir), [*split_tables(data_dir).values()]
-    name, place = file.name, file if tables else file.parent
-    if is_published(data_dir):
-        name = re.sub(r"[^\w.-]+", "-", name)
-        with opening(f"--data_dir {data_dir}"):
-            if data_dir.startswith(HUB):
-                contents = load_from_hub(data_dir.removeprefix(HUB))[1]
-            else:
-                of_split = _parquet_splits(data_dir).items()
-                contents = [(split, [file_digest(path) for path in files.values()]) for split, files in of_split]
-        if data_dir.startswith(HUB) or not place.is_dir():
-            place = file  # which is no folder here
-    elif tables or is_table(data_dir):
-        if not (tables or file.is_file()):
-            raise InputError(f"--data_dir {file}: no such file")
-        contents = [(path.name, file_digest(path)) for path in tables or [file]]  # names tell the splits
-    else:
+    is_set = is_published(data_dir)
+    if not (tables or is_set or is_table(data_dir)):
         return data_dir
+    with opening(f"--data_dir {data_dir}"):
+        if data_dir.startswith(HUB):
+            contents = load_from_hub(data_dir.removeprefix(HUB))[1]
+        elif is_set:
+            of_split = _parquet_splits(data_dir).items()
+            contents = [(split, [file_digest(path) for path in files.values()]) for split, files in of_split]
+        else:
+            contents = [(path.name, file_digest(path)) for path in tables or [file]]  # names tell the splits
+    name = re.sub(r"[^\w.-]+", "-", file.name) if is_set else file.name
+    has_folder = not data_dir.startswith(HUB) and file.parent.is_dir()
+    place = file.parent if has_folder and not tables else file
 
     def make(folder: Path) -> None:
         try:
@@ -111,14 +105,12 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, option
 
 def _parquet_splits(pattern: str) -> dict[str, dict[str, Path]]:
     """The splits of a set of Parquet files that can be found, each with its files by name."""
-    splits, missing = {}, []
+    splits = {}
     for split in SPLITS:
-        try:
+        with suppress(MissingSplit):
             splits[split] = parquet_files(pattern, split)
-        except MissingSplit as error:
-            missing.append(error)
     if not splits:
-        raise missing[0]
+        parquet_files(pattern, SPLITS[0])  # raises MissingSplit
     return splits
 
 
@@ -128,19 +120,18 @@ def inputs_of(options: PrepareOptions) -> Iterator[tuple[str | None, PathName, I
     paths = [Path(name).expanduser() for name in options.input]
     if len(paths) == 1:
         [name], [path] = options.input, paths
-        if tables := split_tables(path):
-            for split, path in tables.items():
-                yield split if keeps_splits else None, path, rows_of(path, options.tables)
-            return
-        if is_published(name) and not name.startswith(HUB):
-            for split, files in _parquet_splits(name).items():
-                yield split if keeps_splits else None, name, rows_of_files(files)
-            return
         if name.startswith(HUB):
             yield from _of_set(name.removeprefix(HUB), keeps_splits, fewest=1)
             return
         if suffix_of(path) not in TABLES and not path.exists() and HUB_NAME.fullmatch(name):
             yield from _of_set(name, keeps_splits, fewest=2)
+            return
+        of_splits = {split: (table, rows_of(table, options.tables)) for split, table in split_tables(path).items()}
+        if is_published(name):
+            of_splits = {split: (name, rows_of_files(files)) for split, files in _parquet_splits(name).items()}
+        for split, (place, records) in of_splits.items():
+            yield split if keeps_splits else None, place, records
+        if of_splits:
             return
     for path in paths:
         if not path.is_file():
@@ -155,7 +146,7 @@ def inputs_of(options: PrepareOptions) -> Iterator[tuple[str | None, PathName, I
 
 
 def _of_set(name: str, keeps_splits: bool, fewest: int) -> Iterator[tuple[str | None, str, Iterator[Record]]]:
-    """The splits of a set on the Hub, which are kept where it has the fewest of ours that make it so."""
+    """The splits of a set on the Hub, which are kept where at least the fewest of ours are among them."""
     with opening(f"--input {name}: no such file here, and as a set of the Hub it"):
         splits, commit = load_from_hub(name)
     known = [split for split in SPLITS if split in splits]

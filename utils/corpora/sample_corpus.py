@@ -27,7 +27,7 @@ import yaml
 
 from utils.app.cli import option, parse_dataclass
 from utils.app.output_files import writable_folder, write_whole
-from utils.corpora.data_directory import is_made, making
+from utils.corpora.data_directory import is_made, write_data_directory
 from utils.data.splits import SPLITS
 from utils.data.tables import Row
 
@@ -90,20 +90,12 @@ class _Fields(dict[str, str]):
 
 
 class Story(NamedTuple):
-    """An article of an event, the topic.
-
-    Attributes:
-        fields: the positions of facts in the article: a field, such as person1, and its first character.
-        values: the texts of the fields.
-        questions: field -> a question that its value answers.
-    """
-
     article: str
     summary: str
     topic: str
-    fields: list[tuple[str, int]]
-    values: Mapping[str, str]
-    questions: Mapping[str, str]
+    fields: list[tuple[str, int]]  # of each fact in the article its field, such as person1, and its first character
+    values: Mapping[str, str]  # of the fields
+    questions: Mapping[str, str]  # field -> a question that its value answers
 
 
 def sample_stories(split: str, count: int, seed: int = 42) -> Iterator[Story]:
@@ -156,10 +148,12 @@ def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: in
     """Make a data directory, with folders of the articles' topics, tags and questions, unless it is there."""
     facts = {"set": "sample", "sizes": dict(sizes), "seed": seed}
     if not is_made(folder, facts):
-        with making(folder, facts) as data:
-            for split, count in sizes.items():
-                for number, story in enumerate(sample_stories(split, count, seed), 1):
-                    data.add(split, Row(str(number), story.article, story.summary))
+        rows = (
+            (split, Row(str(number), story.article, story.summary))
+            for split, count in sizes.items()
+            for number, story in enumerate(sample_stories(split, count, seed), 1)
+        )
+        write_data_directory(folder, facts, rows)
     for split, count in sizes.items():
         rng = random.Random(f"questions {split} {seed}")
         stories = list(sample_stories(split, count, seed))

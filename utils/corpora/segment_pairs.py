@@ -16,23 +16,16 @@ from utils.corpora.shard_options import MakeShardsOptions
 
 
 class ShardExample(NamedTuple):
-    """An example of a shard.
-
-    Attributes:
-        parts: the number of tokens of its sentences, or of its two segments.
-        label: for a pair, 1 if the second segment is from another document, and 0 if it follows the first one.
-    """
+    """An example of a shard."""
 
     ids: np.ndarray
-    parts: list[int]
-    label: int = 0
+    parts: list[int]  # tokens of each of its sentences, or of its two segments
+    label: int = 0  # 1 if the second segment is from another document
 
 
 class TokenizedDocument(NamedTuple):
-    """A document's tokens, and the bounds of its sentences: N + 1 for N sentences."""
-
     ids: np.ndarray
-    bounds: list[int]
+    bounds: list[int]  # of its N sentences, N + 1
 
 
 class SegmentPairs:
@@ -80,9 +73,8 @@ def pair_up(
 ) -> Iterator[tuple[Segment, Segment, TokenizedDocument | None]]:
     """Gather the sentences of the document at `place` into pairs of segments, which have `room` tokens at most.
 
-    Half of the pairs, whatever their sentences, have a random second segment, of another text, which is yielded, too. A
-    sentence that is left alone at the end begins none, so that this holds there too. The pairs of a share of the
-    documents, `short_seq_prob`, are shorter, by a length drawn from 2 to `room`.
+    Half of the pairs have a random second segment, of another text, which is yielded, too; a sentence that is left
+    alone at the end begins none, so that this holds there. The pairs of some documents are shorter, from 2 tokens on.
     """
     bounds = texts[place].bounds
     count = len(bounds) - 1

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("utils.corpora.make_shards")
 CONNECT_SECONDS = 5
-_WITHOUT_PROGRAM = (
-    "--scheduler: its workers cannot load this program; start it and them as it is, with "
-    f"PYTHONPATH={Path(__file__).resolve().parents[2]}"
-)
 Tasks = Mapping[str, tuple[object, ...]]  # name -> arguments
 Numbers = dict[str, Any]  # what a task found
 Result = tuple[Numbers, dict[str, str]]  # with the digest of each file that it wrote
@@ -55,11 +51,14 @@ def cluster_of(options: MakeShardsOptions, folder: Path) -> Iterator[Client | No
         with client:
             if not client.scheduler_info()["workers"]:
                 logger.info("%s has no workers yet: waiting for the first", options.scheduler)
-            else:
-                try:  # a worker that cannot load a task ends, and the task waits for another
-                    client.run(import_module, "utils.corpora.shard_stages")
-                except ModuleNotFoundError:
-                    raise RunError(_WITHOUT_PROGRAM) from None
+            try:  # a worker that cannot load a task ends, and the task waits for another
+                for run in (client.run_on_scheduler, client.run):
+                    run(import_module, "utils.corpora.shard_stages")
+            except ModuleNotFoundError:
+                raise RunError(
+                    "--scheduler: its workers cannot load this program; start it and them as it is, with "
+                    f"PYTHONPATH={Path(__file__).resolve().parents[2]}"
+                ) from None
             yield client
         return
     with ThreadPoolExecutor(1) as thread, ExitStack() as stack:
@@ -137,7 +136,3 @@ def _finished(client: Client | None, what: str, calls: Tasks) -> Iterator[tuple[
             f"{what}: worker processes or their scheduler have died, perhaps for want of memory "
             f"({type(error).__name__}); the same command goes on"
         ) from None
-    except RuntimeError as error:
-        if "deserialization of the task graph" not in str(error):
-            raise
-        raise RunError(_WITHOUT_PROGRAM) from None

@@ -88,36 +88,25 @@ class MakeShardsOptions:
                 object.__setattr__(self, name, default)
 
     @property
-    def special(self) -> int:
-        return SPECIAL[self.task]
-
-    @property
     def room(self) -> int:
-        """The number of other tokens that an example has at most."""
-        return self.sequence_length - self.special
+        """The number of tokens that an example has at most, special ones not counted."""
+        return self.sequence_length - SPECIAL[self.task]
 
     @property
     def lasting(self) -> dict[str, Any]:
         """The other options on which the shards depend, for the manifest."""
         of_pairs = ("short_seq_prob", "duplicate_factor") if self.task == MLM_NSP else ()
-        names = ("text_field", "min_tokens", "shards", *of_pairs, "val_ratio")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("text_field", "min_tokens", "shards", *of_pairs, "val_ratio")}
 
 
 @dataclass(frozen=True)
 class Work:
-    """The description of the work, for all stages.
-
-    Attributes:
-        folder: that of the shards; other files lie in WORK there.
-        vocabulary: SHA-256 of the tokenizer's JSON, which lies in the folder.
-        kind: the type of ids in NumPy.
-    """
+    """The description of the work, for all stages."""
 
     options: MakeShardsOptions
-    folder: Path
-    vocabulary: str
-    kind: str
+    folder: Path  # of the shards and the tokenizer; other files lie in WORK there
+    vocabulary: str  # SHA-256 of the tokenizer's JSON
+    kind: str  # the type of ids in NumPy
 
     def path(self, stage: str, name: str) -> Path:
         return self.folder / WORK / stage / name

@@ -1,15 +1,8 @@
-"""The stages that make shards: functions that processes call, each of which writes files and returns a few numbers.
+"""The stages that make shards: functions that processes without torch call, which write files and return numbers.
 
-1. `hash_documents` reads a piece of the input, and keeps 16 bytes of each document.
-2. `find_repeats` looks through all hashes for documents that were there before.
-3. `make_examples` reads a piece again, cuts its other documents into examples, and sorts them by a random key.
-4. `write_shard` takes the examples with neighbouring keys from all pieces.
-
-What they write is a function of the corpus and the options alone. A key is made of the seed, the document and the
-example's place in it, so that shards are shuffled across the corpus wherever the documents lie. Memory holds hashes of
-all documents, a run of examples, the keys of a split's bin or a shard.
-
-Processes that call these load no torch.
+What they write is a function of the corpus and the options alone. Examples are sorted by keys, made of the seed, the
+document and the example's place in it, so that shards are shuffled across the corpus wherever the documents lie. Memory
+holds hashes of all documents, a run of examples, the keys of a split's bin or a shard.
 """
 
 from __future__ import annotations
@@ -20,7 +13,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, chain, zip_longest
+from itertools import accumulate, chain, pairwise, zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,8 +27,8 @@ from tokenizers import Tokenizer
 from bart.files import replacing, sha256_of
 from utils.corpora.documents import NEAR_EMPTY, Document, Piece, gathered, read_documents
 from utils.corpora.segment_pairs import SegmentPairs, ShardExample, TokenizedDocument
-from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, Work
-from utils.data.shard_format import MLM_NSP, TOKENIZER
+from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, Work
+from utils.data.shard_format import MLM_NSP, SPECIAL, TOKENIZER
 from utils.data.splits import SPLITS
 from utils.text.sentences import sentence_parts
 
@@ -44,7 +37,7 @@ ROWS = 1024  # of a row group
 _CHARACTERS = 1 << 20  # that are tokenised at once
 _TOKENS = 1 << 22  # of a run: examples that are sorted in memory
 BYTES = 8  # of UTF-8, for each of --min_tokens, of a document that surely has so many; or a word for each
-REPEATED, REPEATS = "repeated", "repeats.npy"
+REPEATED, REPEATS = "repeated", f"{WORK}/repeats.npy"
 KeyedExample = tuple[int, int, ShardExample]  # with the number of its split, and its key
 StageResult = tuple[dict[str, Any], list[Path]]  # numbers, and the files that were written
 
@@ -59,10 +52,9 @@ class PlannedShard(NamedTuple):
 
 
 def hash_documents(work: Work, number: int, piece: Piece) -> StageResult:
-    """Write (N, 2) uint64, a hash of each document of a piece that can be read. Equal texts have equal hashes.
+    """Write (N, 2) uint64, a hash of each document of a piece that can be read.
 
-    `lowest` of the result is the least share below which a document that surely gives examples is held out, or, of
-    pairs, two; 0 where there are none.
+    `lowest` is the least share below which a document that surely gives examples is held out, or, of pairs, two.
     """
     hashes: list[bytes] = []
     shares: list[float] = []
@@ -88,13 +80,12 @@ def _share_of(key: bytes, work: Work) -> float:
     return xxhash.xxh3_64_intdigest(key + b"val", work.options.seed) / (1 << 64)
 
 
-def find_repeats(work: Work) -> StageResult:
+def find_repeats(work: Work) -> None:
     """Write the sorted numbers of documents that repeat one with a lower number, through all pieces."""
     hashes = np.concatenate([np.load(path) for path in sorted(work.path("documents", "").glob("*.npy"))])
     order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # it is stable
     repeats = (hashes[order[1:]] == hashes[order[:-1]]).all(axis=1)
-    _save(work.path("repeats", REPEATS), np.sort(order[1:][repeats]))
-    return {}, [work.path("repeats", REPEATS)]
+    _save(work.folder / REPEATS, np.sort(order[1:][repeats]))
 
 
 def _save(path: Path, array: np.ndarray) -> None:
@@ -102,43 +93,26 @@ def _save(path: Path, array: np.ndarray) -> None:
         np.save(file, array)
 
 
-def pack(lengths: Iterable[int], room: int) -> list[list[int]]:
-    """Gather sentences of a document, given by their tokens, into examples of at most `room` tokens.
-
-    A sentence that has more is cut, into sentences.
-    """
-    examples: list[list[int]] = []
-    example: list[int] = []
-    used = 0
-    for length in lengths:
-        if example and used + length > room:
-            examples.append(example)
-            example, used = [], 0
-        while length > room:
-            examples.append([room])
-            length -= room
-        example.append(length)
-        used += length
-    return [*examples, example] if example else examples
-
-
 def packed(text: TokenizedDocument, room: int) -> Iterator[ShardExample]:
-    """Yield the examples of a document, as `pack` makes them."""
-    end = 0
-    for parts in pack(np.diff(text.bounds).tolist(), room):
-        begin, end = end, end + sum(parts)
-        yield ShardExample(text.ids[begin:end], parts)
+    """Gather a document's sentences into examples of at most `room` tokens; longer ones are cut into sentences."""
+    start, parts = 0, []
+    for begin, end in pairwise(text.bounds):
+        if parts and end - start > room:
+            yield ShardExample(text.ids[start:begin], parts)
+            start, parts = begin, []
+        while end - start > room:
+            yield ShardExample(text.ids[start : start + room], [room])
+            start += room
+        parts.append(end - max(start, begin))
+    if parts:
+        yield ShardExample(text.ids[start:], parts)
 
 
 def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: float) -> StageResult:
-    """Cut the documents of a piece that repeat none into examples, and write runs of them, each sorted by their keys.
-
-    Args:
-        first: the number of the piece's first document among all.
-    """
+    """Cut the documents of a piece, numbered from `first`, that repeat none into examples, and write runs of them."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
     hashes = np.load(work.path("documents", f"{number:06d}.npy"))
-    numbers = np.load(work.path("repeats", REPEATS), mmap_mode="r")
+    numbers = np.load(work.folder / REPEATS, mmap_mode="r")
     repeats = {*numbers[slice(*np.searchsorted(numbers, (first, first + len(hashes))))].tolist()}
     readable = (document for document in read_documents(piece, work.options.text_field) if not document.fault)
     fresh = (
@@ -197,11 +171,11 @@ def sentences_of(document: Document) -> list[str]:
 
 
 def _write_run(work: Work, path: Path, run: Sequence[KeyedExample]) -> None:
-    """Write examples, sorted by their splits and bins, which make a group, and then by their keys."""
+    """Write examples, sorted by groups, a split and a bin, and then by their keys."""
     bins = work.options.bins
     splits, keys, examples = zip(*run, strict=True)
     lengths, keys = np.array([len(example.ids) for example in examples]), np.array(keys, np.uint64)
-    groups = np.array(splits) * len(bins) + np.searchsorted(bins, lengths + work.options.special)
+    groups = np.array(splits) * len(bins) + np.searchsorted(bins, lengths + SPECIAL[work.options.task])
     order = np.lexsort((keys, groups))
     sentences = np.fromiter(chain.from_iterable(example.parts for example in examples), np.uint16)
     columns = {

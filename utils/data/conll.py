@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,12 +19,8 @@ from utils.text.tags import scheme_of
 
 logger = logging.getLogger(__name__)
 DOCUMENT = "-DOCSTART-"  # of CoNLL-2003, between documents
-# Names of the columns of words and of tags, where the first line names columns.
-HEADINGS = {"word", "words", "token", "tokens", "form", "text"}
-TAG_HEADINGS = {
-    *("tag", "tags", "label", "labels", "class", "pos", "pos_tag", "pos_tags", "upos", "xpos", "ner", "ner_tag"),
-    *("ner_tags", "chunk", "entity", "entities", "iob", "bio"),
-}
+HEADINGS = {"word", "words", "token", "tokens", "form", "text"}  # names of the column of words
+NUMBER = re.compile(r"\d+([-.]\d+)?")  # of a word; 1-2 and 8.1 are ranges and empty nodes of CoNLL-U
 
 
 @dataclass(frozen=True)
@@ -56,15 +53,10 @@ def read_conll(
     tags_option: str = "tags_column",
     trained: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Sentence]:
-    """Read a CoNLL file, whose columns stand between tabs, or between blanks where most lines have no tab.
+    """Read a CoNLL file, with words in the first column and tags in the last one, unless options name others.
 
-    Words are in the first column and tags in the last one, unless options name others, by number or header. Comments, a
-    header, and words that are blank are left out. The log says what was taken.
-
-    Args:
-        tags_option: the option that an error names for tags_column.
-        trained: values of --words_column and --tags_column in training, where a model tells them. They count for what
-            is not given; the only column of a file holds words.
+    Comments, a header, and words that are blank are left out. `trained` has the values of the options in training,
+    which count for what is not given; an error names `tags_option` for tags_column.
     """
     rows = _rows(path)
     likely = [row for row in rows if not row.may_be_comment] or rows
@@ -83,23 +75,18 @@ def read_conll(
 
     words_in = index_of("words_column", words_column, trained.get("words_column"), 1)
     tags_in = index_of(tags_option, tags_column, trained.get("tags_column") if labelled else None, width)
-    are_numbers = width > 1 + labelled and _are_numbers(likely)
+    are_numbers = bool(likely) and width > 1 + labelled and all(NUMBER.fullmatch(row.columns[0]) for row in likely)
     known = {row.columns[tags_in] for row in likely}
     scheme = scheme_of(known)
     is_told = words_column is not None or "words_column" in trained or tags_option != "tags_column"
     if not is_told and width > 1:
         of_tags = (n for n in range(width - 1) if scheme is None and scheme_of(row.columns[n] for row in likely))
-        of_sentences = (n for n in (words_in, tags_in) if _is_of_sentences(likely, n))
-        for what, column in (
-            ("numbers of words", 0 if are_numbers else None),
-            ("tags", next(of_tags, None)),
-            ("one value in each sentence", next(of_sentences, None)),
-        ):
-            if column is not None:
-                raise InputError(
-                    f"{path}: column {column + 1} of {width} holds {what}; name the columns with --words_column and "
-                    "--tags_column"
-                )
+        column = 0 if are_numbers else next(of_tags, None)
+        if column is not None:
+            raise InputError(
+                f"{path}: column {column + 1} of {width} holds {'numbers' if are_numbers else 'tags'}; name the "
+                "columns with --words_column and --tags_column"
+            )
     if labelled and likely and all("*" in tag for tag in known):
         raise InputError(f"{path}: the tags are spans in brackets, such as {max(known)}; allowed: tags such as B-PER")
 
@@ -122,7 +109,7 @@ def read_conll(
             elif row is header:
                 continue
             elif are_numbers and not row.columns[0].isdecimal():
-                left_out["ranges and empty nodes"] += 1  # 1-2 and 8.1 of CoNLL-U
+                left_out["ranges and empty nodes"] += 1
             elif not row.columns[words_in].strip():
                 left_out["blank words"] += 1
             elif labelled and not row.columns[tags_in]:
@@ -158,33 +145,10 @@ def _rows(path: Path) -> list[_Row]:
 
 
 def _is_header(first: _Row, others: Sequence[_Row]) -> bool:
-    """True where the first row names columns: its last name is no tag of other rows.
-
-    The other tags are in a scheme that this name, such as "Marke", does not fit; or the row has usual names of both.
-    """
+    """True where the first row names columns: its last name is no tag of other rows, and does not fit their scheme."""
     tag, known = first.columns[-1], {row.columns[-1] for row in others}
     if tag in known or len(first.columns) == 1:
         return False
     if (scheme := scheme_of(known)) is not None:
         return not scheme.fits(tag) and len(tag) > 1 and tag[0].isalpha()
-    names = {name.lower() for name in first.columns}
-    return bool(names & HEADINGS and names & TAG_HEADINGS)
-
-
-def _are_numbers(rows: Sequence[_Row]) -> bool:
-    """True where the first column counts the words of sentences, of which one has several; as in CoNLL-U."""
-    is_long = False
-    for _, lines in groupby(rows, key=lambda row: row.sentence):
-        cells = [cell for cell in (row.columns[0] for row in lines) if cell.isdecimal() or not cell[:1].isdecimal()]
-        if not all(cell.isdecimal() and int(cell) - number == int(cells[0]) for number, cell in enumerate(cells)):
-            return False
-        is_long |= len(cells) > 1
-    return is_long
-
-
-def _is_of_sentences(rows: Sequence[_Row], column: int) -> bool:
-    """True where a column says something of each sentence, such as its document, and nothing of a word."""
-    values: dict[int, set[str]] = {}
-    for row in rows:
-        values.setdefault(row.sentence, set()).add(row.columns[column])
-    return len(rows) > len(values) > 1 and all(len(of) == 1 and of != {"O"} for of in values.values())
+    return not HEADINGS.isdisjoint(name.lower() for name in first.columns)

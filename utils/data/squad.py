@@ -20,17 +20,11 @@ from utils.data.tables import read_records
 
 logger = logging.getLogger(__name__)
 COLUMNS = ("question", "context")
-NAMED = 5  # misplaced answers that a message names
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question.
-
-    Attributes:
-        answers: each a part of the context; none if the context does not answer; None if unknown.
-        starts: the character of the context where each answer begins.
-    """
+    """A question; answers are parts of the context, which begin at `starts`, and None if they are unknown."""
 
     name: str
     id: str
@@ -45,8 +39,7 @@ def read_questions(
 ) -> list[Question]:
     """Read a split's questions, those that are chosen, from SQuAD's JSON or what `read_records` takes.
 
-    One file is split by its contexts. `skip_bad_answers` leaves out answers that are not at their place in the context,
-    and questions that have no others; the log counts them.
+    `skip_bad_answers` leaves out answers that are not at their place, and questions that have no others.
     """
     rows = _rows(data_dir, split, replace(choice, limit=-1))
     rows = Choice(limit=choice.limit).of(rows, lambda row: f"{row.values.get('question')}\n{_context_of(row)}")
@@ -55,12 +48,10 @@ def read_questions(
     every = [question_of(*row, labelled, bad) for row in rows]
     questions = [question for question in every if question is not None]
     if bad:
-        named = "; ".join(bad[:NAMED]) + (f"; and {len(bad) - NAMED} more" if len(bad) > NAMED else "")
         text = f"{len(bad)} answers of the {split} split are not at their places"
         if not skip_bad_answers:
-            raise InputError(f"{text}: {named}; --skip_bad_answers leaves them out")
-        without = len(every) - len(questions)
-        logger.warning("%s and left out, with %d questions that have no others: %s", text, without, named)
+            raise InputError(f"{text}: {bad[0]}; --skip_bad_answers leaves them out")
+        logger.warning("%s and left out, with %d questions that have no others", text, len(every) - len(questions))
     check_split(questions, data_dir, split, "questions")
     return list(_by_id(questions).values())
 
@@ -69,13 +60,8 @@ def read_answers(path: str, tables: TableOptions) -> dict[str, Question]:
     """Read all questions of a file, by their ids; their answers may stand anywhere."""
     questions = []
     for name, values in _rows(path, WHOLE, Choice(tables=tables)):
-        question, answers = question_of(name, values), _answers_in(values)
-        texts = answers.get("text") if isinstance(answers, Mapping) else None
-        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise InputError(
-                f"{name}: answers are {shortened(answers)}; allowed: an object whose text is a list of texts"
-            )
-        questions.append(replace(question, answers=tuple(texts)))
+        question = question_of(name, values)
+        questions.append(replace(question, answers=tuple(text for text, _ in _answers_in(name, values))))
     if not questions:
         raise InputError(f"{path}: no questions in it")
     return _by_id(questions)
@@ -144,11 +130,19 @@ def squad_rows(file: Path) -> Iterator[Record]:
         raise InputError(f"{file}: not SQuAD's JSON ({type(error).__name__}: {error})") from None
 
 
-def _answers_in(values: Mapping[str, Any]) -> Any:
+def _answers_in(name: str, values: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """The answers of a row, and the characters of the context where they begin."""
     answers = values.get("answers")
     if isinstance(answers, list) and all(isinstance(answer, Mapping) for answer in answers):
         answers = {name: [answer.get(name) for answer in answers] for name in ("text", "answer_start")}
-    return answers
+    try:
+        columns = zip(answers["text"], answers["answer_start"], strict=True)
+        return [(str(text), int(start)) for text, start in columns]
+    except (TypeError, KeyError, ValueError):
+        raise InputError(
+            f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "
+            ".jsonl or .parquet, or --predict, which reads none"
+        ) from None
 
 
 def question_of(
@@ -161,15 +155,7 @@ def question_of(
     question = Question(name, str(values.get("id", name)), values["question"], context)
     if not labelled:
         return question
-    answers = _answers_in(values)
-    try:
-        columns = zip(answers["text"], answers["answer_start"], strict=True)
-        pairs = [(str(text), int(start)) for text, start in columns]
-    except (TypeError, KeyError, ValueError):
-        raise InputError(
-            f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "
-            ".jsonl or .parquet, or --predict, which reads none"
-        ) from None
+    pairs = _answers_in(name, values)
     good = []
     for text, start in pairs:
         there = context[max(0, start) :][: len(text)]

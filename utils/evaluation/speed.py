@@ -47,12 +47,9 @@ def predict_share(
     options: ScoringOptions,
     noted: Unfinished,
 ) -> tuple[dict[int, Prediction], ProcessSpeed]:
-    """Predict this process's share of the examples `todo`: of N processes each takes every N-th one by length.
+    """The predictions by number of this process's share, every N-th of `todo` by length where N are at work; its speed.
 
     `options.warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
-
-    Returns:
-        The share's predictions by number, and the process's speed.
     """
     rank, world = rank_and_world()
     device = loaded.model.device
@@ -99,8 +96,7 @@ def predict_share(
 def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resumed: int) -> dict[str, Any]:
     """The content of `<split>_speed.json`, where an earlier attempt had predicted `resumed` articles.
 
-    Rates are those of all processes together, over the time of the slowest one. `seconds` splits the time of that one,
-    and adds the tokenising before it. A value for which nothing was timed is None.
+    Rates are those of all processes together, over the time of the slowest one, which `seconds` splits.
     """
     slowest = max(processes, key=lambda process: process.seconds["total"])
     total, encode, detokenise = (slowest.seconds[part] for part in ("total", "encode", "detokenise"))

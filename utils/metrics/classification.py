@@ -33,10 +33,7 @@ def name_of(label: Any) -> str:
 
 
 def read_label(where: str, value: Any, separator: str | None = None) -> Any:
-    """A label without white space at its ends, or the list of labels that a value is, or a text in JSON.
-
-    Any other text is one label or, with a separator, a list of them. `where` begins an error.
-    """
+    """The label that a value is, or the list of labels, in JSON or with a separator. `where` begins an error."""
     labels, is_text = value, isinstance(value, str)
     if is_text and (listed := list_in(value, True, f"{where}: ")) is not None:
         labels = listed
@@ -61,14 +58,10 @@ def number_of(value: Any) -> float:
 
 
 def of_classes(counts: ArrayLike, classes: int | None = None) -> dict[str, float]:
-    """Accuracy, F1 and Matthews' correlation in percent.
+    """Accuracy, F1 and Matthews' correlation in percent, from counts (3, C): predicted rightly, predicted, and there.
 
     F1 is that of the second of two classes, as GLUE has it, or the mean over classes that are right or predicted.
-    Matthews' correlation is 0 where all examples are of one class, or are predicted to be.
-
-    Args:
-        counts: (3, C) of each class: examples predicted rightly, predicted, and there.
-        classes: how many of them are the task's; the others are of labels that are none.
+    `classes` of the labels are the task's; the others are of labels that are none.
     """
     hits, predicted, right = np.asarray(counts, dtype=np.float64)
     examples, each = right.sum(), 2 * hits / np.maximum(predicted + right, 1)
@@ -80,10 +73,7 @@ def of_classes(counts: ArrayLike, classes: int | None = None) -> dict[str, float
 
 
 def of_label_sets(counts: ArrayLike, examples: float, exact: float) -> dict[str, float]:
-    """F1 over all labels together, its mean over labels, and the share of examples that are all right, in percent.
-
-    The counts (3, L) are those of examples where a label is predicted rightly, predicted, and there.
-    """
+    """F1 over all labels together, its mean over labels, and the share of examples that are all right, in percent."""
     hits, predicted, right = np.asarray(counts, dtype=np.float64)
     each = 2 * hits / np.maximum(predicted + right, 1)
     micro = 2 * hits.sum() / max((predicted + right).sum(), 1)
@@ -122,11 +112,7 @@ def of_numbers(predicted: Sequence[float], right: Sequence[float]) -> dict[str, 
 
 
 def scores_by_class(names: Sequence[str], hits: ArrayLike, predicted: ArrayLike, right: ArrayLike) -> ByClass:
-    """Precision, recall and F1 in percent of each class, and its support: the examples that are of it.
-
-    A score that would be 0 / 0 is 0, as scikit-learn has it. The counts (C,) are those of examples predicted rightly,
-    predicted, and there.
-    """
+    """Precision, recall and F1 in percent of each class, 0 where they would be 0 / 0, and its support."""
     scores: ByClass = {}
     counts = np.stack([hits, predicted, right], axis=1).astype(int).tolist()
     for name, (hit, guessed, support) in zip(names, counts, strict=True):
@@ -151,10 +137,7 @@ def confusion_of_classes(
 def surest_errors(
     wrong: Iterable[tuple[int, str, str, str, float]], examples: int, measure: str = "confidence"
 ) -> tuple[list[dict[str, Any]], np.ndarray]:
-    """The errors with the greatest measure, the greatest first, and the greatest of each example (N,), 0 without one.
-
-    `wrong` gives the index of the example, its text, what is right, what was predicted, and the measure.
-    """
+    """The errors of the greatest measure, the greatest first, and the greatest of each example (N,), 0 without one."""
     names = ("index", "text", "reference", "prediction", measure)
     # Rounded, since batches of other sizes round otherwise.
     rounded = [(*error, float(f"{value:.4g}")) for *error, value in wrong]
@@ -168,11 +151,8 @@ def surest_errors(
 @dataclass(frozen=True)
 class ClassificationArguments:
     files: FileOptions = part(FileOptions)
-    positive: str | None = option(
-        None, section="labels", help="the class of two whose F1 is told; by default the second in order", reaches=bool
-    )
     label_field: str | None = option(
-        None, help="column of the right labels; by default label, labels, class or reference"
+        None, section="labels", help="column of the right labels; by default label, labels, class or reference"
     )
     label_separator: str | None = option(
         None,
@@ -191,7 +171,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     right, *predicted = (np.array([number_of(row.value) for row in rows]) for rows in (references, *systems))
     measured = np.concatenate([right, predicted[0]]) if np.isfinite(predicted[0]).all() else right
     has_fractions = np.isfinite(right).all() and (measured % 1).any()
-    if args.positive is not None or separator is not None or not has_fractions:
+    if separator is not None or not has_fractions:
         _print_labels(args, references, systems)
         return
     for rows, numbers in zip(systems, predicted, strict=True):
@@ -222,12 +202,6 @@ def _print_labels(
     # A score of PREDICTIONS must not depend on OTHER, nor the measure on a predicted class that is never right.
     classes = names_in(right) if len(names_in(right)) > 1 else names_in(right, predicted[0])
     is_binary = len(classes) == 2 and not has_sets
-    if args.positive is not None:
-        if not is_binary or args.positive not in classes:
-            raise InputError(
-                f"--positive is {args.positive}; allowed: one of two classes; there are {', '.join(classes)}"
-            )
-        classes.sort(key=args.positive.__eq__)
     shown = list(dict.fromkeys([*classes, *names_in(right, predicted[0])]))
     names = list(dict.fromkeys([*shown, *names_in(*predicted)]))
     goal = sets_of(right, names)

@@ -71,7 +71,6 @@ class RougeOptions:
             raise InputError(f"--rouge_tokenizer {tokenizer} is of --rouge_mode rouge-score; --rouge_mode is {mode}")
 
     def rule(self) -> RougeRule:
-        """The same, with the lists of irregular forms that the mode needs."""
         exceptions = wordnet_exceptions(self.wordnet_exceptions) if self.rouge_mode == "rouge-1.5.5" else None
         return RougeRule(self.rouge_mode, self.rouge_tokenizer, exceptions, self.sentence_end.split())
 
@@ -118,8 +117,8 @@ def wordnet_exceptions(folder: PathName | None = None) -> dict[str, str]:
                     lines = file.read().decode().splitlines()
             except LookupError:
                 logger.warning(
-                    "rouge-1.5.5 without WordNet's irregular forms: scores come out some tenths lower than the Perl "
-                    "script's. Give --wordnet_exceptions, or run: python -m nltk.downloader wordnet"
+                    "rouge-1.5.5 without WordNet's irregular forms scores some tenths lower than the Perl script: give "
+                    "--wordnet_exceptions, or run python -m nltk.downloader wordnet"
                 )
                 return {}
         for number, line in enumerate(lines, 1):

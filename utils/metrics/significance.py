@@ -80,16 +80,11 @@ def means_and_intervals(scores: Mapping[str, np.ndarray]) -> dict[str, Any]:
 def compare_scores(
     a: np.ndarray, b: np.ndarray, scores_of: ScoresOf, shuffles: int = 10_000, seed: int = 0
 ) -> dict[str, dict[str, Any]]:
-    """Compare the scores of two systems (N, K) on the same examples.
+    """The difference of two systems' scores (N, K) on the same examples, its bootstrap interval and its p value.
 
-    The p value is that of the hypothesis that both are equally good, two-sided, by approximate randomisation: each
-    shuffle swaps the two systems on every example with probability 1/2 (Noreen, 1989; for summaries and translations:
-    Riezler & Maxwell, 2005). p is (1 + L) / (1 + shuffles), where L counts the shuffles whose difference is at least as
-    large as the observed one; so p is never 0 (Phipson & Smyth, 2010).
-
-    Returns:
-        Of each score `other`, the one of b; `difference`, a less b; its 95 % bootstrap `interval` [low, high]; and
-        `p_value`.
+    The p value is two-sided, by approximate randomisation: each shuffle swaps the two systems on every example with
+    probability 1/2 (Noreen, 1989; Riezler & Maxwell, 2005). p is (1 + L) / (1 + shuffles), where L counts the shuffles
+    whose difference is at least as large as the observed one; so p is never 0 (Phipson & Smyth, 2010).
     """
     ours, theirs = scores_of(a.sum(axis=0)), scores_of(b.sum(axis=0))
     drawn_a, drawn_b = (_table(scores_of, _resampled(counts, 1000, seed)) for counts in (a, b))

@@ -1,7 +1,4 @@
-"""Exact match and F1 of answers, as the official script of SQuAD 2.0 counts them.
-
-The script of SQuAD 1.1 gives the same scores, unless a text has nothing but articles and punctuation.
-"""
+"""Exact match and F1 of answers, as SQuAD 2.0's script counts them; 1.1's differs for texts of articles alone."""
 
 from __future__ import annotations
 
@@ -13,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from bart.errors import InputError
 from bart.files import read_json
@@ -24,11 +20,9 @@ from utils.data.splits import WHOLE, Choice
 from utils.data.squad import Question, read_answers
 from utils.data.tables import read_records
 from utils.metrics.files import FileOptions, print_scores, refuse_module
-from utils.metrics.rouge_pairs import rouge_tokenizer
 from utils.text.lines import check_counts
 
 logger = logging.getLogger(__name__)
-OTHER_WORDS = "other words"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = set(string.punctuation)
 
@@ -65,27 +59,6 @@ def best(measure: Callable[[str, str], float], predicted: str, answers: Sequence
     return 100 * max(measure(predicted, answer) for answer in right)
 
 
-def by_question(
-    questions: Sequence[str], answered: ArrayLike, exact: np.ndarray, f1_scores: np.ndarray
-) -> dict[str, dict[str, float | int]]:
-    """Exact match, F1 and number of the questions with an answer, without one, and by their first word.
-
-    Words that begin fewer than two questions, or less than a hundredth of them, are put together.
-    """
-    tokenizer = rouge_tokenizer("words")
-    firsts = [next(iter(tokenizer.tokenize(question)), "") for question in questions]
-    frequent = [word for word, count in Counter(firsts).most_common() if count >= max(2, len(firsts) / 100)]
-    words = np.array([word if word in frequent else OTHER_WORDS for word in firsts])
-    groups = {"with an answer": np.asarray(answered), "without an answer": ~np.asarray(answered)}
-    groups |= {word: words == word for word in [*frequent, OTHER_WORDS]}
-    scores = {}
-    for name, chosen in groups.items():
-        if chosen.any():
-            means = {"exact_match": float(exact[chosen].mean()), "f1": float(f1_scores[chosen].mean())}
-            scores[name] = {**means, "questions": int(chosen.sum())}
-    return scores
-
-
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = (
         "Score answers as SQuAD's script does: a JSON object of answers by the ids of questions, or a table with id "
@@ -112,10 +85,8 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
             for name, value in zip(("exact_match", "f1"), values, strict=True)
         }
 
-    counts, texts = [*map(counts_of, files.systems)], [question.question for question in questions.values()]
-    groups = {"kind of question": by_question(texts, answered, *counts[0][:, 1:3].T)}
     title = f"Exact match and F1 in percent of {len(questions):,} questions"
-    print_scores(files, title, counts, scores_of, {"examples": len(questions), "groups": groups})
+    print_scores(files, title, [*map(counts_of, files.systems)], scores_of, {"examples": len(questions)})
 
 
 def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]) -> Mapping[str, str]:

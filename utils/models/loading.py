@@ -26,7 +26,6 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=PretrainedModel)
-ReadTokenizer = Callable[[PathName], PretrainedTokenizer]
 SOURCE_TOKENIZER, SOURCE_TOKENIZER_JSON = "source_tokenizer", "source_tokenizer_json"  # in exports, and in checkpoints
 
 
@@ -114,9 +113,9 @@ def vocabulary_at(model_class: type[PretrainedModel], path_or_name: PathName) ->
 
 
 def own_vocabulary(
-    model_name_or_path: PathName, tokenizer_path: str | None, read: ReadTokenizer, remedy: str = ""
+    model_name_or_path: PathName, tokenizer_path: str | None, read: Callable[[PathName], PretrainedTokenizer]
 ) -> PretrainedTokenizer:
-    """The vocabulary that lies with the weights, or the same at another place; an error ends with the remedy."""
+    """The vocabulary that lies with the weights, or the same at another place."""
     if tokenizer_path is None:
         return read(model_name_or_path)
     tokenizer = read(tokenizer_path)
@@ -127,7 +126,7 @@ def own_vocabulary(
     if not tokenizer.same_vocabulary(stored):
         raise InputError(
             f"--tokenizer {tokenizer_path} is another vocabulary ({len(tokenizer)} ids) than that of "
-            f"{model_name_or_path} ({len(stored)} ids); leave off --tokenizer{remedy}"
+            f"{model_name_or_path} ({len(stored)} ids); leave off --tokenizer"
         )
     return tokenizer
 

@@ -19,7 +19,6 @@ from torch import Tensor
 from bart.configuration.configuration import MULTI_LABEL, REGRESSION, SINGLE_LABEL
 from bart.errors import InputError
 from bart.modeling.heads import BartForSequenceClassification
-from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.modeling.modeling_bert import BertForSequenceClassification
@@ -55,7 +54,6 @@ from utils.tasks.task import Prediction, Scores
 from utils.text.lines import joined
 
 logger = logging.getLogger(__name__)
-UNKNOWN = "(not in training)"  # stands for all classes that the model does not know
 # The metrics of validation.
 METRICS = {
     SINGLE_LABEL: ("accuracy", "f1", "matthews"),
@@ -66,18 +64,13 @@ METRICS = {
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """Texts as they were read.
-
-    Attributes:
-        labels: None where they are only to be predicted.
-        columns: where the texts, and the second ones of pairs, stand in their table.
-    """
+    """Texts as they were read."""
 
     names: list[str]
     texts: list[str]
     pairs: list[str] | None
-    labels: list[Any] | None = None
-    columns: tuple[str, ...] = ()
+    labels: list[Any] | None = None  # None where they are only to be predicted
+    columns: tuple[str, ...] = ()  # of the texts and of the second ones of pairs
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -95,12 +88,9 @@ class Classification(LabelTask):
     metrics: ClassVar[Mapping[str, str]] = {name: "max" for names in METRICS.values() for name in names}
 
     def check_options(self) -> None:
+        super().check_options()
         task_name = self.options.task_name
         self.glue = GLUE.get(task_name)
-        separator, problem = self.options.label_separator, self.chosen_problem
-        if separator is not None and (not separator or problem not in (None, MULTI_LABEL)):
-            allowed = "a text such as |" if not separator else f"labels that are lists, which {problem} has not"
-            raise InputError(f"--label_separator is {separator!r}; allowed: {allowed}")
         if self.options.mismatched and task_name != "mnli":
             raise InputError(f"--mismatched is of --task_name mnli; --task_name is {task_name}")
         if self.glue is not None and self.place.data_dir == PlaceOptions.data_dir:
@@ -147,15 +137,10 @@ class Classification(LabelTask):
             logger.warning("%s: %s is not read; --pair_field makes pairs of it", data_dir, " or ".join(sorted(more)))
         records = without_blank(records, lambda record: self.given([record], columns), choice.tables.skip_blank)
         # Nobody but gluebenchmark.com knows the labels of its test sets.
-        is_secret = self.glue is not None and split == "test"
-        if not self.is_labelled or (is_secret and is_published(data_dir)):
+        if not self.is_labelled or (self.glue is not None and split == "test" and is_published(data_dir)):
             return self.given(records, columns)
-        label, trained = options.label_field, [*filter(None, [self.trained.get("label_field")])]
-        if label is not None or not is_secret or {*trained, *LABELS} & {*names}:
-            label = column_of("label_field", label, LABELS, names, data_dir, trained)
-        if is_secret and all(name_of(value_in(record.values, label or "")) in ("-1", "None", "") for record in records):
-            logger.info("%s: test examples have no labels, or -1 for none, and are only predicted", data_dir)
-            return self.given(records, columns)
+        trained = [*filter(None, [self.trained.get("label_field")])]
+        label = column_of("label_field", options.label_field, LABELS, names, data_dir, trained)
         records, labels = self._labelled(records, label, split)
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
             numbered = {str(number): name for number, name in enumerate(self.glue.labels)}
@@ -164,24 +149,21 @@ class Classification(LabelTask):
 
     def _labelled(self, records: list[Record], column: str, split: str) -> tuple[list[Record], list[Any]]:
         """The rows, with their labels, that --drop_label does not leave out; the log counts the others."""
-        options, where, names = self.options, self.place.data_dir, self.label_names()
-        dropped = {*(options.drop_label or self.trained.get("drop_label") or ())}
-        values = [value_in(record.values, column) for record in records]
-        is_sign = "+" in values
+        where, dropped = self.place.data_dir, {*(self.options.drop_label or self.trained.get("drop_label") or ())}
         kept, labels = [], []
-        for record, value in zip(records, values, strict=True):
-            name = "-1" if value is None else name_of(value).strip()
-            if name in dropped:
+        for record in records:
+            value = value_in(record.values, column)
+            if value is None and "-1" in dropped:
                 continue
-            if not dropped and (value is None or (name == "-" and not is_sign)):
-                way = f"--drop_label {name} leaves such rows out, and with another value keeps them"
+            if not dropped and value in (None, "-"):
+                way = f"--drop_label {value or -1} leaves such rows out, and with another value keeps them"
                 raise InputError(f"{record.name}: {column} is {value!r}; allowed: a label that is not blank; {way}")
-            read = read_label(f"{record.name}: {column}", value, options.label_separator)
-            named = read if names is None else self.named(record.name, read, names)
-            every = (each for side in (read, named) for each in (side if isinstance(side, list) else [side]))
-            if dropped.isdisjoint(map(name_of, every)):
-                kept.append(record)
-                labels.append(named)
+            label = read_label(f"{record.name}: {column}", value)
+            if dropped.isdisjoint(_names_of(label)):
+                named = self.named(record.name, label)
+                if dropped.isdisjoint(_names_of(named)):
+                    kept.append(record)
+                    labels.append(named)
         if dropped:
             counted = f"{len(records) - len(kept):,} of {len(records):,} rows"
             logger.info("%s, %s: %s are left out, by --drop_label %s", where, split, counted, " ".join(sorted(dropped)))
@@ -210,9 +192,10 @@ class Classification(LabelTask):
         smoothing, class_weights = self.training.label_smoothing, self.training.class_weights
         if smoothing and learned.problem != SINGLE_LABEL:
             raise InputError(f"--label_smoothing is {smoothing}; allowed with one class for each text")
-        if class_weights is not None and learned.problem == REGRESSION:
+        if learned.problem != REGRESSION:
+            self.check_labels(examples, learned.names)
+        elif class_weights is not None:
             raise InputError(f"--class_weights is {class_weights!r}; the labels are numbers, which have no classes")
-        self.check_labels(examples, learned)
         return learned
 
     def labels_of(self, train: LabelledTexts) -> Labels:
@@ -239,22 +222,17 @@ class Classification(LabelTask):
             )
         if "-1" in ordered:
             logger.warning("the label -1 is a class; --drop_label -1 leaves its rows out")
-        folded = Counter(map(str.casefold, ordered))
-        if alike := [name for name in ordered if folded[name.casefold()] > 1]:
-            logger.warning("labels that differ in case alone are different ones: %s", ", ".join(alike))
         return Labels(ordered, problem, train.columns)
 
     def labels_in(self, raw: LabelledTexts) -> Iterator[tuple[str, str]]:
         for place, label in zip(raw.names, raw.labels or (), strict=False):
-            for each in label if isinstance(label, list) else [label]:
-                yield name_of(each), place
+            for name in _names_of(label):
+                yield name, place
 
     # ---- Model
 
     def checked(self, loaded: LoadedModel, learned: Labels | None = None) -> LoadedModel:
-        """A model that was loaded, whose config names the kind of problem: of the data, the options, the weights or, at
-        last, the labels. Those of a task of GLUE get its names.
-        """
+        """A model whose config names the kind of problem; the labels of a task of GLUE get its names."""
         config, problem = super().checked(loaded).model.config, self.chosen_problem
         if learned is not None:
             problem = learned.problem
@@ -310,8 +288,10 @@ class Classification(LabelTask):
         Names are compared without case. Labels without names are the numbers in the data or, in order, the names there.
         """
         config = loaded.model.config
+        if config.problem_type == REGRESSION:
+            return
         # A model that was trained here has the columns and the names of its data.
-        if raw.labels is not None and "columns" not in config.extra and config.problem_type != REGRESSION:
+        if raw.labels is not None and "columns" not in config.extra:
             names = in_order(name for name, _ in self.labels_in(raw))
             numbers = [str(number) for number in range(len(config.labels))]
             if not config.has_unnamed_labels:
@@ -330,18 +310,13 @@ class Classification(LabelTask):
         return model.loss(logits, batch["labels"], reduction="sum", **self.loss_options(model, logits))
 
     def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
-        """Sums: loss, which is neither weighted nor smoothed, targets, and what the metrics are made of.
-
-        These are the examples that are right, and what `of_classes` or `of_label_sets` counts, flattened; the last of
-        the classes stands for unknown labels. Of a regression they are its moments (6,).
-        """
+        """Sums: loss, neither weighted nor smoothed, targets, and counts of labels or the moments of a regression."""
         predictions, targets = self.predict_batch(loaded, batch), batch["labels"].cpu().numpy()
         if loaded.model.config.problem_type == REGRESSION:
             x, y = np.array([prediction.values["number"] for prediction in predictions]), targets.astype(np.float64)
             counts = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y]).sum(axis=1)
         else:
-            goal, predicted = _sets(targets, predictions, loaded)
-            counts = np.append((goal == predicted).all(axis=1).sum(), each_count(predicted, goal).sum(axis=0))
+            counts = _counts_of(*_sets(targets, predictions, loaded)).sum(axis=0)
         return self.sums_of(predictions, torch.from_numpy(counts), loaded)
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel) -> dict[str, float]:
@@ -361,8 +336,7 @@ class Classification(LabelTask):
         losses = [(0.0, 0)] * len(logits)
         if "labels" in batch:
             each = loaded.model.loss(logits, batch["labels"], reduction="none").view(len(logits), -1)
-            counts = self.is_target(batch["labels"]).view(each.shape).sum(dim=1)
-            losses = list(zip(each.sum(dim=1).tolist(), counts.tolist(), strict=True))
+            losses = [(loss, each.shape[1]) for loss in each.sum(dim=1).tolist()]
         if problem == REGRESSION:
             values = [{"chosen": number, "number": number} for number in logits[:, 0].tolist()]
         else:
@@ -376,7 +350,7 @@ class Classification(LabelTask):
         return [Prediction(value, *loss) for value, loss in zip(values, losses, strict=True)]
 
     def score(self, raw: LabelledTexts, predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
-        labels, problem, targets = loaded.labels, loaded.model.config.problem_type, _targets(raw, loaded)
+        names, problem, targets = loaded.labels, loaded.model.config.problem_type, _targets(raw, loaded)
         if problem == REGRESSION:
             chosen = [prediction.values["number"] for prediction in predictions]
             apart = np.abs(np.subtract(chosen, targets))
@@ -384,19 +358,16 @@ class Classification(LabelTask):
             errors, surest = surest_errors(wrong, len(chosen), "difference")
             return {**of_numbers(chosen, targets), "errors": errors}, {"error": surest}
         is_single = problem == SINGLE_LABEL
-        right = [[*map(name_of, [label] if is_single else label)] for label in raw.labels]
-        chosen = [[value] if is_single else value for value in (each.values["chosen"] for each in predictions)]
-        names = [*labels, *in_order({*chain.from_iterable(right)} - {*labels})]
-        goal, predicted = sets_of(right, names), sets_of(chosen, names)
-        is_right, of_labels = (goal == predicted).all(axis=1), each_count(predicted, goal)
-        counts = np.column_stack([is_right, of_labels.reshape(len(goal), -1)])
+        right, chosen = [_names_of(label) for label in raw.labels], _chosen(predictions)
+        goal, predicted = _sets(np.array(targets), predictions, loaded)
+        counts = _counts_of(goal, predicted)
         scores = scores_and_intervals(counts, lambda sums: _metrics_of(sums, len(goal), loaded))
         common = np.frombuffer(Counter(map(bytes, goal)).most_common(1)[0][0], bool)
-        hits, exact = goal & common, (goal == common).all(axis=1)
-        always = [exact.sum(), *hits.sum(axis=0), *len(goal) * common, *goal.sum(axis=0)]
+        always = _counts_of(goal, np.tile(common, (len(goal), 1))).sum(axis=0)
         named = JOINT.join(compress(names, common)) or "none"
         scores["baselines"] = {f"always {named}": _metrics_of(always, len(goal), loaded)}
-        scores["groups"] = {"class" if is_single else "label": scores_by_class(names, *of_labels.sum(axis=0))}
+        of_labels = counts[:, 1:].sum(axis=0).reshape(3, -1)
+        scores["groups"] = {"class" if is_single else "label": scores_by_class(names, *of_labels)}
         shares = np.array([list(prediction.values["scores"].values()) for prediction in predictions])
         if is_single:
             scores["confusion"] = confusion_of_classes(names, *map(chain.from_iterable, (right, chosen)))
@@ -404,7 +375,8 @@ class Classification(LabelTask):
         else:  # the one of the label that is wrong by most
             confidence = np.where(goal == predicted, 0, np.where(predicted, shares, 1 - shares)).max(axis=1)
         every = zip(count(), raw.texts, map(JOINT.join, right), map(JOINT.join, chosen), 100 * confidence, strict=False)
-        scores["errors"], surest = surest_errors(compress(every, ~is_right), len(goal))
+        is_right = counts[:, 0]
+        scores["errors"], surest = surest_errors(compress(every, 1 - is_right), len(goal))
         return scores, {"accuracy": 100.0 * is_right, "confident_error": surest}
 
     def row(self, raw: LabelledTexts, examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
@@ -437,14 +409,25 @@ class Classification(LabelTask):
         return {**super().settings(loaded), "problem_type": problem, "mismatched": self.options.mismatched}
 
 
+def _names_of(label: Any) -> list[str]:
+    """The name of a label, or the names of a list of them."""
+    return [*map(name_of, label if isinstance(label, list) else [label])]
+
+
+def _chosen(predictions: Sequence[Prediction]) -> list[list[str]]:
+    """The class or the labels that each example is predicted to have."""
+    each = (prediction.values["chosen"] for prediction in predictions)
+    return [chosen if isinstance(chosen, list) else [chosen] for chosen in each]
+
+
 def _targets(raw: LabelledTexts, loaded: LoadedModel) -> list[int | float | list[float]]:
     """The labels of texts as the loss takes them."""
-    problem, names = loaded.model.config.problem_type, loaded.labels
-    return [_target(where, label, problem, names) for where, label in zip(raw.names, raw.labels, strict=True)]
+    kind = loaded.model.config.problem_type, loaded.labels
+    return [_target(where, label, *kind) for where, label in zip(raw.names, raw.labels, strict=True)]
 
 
 def _target(where: str, label: Any, problem: str, names: list[str]) -> int | float | list[float]:
-    """A label as the loss takes it, IGNORE_INDEX for a class that is none of `names`; InputError if it is no label."""
+    """A label as the loss takes it; InputError if it is no label of such a problem."""
     if problem == REGRESSION:
         if not math.isfinite(number := number_of(label)):
             raise InputError(f"{where}: the label is {label!r}; allowed: a number")
@@ -452,27 +435,25 @@ def _target(where: str, label: Any, problem: str, names: list[str]) -> int | flo
     if isinstance(label, list) != (problem == MULTI_LABEL):
         allowed = "a list of labels" if problem == MULTI_LABEL else "one label"
         raise InputError(f"{where}: the label is {label!r}; allowed: {allowed}")
-    if problem == SINGLE_LABEL:
-        return names.index(name_of(label)) if name_of(label) in names else IGNORE_INDEX
-    given = {*map(name_of, label)}
-    return [float(name in given) for name in names]
+    given = _names_of(label)
+    return names.index(given[0]) if problem == SINGLE_LABEL else [float(name in given) for name in names]
 
 
 def _sets(targets: np.ndarray, predictions: Sequence[Prediction], loaded: LoadedModel) -> tuple[np.ndarray, np.ndarray]:
-    """True (N, L) for the labels that are right, and for those that are predicted.
+    """True (N, L) for the labels that are right, and for those that are predicted."""
+    is_single = loaded.model.config.problem_type == SINGLE_LABEL
+    goal = targets[:, None] == np.arange(len(loaded.labels)) if is_single else targets > 0
+    return goal, sets_of(_chosen(predictions), loaded.labels)
 
-    Of single classes the last column stands for all that the model does not know.
-    """
-    chosen, names = [prediction.values["chosen"] for prediction in predictions], loaded.labels
-    if loaded.model.config.problem_type != SINGLE_LABEL:
-        return targets > 0, sets_of(chosen, names)
-    goal = np.where(targets == IGNORE_INDEX, len(names), targets)[:, None] == np.arange(len(names) + 1)
-    return goal, sets_of([[label] for label in chosen], [*names, UNKNOWN])
+
+def _counts_of(goal: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Of sets of labels, 1 for each example that is right, and its flattened `each_count` (N, 1 + 3 L)."""
+    return np.column_stack([(goal == predicted).all(axis=1), each_count(predicted, goal).reshape(len(goal), -1)])
 
 
 def _metrics_of(counts: Sequence[float], examples: float, loaded: LoadedModel) -> dict[str, float]:
-    """The metrics of labels, from the examples that are right and the flattened sum of `each_count`."""
+    """The metrics of labels, from the sum of `_counts_of`."""
     of_labels = np.reshape(counts[1:], (3, -1))
     if loaded.model.config.problem_type == SINGLE_LABEL:
-        return of_classes(of_labels, len(loaded.labels))
+        return of_classes(of_labels)
     return of_label_sets(of_labels, examples, counts[0])

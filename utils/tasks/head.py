@@ -7,7 +7,7 @@ import logging
 import time
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -18,9 +18,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bart.configuration.configuration import MULTI_LABEL, REGRESSION, ModelConfig
+from bart.configuration.configuration import MULTI_LABEL, ModelConfig
 from bart.errors import InputError
-from bart.files import PathName, read_json
+from bart.files import PathName
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
@@ -32,43 +32,29 @@ from utils.models import loading
 from utils.models.loading import LoadedModel, check_lengths
 from utils.models.model_to_train import initial_model
 from utils.models.options import ModelOptions
-from utils.tasks.options import MOST_READ, NAMES_FILES, REFUSE, HeadEvalOptions, HeadTrainingOptions
+from utils.tasks.options import MOST_READ, HeadEvalOptions, HeadTrainingOptions
 from utils.tasks.task import Prediction, Task
-from utils.text.lines import read_lines
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels that a head learns.
+    """The labels that a head learns, and where the texts were, which the model's config keeps."""
 
-    Attributes:
-        names: in the order of the head's outputs.
-        problem: one of `bart.configuration.configuration.PROBLEMS`, of a head that classifies texts.
-        columns: of the texts in the training data, or the options that named them; the model's config keeps these.
-    """
-
-    names: list[str]
-    problem: str | None = None
-    columns: tuple[str, ...] | Mapping[str, str] = ()
+    names: list[str]  # in the order of the head's outputs
+    problem: str | None = None  # one of `bart.configuration.configuration.PROBLEMS`, of a head that classifies texts
+    columns: tuple[str, ...] | Mapping[str, str] = ()  # of the texts, or the options that named them
 
 
 @dataclass
 class Example:
-    """An example of a task with a head.
+    """An example of a task with a head."""
 
-    Attributes:
-        ids: (S,).
-        labels: the right ones, as the task's `collate` takes them; None where nobody knows.
-        second: where the second text begins; None of a single one.
-        is_cut: true if the model reads a part of it alone.
-    """
-
-    ids: np.ndarray
-    labels: Any = None
-    second: int | None = None
-    is_cut: bool = False
+    ids: np.ndarray  # (S,)
+    labels: Any = None  # the right ones, as the task's `collate` takes them; None where nobody knows
+    second: int | None = None  # where the second text begins; None of a single one
+    is_cut: bool = False  # true if the model reads a part of it alone
 
 
 class HeadExamples:
@@ -195,43 +181,20 @@ class HeadTask(Task[PretrainedModel]):
 
 
 class LabelTask(HeadTask):
-    """A task whose head gives labels: their names, those that training lacks, and their weights in the loss."""
+    """A task whose head gives labels: their names, and their weights in the loss."""
 
-    def label_names(self, in_folder: bool = False) -> list[str] | None:
-        """The names of labels that are numbers: those of --tag_names, or of a file in the data directory."""
-        given, folder = self.options.tag_names, Path(self.place.data_dir).expanduser()
-        files = [folder / name for name in NAMES_FILES if in_folder] if given is None else [Path(given[0])]
-        file = next(filter(Path.is_file, files), None)
-        if file is None and given is None:
-            return None
-        if file is None:
-            numbered = [*enumerate(name for part in given for name in part.split(","))]
-        elif file.suffix == ".json":
-            content = read_json(file)
-            numbered = [(name, number) if "0" in content else (number, name) for name, number in content.items()]
-        else:
-            numbered = [*enumerate(lines := read_lines(file))]
-            rows = [line.split("\t") for line in lines]
-            if all(len(row) > 1 and row[0].isdecimal() for row in rows):
-                numbered = [(row[0], row[1]) for row in rows]  # TweetEval's pictures have words behind them
-        by_number = {str(number): name for number, name in numbered}
-        names = [by_number.get(str(number)) for number in range(len(numbered))]
-        if not all(isinstance(name, str) for name in names) or len({*names}) < max(2, len(names)):
-            raise InputError(
-                f"--label_names {file or ' '.join(given)}: allowed: two or more different names in their order, or a "
-                "file of them, by their numbers from 0"
-            )
-        return names
+    def check_options(self) -> None:
+        names = self.options.tag_names
+        if names is not None and len({*names}) < max(2, len(names)):
+            raise InputError(f"--label_names {' '.join(names)}: allowed: two or more different names, in their order")
 
-    def named(self, where: str, label: Any, names: Sequence[str] | None) -> Any:
-        """A label, or each of a list, by its name where it is a number."""
+    def named(self, where: str, label: Any) -> Any:
+        """A label, or each of a list, by its name where it is a number that --label_names names."""
         if isinstance(label, list):
-            return [self.named(where, each, names) for each in label]
-        number = name_of(label)
-        if not number.removeprefix("-").isdecimal() or (names is None and isinstance(label, str)):
+            return [self.named(where, each) for each in label]
+        number, names = name_of(label), self.options.tag_names
+        if names is None or not number.removeprefix("-").isdecimal():
             return label
-        if names is None:
-            raise InputError(f"{where}: a label is {label}; allowed: names, or numbers that --label_names names")
         if not 0 <= int(number) < len(names):
             raise InputError(f"{where}: a label is {label}; allowed: 0 to {len(names) - 1}, for {', '.join(names)}")
         return names[int(number)]
@@ -241,40 +204,29 @@ class LabelTask(HeadTask):
         """The labels of examples, each with the place where it stands."""
 
     def match(self, raw: Any, split: str, loaded: LoadedModel) -> None:
-        self.check_labels({split: raw}, Labels(loaded.labels, getattr(loaded.model.config, "problem_type", None)))
+        self.check_labels({split: raw}, loaded.labels)
 
-    def check_labels(self, examples: Mapping[str, Any], learned: Labels) -> None:
-        """Raise InputError for labels that a model does not know, or name them where they count as errors."""
-        if learned.problem == REGRESSION:
-            return
-        known, unknown = {*learned.names}, dict[tuple[str, str], list[str]]()
+    def check_labels(self, examples: Mapping[str, Any], known: Sequence[str]) -> None:
+        """Raise InputError for labels of splits that a model does not know."""
+        names, unknown = {*known}, dict[tuple[str, str], list[str]]()
         for split, raw in examples.items():
             for label, place in self.labels_in(raw):
-                if label not in known:
+                if label not in names:
                     unknown.setdefault((label, split), []).append(place)
-        if not unknown:
-            return
-        listed = ", ".join(
-            f"{label!r} of {split} ({len(places)} in all, the first one {places[0]})"
-            for (label, split), places in islice(unknown.items(), 20)
-        ) + (" and more" if len(unknown) > 20 else "")
-        several = learned.problem == MULTI_LABEL
-        if self.options.unknown_labels != REFUSE and not several:
-            logger.warning("labels that training has not seen count as errors: %s", listed)
-            return
-        allowed = ", ".join(learned.names[:20]) + (" and more" if len(learned.names) > 20 else "")
-        wrong = "is for one label a text" if several else "counts them as errors"
-        raise InputError(
-            f"labels that training has not seen: {listed}; allowed: {allowed}; --unknown_labels wrong {wrong}"
-        )
+        if unknown:
+            listed = (
+                f"{label!r} of {split} ({len(places)} in all, the first one {places[0]})"
+                for (label, split), places in unknown.items()
+            )
+            raise InputError(f"labels that training has not seen: {_shortened(listed)}; allowed: {_shortened(known)}")
 
     # ---- Training
 
     def weigh(self, examples: HeadExamples, raw: Any, loaded: LoadedModel) -> None:
-        """Let the model's config hold the weights of its labels in the training loss, by the examples to train on.
+        """Let the model's config hold the weights of its labels in the training loss.
 
         They are scikit-learn's: all labels over the number of labels times each one's count. Where an example may have
-        several labels, each is a problem of two classes, and its weight is the examples without it over those with it.
+        several labels, a label's weight is the examples without it over those with it.
         """
         config = loaded.model.config
         config.extra.pop("class_weights", None)  # of the run that the weights come from
@@ -288,16 +240,13 @@ class LabelTask(HeadTask):
         config.class_weights = examples.identity["class_weights"] = weights
         logger.info("class weights: %s", ", ".join(f"{name} {weight:.4g}" for name, weight in weights.items()))
 
-    def is_target(self, labels: Tensor) -> Tensor:
-        """True for labels that the loss counts; numbers all do."""
-        return torch.ones_like(labels, dtype=torch.bool) if labels.is_floating_point() else labels != IGNORE_INDEX
-
     def count(self, model: PretrainedModel, batch: Inputs) -> Tensor:
         """The number of targets or, of classes that have weights, the sum of the targets' weights, as torch divides."""
         labels, weights = batch["labels"], class_weights_of(model)
-        if weights is None or labels.is_floating_point():
-            return self.is_target(labels).sum()
-        return (weights[labels.clamp(min=0)] * self.is_target(labels)).sum()
+        if labels.is_floating_point():  # numbers, or sets of labels
+            return torch.ones_like(labels, dtype=torch.long).sum()
+        is_target = labels != IGNORE_INDEX
+        return is_target.sum() if weights is None else (weights[labels.clamp(min=0)] * is_target).sum()
 
     def loss_options(self, model: PretrainedModel, logits: Tensor) -> dict[str, Any]:
         """The `weight` (N,), if there is one, and the `label_smoothing` of the training loss, for torch."""
@@ -317,3 +266,9 @@ def class_weights_of(model: PretrainedModel) -> Tensor | None:
 def logits_of(output: Any) -> Tensor:
     """The logits of a head in fp32, whatever the network computes in."""
     return output.logits.float()
+
+
+def _shortened(names: Iterable[str], most: int = 20) -> str:
+    """Names in a message, of which many are not all told."""
+    first = [*islice(names, most + 1)]
+    return ", ".join(first[:most]) + " and more" * (len(first) > most)

@@ -26,7 +26,7 @@ from utils.data.columns import Record
 from utils.data.squad import COLUMNS, Question, is_squad, question_of, read_questions, squad_rows
 from utils.data.tokenized import encode_cut, warn_of, warn_of_cut, warn_of_unknown
 from utils.metrics.classification import surest_errors
-from utils.metrics.squad import best, by_question, exact_match, f1
+from utils.metrics.squad import best, exact_match, f1
 from utils.models.loading import LoadedModel
 from utils.tasks.head import Example, HeadExamples, HeadTask
 from utils.tasks.options import OPTIONS, QUESTION_LENGTH
@@ -41,12 +41,10 @@ SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
 class Window(Example):
     """`<s> question </s></s> part of the context </s>`, or `[CLS] question [SEP] part of the context [SEP]`.
 
-    Attributes:
-        labels: the answer's first and last token; NO_ANSWER twice where it is not in the window.
-        second: the first token of the context.
-        places: (C, 2) the characters of the context (begin, end) that each of its tokens stands for.
+    Its labels are the answer's first and last token, NO_ANSWER twice where it is not in the window.
     """
 
+    # (C, 2): the characters of the context (begin, end) that each of its tokens stands for.
     places: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.int32))
 
 
@@ -252,11 +250,10 @@ class QuestionAnswering(HeadTask):
         each = _scores_of_each(raw, predictions)
         scores = {name: float(values.mean()) for name, values in each.items()}
         has_answer = np.array([bool(asked.answers) for asked in raw])
-        groups = by_question([asked.question for asked in raw], has_answer, each["exact_match"], each["f1"])
         if not has_answer.all():
-            for kind, group in (("HasAns", "with an answer"), ("NoAns", "without an answer")):
-                scores |= {f"{kind}_{name}": groups[group][name] for name in each if group in groups}
-        scores["groups"] = {"kind of question": groups}
+            for kind, chosen in (("HasAns", has_answer), ("NoAns", ~has_answer)):
+                if chosen.any():
+                    scores |= {f"{kind}_{name}": float(values[chosen].mean()) for name, values in each.items()}
         given = [" | ".join(dict.fromkeys(asked.answers)) for asked in raw]
         wrong = (
             (number, asked.question, right, prediction.values["text"], 100 * prediction.values["probability"])

@@ -48,7 +48,6 @@ from utils.text.tags import OUTSIDE, is_outside, scheme_of
 
 logger = logging.getLogger(__name__)
 WORD_A_LINE = (*CONLL, ".tsv")  # whose cells hold no lists
-CONLL_COLUMNS = ("words_column", "tags_column")  # options whose values the model's config keeps
 # Words of a text in any script, and marks between them, as CoNLL's sets have them.
 WORD_OR_MARK = regex.compile(rf"[{WORD_CHARACTERS}_]+|[^{WORD_CHARACTERS}_\s\x1c-\x1f]")
 UNREAD = 0  # the place of `<s>` or `[CLS]`
@@ -56,15 +55,9 @@ UNREAD = 0  # the place of `<s>` or `[CLS]`
 
 @dataclass
 class TaggedExample(Example):
-    """A sentence.
+    """A sentence; its labels (S,) are those of its tokens, -100 where these do not begin a word."""
 
-    Attributes:
-        labels: (S,) of each token, -100 where it does not begin a word.
-        firsts: where words begin, UNREAD of blank ones; fewer than there are words if the sentence was cut.
-        sentence: as it was read.
-    """
-
-    firsts: np.ndarray | None = None
+    firsts: np.ndarray | None = None  # where words begin, UNREAD of blank ones; fewer than words if it was cut
     sentence: Sentence | None = None
 
 
@@ -93,23 +86,18 @@ class Tagging(LabelTask):
 
     def read(self, split: str, for_scoring: bool = False) -> list[Sentence]:
         options, data_dir, (held_in, choice) = self.options, self.place.data_dir, self.place.chosen(split)
-        file, folder = _conll_file(data_dir, held_in), Path(data_dir).expanduser()
-        if file is None and folder.is_dir() and table_in(folder, held_in) is None:
-            return self._read_table(held_in, choice)  # which says that there is no such split
-        kind, of_others = ("column", "field") if file is not None else ("field", "column")
-        for side in ("words", "tags"):
-            if (value := getattr(options, f"{side}_{of_others}")) is not None:
-                raise InputError(f"--{side}_{of_others} is {value}; allowed for {file or data_dir}: --{side}_{kind}")
+        file = _conll_file(data_dir, held_in)
         if file is None:
             sentences = self._read_table(held_in, choice)
         else:
-            given = options.words_column, options.tags_column
-            sentences = read_conll(file, self.is_labelled, *given, trained=self.file_columns)
-            if file == folder:  # one for all splits
+            given, columns = (options.words_field, options.tags_field), self.trained.get("columns")
+            trained = columns if isinstance(columns, Mapping) else {}
+            sentences = read_conll(file, self.is_labelled, *given, trained=trained)
+            if file == Path(data_dir).expanduser():  # one for all splits
                 sentences = of_split(split, sentences, _text_of)
             sentences = choice.of(sentences, _text_of)
-            if self.is_labelled and (names := self.label_names()) is not None:
-                sentences = [replace(s, tags=self.named(s.name, s.tags, names)) for s in sentences]
+            if self.is_labelled:
+                sentences = [replace(sentence, tags=self.named(sentence.name, sentence.tags)) for sentence in sentences]
         check_split(sentences, data_dir, split, "sentences")
         return sentences
 
@@ -124,10 +112,14 @@ class Tagging(LabelTask):
             strays = sorted(tag for tag in tags if not scheme.fits(tag))
             rest = f"; outside of all entities: {', '.join(strays)}" if strays else ""
             logger.info("the training tags are in %s: whole entities are counted, as seqeval does%s", scheme.name, rest)
-        given = {name: value for name in CONLL_COLUMNS if (value := getattr(self.options, name)) is not None}
-        columns = given or tuple(filter(None, [train[0].column, self.options.tags_field]))
+        options, column = self.options, train[0].column
+        if column is None:  # of a CoNLL file
+            given = {"words_column": options.words_field, "tags_column": options.tags_field}
+            columns = {name: value for name, value in given.items() if value is not None}
+        else:
+            columns = (column, options.tags_field) if options.tags_field is not None else (column,)
         learned = Labels(sorted(tags, key=lambda tag: (not is_outside(tag), tag)), columns=columns)
-        self.check_labels(examples, learned)
+        self.check_labels(examples, learned.names)
         return learned
 
     def labels_in(self, raw: list[Sentence]) -> Iterator[tuple[str, str]]:
@@ -135,41 +127,34 @@ class Tagging(LabelTask):
             for number, tag in enumerate(sentence.tags or (), 1):
                 yield tag, f"{sentence.name}, word {number}"
 
-    def check_labels(self, examples: Mapping[str, Any], learned: Labels) -> None:
+    def check_labels(self, examples: Mapping[str, Any], known: Sequence[str]) -> None:
         """Compare the kinds of entities: B-ORG of IOB1 is no other label than I-ORG, which training may have alone."""
-        scheme, every = scheme_of(learned.names), {tag for raw in examples.values() for tag, _ in self.labels_in(raw)}
-        whole = scheme_of({*learned.names, *every})
+        scheme, every = scheme_of(known), {tag for raw in examples.values() for tag, _ in self.labels_in(raw)}
+        whole = scheme_of({*known, *every})
         if scheme is not None and whole is not None and {scheme.name, whole.name} <= {"BIO", "IOE"}:
-            kinds, known = {*map(scheme.kind, learned.names)} - {None}, learned.names
-            alike = sorted(tag for tag in every - {*known} if scheme.kind(tag) in kinds)
-            learned = replace(learned, names=[*known, *alike])
-        super().check_labels(examples, learned)
+            kinds = {*map(scheme.kind, known)} - {None}
+            known = [*known, *(tag for tag in every - {*known} if scheme.kind(tag) in kinds)]
+        super().check_labels(examples, known)
 
     def _read_table(self, split: str, choice: Choice) -> list[Sentence]:
-        options, where = self.options, self.place.data_dir
-        trained = self.columns[:1]
-        words_column = partial(column_of, "words_field", options.words_field, WORDS, where=where, trained=trained)
+        options, where, trained = self.options, self.place.data_dir, self.columns
+        words_column = partial(column_of, "words_field", options.words_field, WORDS, where=where, trained=trained[:1])
         records = read_records(where, split, words_column, choice)
         columns = list(records[0].values)
-        if not self.is_labelled and "text" in columns and not {*WORDS, *trained, options.words_field} & {*columns}:
-            return self.given(records, ("text",))
-        words_in, tags_in, names = words_column(columns), None, None
+        words_in, tags_in = words_column(columns), None
         if self.is_labelled:
-            tags_in = column_of("tags_field", options.tags_field, TAGS, columns, where, self.columns[1:])
-            names = self.label_names(in_folder=True)
+            tags_in = column_of("tags_field", options.tags_field, TAGS, columns, where, trained[1:])
         sentences, blank = [], 0
         for record in records:
-            words, tags = _strings(record.name, words_in, value_in(record.values, words_in), may_be_blank=True), None
+            words, tags = _strings(record, words_in, value_in(record.values, words_in), may_be_blank=True), None
             kept = [number for number, word in enumerate(words) if word.strip()]
             blank += len(words) - len(kept)
             if tags_in is not None:
-                tags = value_in(record.values, tags_in)
-                if isinstance(tags, list):
-                    if len(words) != len(tags):
-                        counts = f"{len(words)} words and {len(tags)} tags"
-                        raise InputError(f"{record.name}: {counts}; they must be equally many")
-                    tags = self.named(record.name, [tags[number] for number in kept], names)
-                _strings(record.name, tags_in, tags, may_be_blank=not kept)
+                tags = _strings(record, tags_in, self.named(record.name, value_in(record.values, tags_in)))
+                if len(words) != len(tags):
+                    counts = f"{len(words)} words and {len(tags)} tags"
+                    raise InputError(f"{record.name}: {counts}; they must be equally many")
+                tags = [tags[number] for number in kept]
             if kept:
                 sentences.append(Sentence(record.name, [words[number] for number in kept], tags, words_in))
         if blank:
@@ -193,12 +178,12 @@ class Tagging(LabelTask):
             column = next((each for each in columns if each.partition(".")[0] in record.values), columns[-1])
             value = value_in(record.values, column)
             check_no_list(value, f"{record.name}: ")
-            words = WORD_OR_MARK.findall(value) if isinstance(value, str) else None
-            if not words and (value is None or not str(value).strip(" []")):
+            words = WORD_OR_MARK.findall(value) if isinstance(value, str) else value
+            if words is None or words == []:
                 raise BlankText(
-                    f"{record.name}: {column} is {shortened(value)}; allowed: a list of texts that are not blank"
+                    f"{record.name}: {column} is {shortened(value)}; allowed: a list of texts, not blank ones"
                 )
-            words = words or _strings(record.name, column, value, may_be_blank=True)
+            words = _strings(record, column, words, may_be_blank=True)
             sentences.append(Sentence(record.name, words, None))
         return sentences
 
@@ -291,8 +276,7 @@ class Tagging(LabelTask):
 
     def score(self, raw: list[Sentence], predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
         scheme = scheme_of(loaded.labels)
-        given = Counter(tag for tag, _ in self.labels_in(raw))
-        groups = entities.groups_of([*loaded.labels, *sorted({*given} - {*loaded.labels})], scheme)
+        given, groups = Counter(tag for tag, _ in self.labels_in(raw)), entities.groups_of(loaded.labels, scheme)
         pairs = [
             (prediction.values["tags"], sentence.tags) for prediction, sentence in zip(predictions, raw, strict=True)
         ]
@@ -300,17 +284,13 @@ class Tagging(LabelTask):
         always = sum(entities.tag_counts([common] * len(tags), tags, groups, scheme) for _, tags in pairs)
         counts = np.array([entities.tag_counts(*pair, groups, scheme) for pair in pairs], dtype=np.float64)
         predicted, right = (entities.kinds_of(chain.from_iterable(tags), scheme) for tags in zip(*pairs, strict=True))
-        errors, surest = surest_errors(
-            (
-                (number, word, tag, guess, 100 * score)
-                for number, (sentence, prediction) in enumerate(zip(raw, predictions, strict=True))
-                for word, tag, guess, score in zip(
-                    *(sentence.words, sentence.tags, *map(prediction.values.get, ("tags", "scores"))), strict=True
-                )
-                if tag != guess and score is not None
-            ),
-            len(raw),
-        )
+        wrong = []
+        for number, (sentence, prediction) in enumerate(zip(raw, predictions, strict=True)):
+            guesses, shares = prediction.values["tags"], prediction.values["scores"]
+            for word, tag, guess, share in zip(sentence.words, sentence.tags, guesses, shares, strict=True):
+                if tag != guess and share is not None:
+                    wrong.append((number, word, tag, guess, 100 * share))
+        errors, surest = surest_errors(wrong, len(raw))
         scores = {
             **scores_and_intervals(counts, lambda sums: entities.tag_scores(sums, scheme)),
             "baselines": {f"always {common}": entities.tag_scores(always, scheme)},
@@ -333,8 +313,8 @@ class Tagging(LabelTask):
         return {**row, **examples.counts(number)}
 
     def settings(self, loaded: LoadedModel) -> dict[str, Any]:
-        given = {name: getattr(self.options, name) for name in ("words_field", "words_column")}
-        return super().settings(loaded) | {name: value for name, value in given.items() if value is not None}
+        field = self.options.words_field
+        return super().settings(loaded) | ({} if field is None else {"words_field": field})
 
     def cells(self, row: Mapping[str, Any], prediction: Prediction) -> dict[str, Any]:
         return {"words": row["words"], "prediction": row["tags"], "score": prediction.values["scores"]}
@@ -356,10 +336,12 @@ def _text_of(sentence: Sentence) -> str:
     return " ".join(sentence.words)
 
 
-def _strings(where: str, column: str, values: Any, may_be_blank: bool = False) -> list[str]:
+def _strings(record: Record, column: str, values: Any, may_be_blank: bool = False) -> list[str]:
     """The values of a column, if they are texts; InputError where they are not."""
     is_list = isinstance(values, list) and all(isinstance(text, str) for text in values)
-    if not is_list or not (may_be_blank or (values and all(text.strip() for text in values))):
-        hint = "; .jsonl and .parquet hold lists, and .conll files a word a line" * isinstance(values, str)
-        raise InputError(f"{where}: {column} is {shortened(values)}; allowed: a list of texts that are not blank{hint}")
+    if not is_list or not (may_be_blank or all(text.strip() for text in values)):
+        hint = "numbers need --label_names, .jsonl and .parquet hold lists, .conll files a word a line"
+        raise InputError(
+            f"{record.name}: {column} is {shortened(values)}; allowed: a list of texts that are not blank ({hint})"
+        )
     return values

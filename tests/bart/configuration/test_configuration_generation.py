@@ -46,9 +46,8 @@ def test_bad_value_is_named_with_what_is_allowed(options: dict):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("num_beam", "num_beam is no generation option here: did you mean 'num_beams'\\?$"),
-        ("use_cache", "use_cache is no generation option here: leave it off, or use transformers on the exported"),
-        ("typical_p", "typical_p is 4, an option of transformers' generate that is not built here: leave it off, or g"),
+        ("num_beam", "num_beam is 4, which is no generation option here: did you mean 'num_beams'\\?$"),
+        ("typical_p", "typical_p is 4, which is no generation option here: leave it off, or give a logits_processor"),
     ],
 )
 def test_unknown_options_are_explained(name: str, message: str):

@@ -29,5 +29,5 @@ def test_peers_agree_on_random_weights(
     for mode, result in results.items():
         assert len(result["rates"]) == 2
         assert result["rate"] * result["seconds"] == pytest.approx(3)
-        # An fp32 result is the end of some 1,000 additions in a row: 450 in a layer. Another model's has the root of 2.
+        # An fp32 result is the end of more than 1,000 additions in a row. Another model's has the root of 2.
         assert result["error"] < (1000 * 2**-24 if mode.endswith("fp32") else 0.5)

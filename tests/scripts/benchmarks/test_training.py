@@ -53,13 +53,10 @@ def test_both_train_alike_and_are_measured(tmp_path: Path, capsys: pytest.Captur
     assert losses[0] == pytest.approx(losses[1], rel=rounding)
     assert losses[0][0] != pytest.approx(losses[0][1], rel=rounding)
     for result in (ours, peer):
-        rate = result["rate"]
-        assert result["tokens_per_second"] == pytest.approx(rate * report["sample"]["tokens"])
-        assert result["mfu"] == pytest.approx(rate * report["sample"]["operations"] / report["product_rate"])
-        assert result["peak_memory_gb"] > 0
+        assert result["rate"] > 0 and result["peak_memory_gb"] > 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("tiny in fp32 on ")
-    assert [line.replace("|", "").split()[0] for line in lines[-3:]] == ["ours", "transformers", "MFU"]
+    assert [line.replace("|", "").split()[0] for line in lines[-2:]] == ["ours", "transformers"]
 
 
 def test_a_precision_that_cpus_lack_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.utils.corpora.conftest import WORDS, Make, contents, document
 from utils.corpora import documents, shard_stages
 from utils.corpora.segment_pairs import TokenizedDocument, pair_up
-from utils.corpora.shard_stages import pack
+from utils.corpora.shard_stages import packed
 from utils.text.sentences import split_sentences
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -33,7 +33,10 @@ def rows_of(folder: Path, split: str = "train") -> list[dict[str, list[int]]]:
 
 @given(st.lists(st.integers(1, 40), max_size=30), st.integers(1, 20))
 def test_sentences_are_gathered_up_to_the_room(lengths: list[int], room: int) -> None:
-    examples = pack(lengths, room)
+    text = TokenizedDocument(np.arange(sum(lengths)), np.cumsum([0, *lengths]).tolist())
+    made = list(packed(text, room))
+    assert [number for example in made for number in example.ids] == list(text.ids)
+    examples = [example.parts for example in made]
     assert sum(map(sum, examples)) == sum(lengths)
     assert all(0 < sum(example) <= room for example in examples)
     cut = [part for length in lengths for part in [room] * (length // room) + [length % room] * bool(length % room)]
@@ -42,7 +45,7 @@ def test_sentences_are_gathered_up_to_the_room(lengths: list[int], room: int) ->
         assert all(sum(example) + after[0] > room for example, after in pairwise(examples))
 
 
-def packed(text: str, tokenizer: BartTokenizer, room: int) -> Iterator[tuple[list[int], list[int]]]:
+def wanted_of(text: str, tokenizer: BartTokenizer, room: int) -> Iterator[tuple[list[int], list[int]]]:
     """An oracle: all of a document is tokenised at once, and cut at the last sentence's end that is in reach."""
     whole, ends = "", {0}
     for line in text.split("\n"):
@@ -62,7 +65,7 @@ def test_examples_are_the_documents_tokens_in_whole_sentences(make: Make, corpus
     tokenizer = BartTokenizer.from_pretrained(corpus / "tokenizer")
     for split, names in (("train", ("a.txt", "b.txt")), ("val", ("val.txt",))):
         texts = [text for name in names for text in (corpus / name).read_text().split("\n\n")]
-        wanted = [row for text in texts for row in packed(text, tokenizer, 46)]
+        wanted = [row for text in texts for row in wanted_of(text, tokenizer, 46)]
         assert any(sentences == [46] for _, sentences in wanted)
         rows = [(row["ids"], row["sentences"]) for row in rows_of(tmp_path / "out", split)]
         assert sorted(rows) == sorted(wanted)

@@ -20,17 +20,6 @@ def squad(*answers: list[dict[str, Any]] | None, layout: str = "articles") -> st
         {"id": str(number), "question": "what?", **({} if each is None else {"answers": each})}
         for number, each in enumerate(answers)
     ]
-    if layout == "rows":
-        columns = ("text", "answer_start")
-        rows = [
-            {
-                **question,
-                "context": CONTEXT,
-                "answers": {name: [a[name] for a in question["answers"]] for name in columns},
-            }
-            for question in questions
-        ]
-        return json.dumps(rows)
     articles = [{"title": "t", "paragraphs": [{"context": CONTEXT, "qas": questions}]}]
     return json.dumps(articles if layout == "list" else {"version": "1.1", "data": articles}, indent=2)
 
@@ -43,7 +32,7 @@ def read(folder: Path, content: str, **options: Any) -> list[Question]:
 CAT, DOG = {"text": "cat", "answer_start": 2}, {"text": "dog", "answer_start": 12}
 
 
-@pytest.mark.parametrize("layout", ["articles", "list", "rows"])
+@pytest.mark.parametrize("layout", ["articles", "list"])
 def test_layouts(layout: str, tmp_path: Path) -> None:
     first, second = read(tmp_path, squad([CAT], [DOG, CAT], layout=layout))
     assert (first.answers, first.starts, first.context) == (("cat",), (2,), CONTEXT)
@@ -57,9 +46,7 @@ def test_misplaced_answers_are_counted_and_left_out(tmp_path: Path, caplog: pyte
         read(tmp_path, content)
     message = str(refused.value)
     assert message.startswith("7 answers of the val split are not at their places: ")
-    assert message.count("the answer 'cat' is not at answer_start") == 5
-    assert "answer_start 0, where 'a c' is" in message
-    assert message.endswith("; and 2 more; --skip_bad_answers leaves them out")
+    assert message.endswith("answer 'cat' is not at answer_start 0, where 'a c' is; --skip_bad_answers leaves them out")
     kept = read(tmp_path, content, skip_bad_answers=True)
     assert [(question.id, question.answers) for question in kept] == [("1", ("cat",)), ("2", ("dog",)), ("3", ())]
     assert "7 answers of the val split are not at their places and left out, with 1 questions that have" in caplog.text

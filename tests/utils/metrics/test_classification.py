@@ -107,8 +107,8 @@ def test_the_command_scores_lines_and_tables(tmp_path: Path, capsys: pytest.Capt
     assert re.search(rf"accuracy +{report['accuracy']:.2f}", shown) and "class      precision    recall" in shown
     two = tmp_path / "two"
     two.write_text("0\n1\n1\n1.0\n")
-    report = printed_by(capsys, two, two, "--positive", "0")
-    assert (report["f1"], report["positive"], list(report["groups"]["class"])) == (100, "0", ["1", "0"])
+    report = printed_by(capsys, two, two)
+    assert (report["f1"], report["positive"], list(report["groups"]["class"])) == (100, "1", ["0", "1"])
 
 
 def test_the_command_scores_label_sets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -185,7 +185,6 @@ def test_the_command_scores_numbers(tmp_path: Path, capsys: pytest.CaptureFixtur
         ({"p": "0.5\nx\n", "r": "0.5\n1\n"}, (), "^p, line 2: the prediction is 'x'; allowed: a number, as .* r"),
         ({"p": "a\n", "r": "a\n"}, ("--label_separator", ""), "--label_separator is ''; allowed: a text such as |"),
         ({"p": "a\n\n", "r": "a\nb\n"}, (), "^p, line 2: the label is ''; allowed: a label that is not blank"),
-        ({"p": "a\n", "r": "a\n"}, ("--positive", "b"), "--positive is b; allowed: one of two classes; there are a"),
         ({"p.jsonl": '{"label": ["a"]}\n', "r": "a\n"}, (), r"^p.jsonl:1: the label is \['a'\]; allowed: one label"),
         # A usual column of predictions and of references, where the file names its predictions otherwise.
         ({"r.csv": "label,guess\na,b\n"}, (), "^r.csv: no prediction column; name one with --prediction_field"),

@@ -11,7 +11,7 @@ from utils.data.rows import json_lines
 from utils.evaluation.report.runs import ReportedRun, scores_of
 from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in
 from utils.metrics.files import label_of
-from utils.metrics.text_statistics import NOVEL_ORDERS, text_statistics, words
+from utils.metrics.text_statistics import novelty, repetition, words
 
 # Statistics that the table of articles shows: heading and digits.
 COLUMNS = {
@@ -19,18 +19,15 @@ COLUMNS = {
     "words": ("Words", 0),
     "length_ratio": ("÷ ref.", 2),
     "novel2": ("New bigrams %", 0),
-    "density": ("Density", 1),
     "repeated3": ("Repeats %", 0),
 }
-# Statistics that relate a summary to its source, which for a translation is in another language.
-OF_THE_SOURCE = {"wrong", "compression", "coverage", "density", *(f"novel{n}" for n in NOVEL_ORDERS)}
 
 
 def add_articles(run: ReportedRun, split: str) -> None:
     """Read a run's articles of one split, and analyse those that have source and summary.
 
-    These get `statistics` and, if they have a reference, `reference_statistics` as `text_statistics` returns them, and
-    `marks` of facts that differ, by the name of the text that they are in.
+    These get `statistics` and, if they have a reference, `reference_statistics`, and `marks` of facts that differ, by
+    the name of the text that they are in. Those of a translation do not compare it with its source.
     """
     path, scores = run.articles_path(split), run.scores.get(split, {})
     run.articles = [article for _, article in json_lines(path)] if path.exists() else []
@@ -44,20 +41,20 @@ def add_articles(run: ReportedRun, split: str) -> None:
             article["reference"] = "\n".join(article["references"])
     if not {"source", "summary"} <= set(text_names(run)):
         return
-    left_out = OF_THE_SOURCE if scores.get("task") == "translation" else set()
+    compares = scores.get("task") != "translation"
     names = names_in(text_of(article, name) for article in run.articles for name in ("reference", "summary"))
     for article in progress("report", len(run.articles), "articles", run.articles):
         texts = {name: text_of(article, name) for name in ("source", "reference", "summary")}
         first = article.get("references", [texts["reference"]])[0]
         source, reference, summary = map(words, (texts["source"], first, texts["summary"]))
         for key, text in (("reference_statistics", reference), ("statistics", summary)):
-            ratio = len(text) / len(reference) if reference else None
-            statistics = {**text_statistics(source, text), "length_ratio": ratio}
-            article[key] = {name: value for name, value in statistics.items() if name not in left_out}
+            article[key] = {"words": len(text), "repeated3": repetition(text)}
+            article[key]["length_ratio"] = len(text) / len(reference) if reference else None
+            article[key]["novel2"] = novelty(source, text) if compares else None
         if not isinstance(article.get("reference"), str):
             del article["reference_statistics"]
             texts["reference"] = None
-        if not left_out:
+        if compares:
             facts = differing_facts(**texts, names=names)
             article["statistics"]["wrong"] = sum(kind == WRONG for *_, kind in facts)
             article["marks"] = {

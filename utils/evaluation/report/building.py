@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bart.errors import InputError
 from bart.files import PathName, replacing
 from utils.app.cli import option, parse_dataclass
 from utils.app.errors import unwritable
 from utils.app.pages import page_template
-from utils.app.run_directory import REPORT_ORDER
 from utils.evaluation.report import articles, charts, tables
 from utils.evaluation.report.runs import read_run, scored_splits
 from utils.tasks.options import TOKEN
@@ -25,29 +23,22 @@ REPORT = "report.html"
 @dataclass(frozen=True)
 class ReportArguments:
     run_dir: str = option(positional=True, help="folder that finetune.py or run_eval.py wrote")
-    output: str | None = option(None, metavar="FILE", help=f"the page; by default RUN_DIR/{REPORT}")
-    split: str | None = option(
-        None, choices=REPORT_ORDER, help="whose articles are shown; by default the first scored of test, val, train"
-    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    args = parse_dataclass(ReportArguments, argv, "Write a run's report as one HTML page.")
-    print(build_report(args.run_dir, args.output, args.split))
+    args = parse_dataclass(ReportArguments, argv, f"Write a run's report, RUN_DIR/{REPORT}.")
+    print(build_report(args.run_dir))
 
 
-def build_report(folder: PathName, output: PathName | None = None, split: str | None = None) -> Path:
+def build_report(folder: PathName, split: str | None = None) -> Path:
     """Write the page of a run, with the articles of a split, by default the first scored of test, val, train."""
     run = read_run(folder)
     splits = scored_splits(run)
-    if split is not None and split not in splits:
-        raise InputError(f"--split is {split}; scored in {folder}: {', '.join(splits) or 'none'}")
-    split = split or (splits[0] if splits else "test")
+    split = split or next(iter(splits), "test")
     articles.add_articles(run, split)
-    output = Path(output or run.folder / REPORT)
+    output = run.folder / REPORT
     scores = [tables.score_table(run, name) for name in splits]
     try:
-        output.parent.mkdir(parents=True, exist_ok=True)
         page = page_template(Path(__file__).with_name("page.html")).render(
             run=run,
             split=split,

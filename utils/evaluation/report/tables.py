@@ -27,10 +27,7 @@ STATISTICS = {
     "wrong": ("Wrong numbers and names (in neither source nor reference)", 2),
     "words": ("Length (words)", 1),
     "length_ratio": ("Length ÷ reference (ratio)", 2),
-    "compression": ("Compression: source ÷ summary (ratio)", 1),
-    **{f"novel{n}": (f"Novel {n}-grams (% not in the source)", 1) for n in (1, 2, 3, 4)},
-    "coverage": ("Coverage (% of words copied)", 1),
-    "density": ("Density (words in the copied run of a word)", 1),
+    "novel2": ("Novel bigrams (% not in the source)", 1),
     "repeated3": ("Repeated 3-grams (% said before)", 1),
 }
 
@@ -107,7 +104,7 @@ def score_table(run: ReportedRun, split: str) -> ScoreTable:
 
 
 def group_tables(run: ReportedRun, split: str) -> list[ScoreTable]:
-    """Scores of each class, kind of entity or kind of question."""
+    """Scores of each class or kind of entity."""
     tables = []
     for kind, groups in run.scores.get(split, {}).get("groups", {}).items():
         columns = list(dict.fromkeys(column for scores in groups.values() for column in scores))
@@ -170,10 +167,7 @@ def statistics_table(run: ReportedRun) -> ScoreTable:
         columns = [[each[name] for each in group if each.get(name) is not None] for group in (references, summaries)]
         if columns[1]:
             rows.append([label, *(shown(fmean(values) if values else None, digits) for values in columns)])
-    caption = (
-        f"Means over {len(run.articles):,} articles. Words are lower-cased runs of letters and digits; novel "
-        "n-grams count once each. Coverage and density are those of Grusky et al. (2018)."
-    )
+    caption = f"Means over {len(run.articles):,} articles. Words are lower-cased runs of letters and digits."
     return ScoreTable(caption, ["Statistic", "References", "Summaries"], rows)
 
 
