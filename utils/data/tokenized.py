@@ -26,10 +26,7 @@ _CHUNK = 16 * _AT_ONCE  # texts of an array; a mapped file has some pages of eac
 
 
 class TokenizedTexts:
-    """Token ids of many texts in flat arrays, which take a sixteenth of the memory of lists of Python integers.
-
-    They are made of lists of `ids`, and of whether each text is `cut`. `seconds` is the time that this took.
-    """
+    """Token ids of many texts in flat arrays, which take a sixteenth of the memory of lists of Python integers."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         began = time.perf_counter()
