@@ -46,9 +46,9 @@ class Backend:
 
     joins_layers = False  # true while one product for many layers that read the same states is faster than one for each
 
-    def chooses_rows(self, training: bool) -> bool:
-        """True if it chooses rows of layers in training or inference."""
-        return training
+    def chooses_rows(self, training: bool, compiled: bool) -> bool:
+        """True if it chooses rows of layers in training or inference, which `torch.compile` may have made."""
+        return training and not compiled
 
     def encoder_rows(self, states: Tensor, mask: Tensor | None) -> Rows:
         """The rows to compute of states (B, S, D), under a mask (B, S) of ones and zeros, or None for all ones."""

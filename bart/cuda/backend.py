@@ -70,7 +70,7 @@ class CudaBackend(UnpaddingBackend):
 
     copies: HalfCopies | None = None  # of the weights, where a step was under autocast
 
-    def chooses_rows(self, training: bool) -> bool:
+    def chooses_rows(self, training: bool, compiled: bool) -> bool:
         return True
 
     @contextmanager

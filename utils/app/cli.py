@@ -36,7 +36,6 @@ _ELSEWHERE = {
     **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "remove layers: docs/training.md#distillation"),
     "new_vocabulary": "give a model new embeddings: docs/training.md#another-vocabulary",
     "load_model_weights_only": "--model_name_or_path CHECKPOINT starts from weights alone",
-    "compile": "leave it off: layers without padding were faster by themselves",
     "datelines": "leave it off: articles keep their datelines, as published",
     "label_separator": "a list of labels stands in .jsonl or .parquet",
     "local_rank": "leave it off: torchrun tells each process its rank",

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -89,7 +88,7 @@ def load_for_evaluation(
     stored = stored_configs(model_name_or_path, kinds)[0]
     known = config if stored is None else stored
     model_class = model_classes[0] if known is None else class_for(known, model_classes)
-    tokenizer = own_vocabulary(model_name_or_path, tokenizer_path, partial(vocabulary_at, model_class))
+    tokenizer = own_vocabulary(model_name_or_path, tokenizer_path, model_class)
     model = model_class.from_pretrained(model_name_or_path, config if stored is None else None, new_head=False)
     if config is not None and model.generation_config is not None:
         given = GenerationConfig.from_model_config(config.to_dict())
@@ -113,14 +112,14 @@ def vocabulary_at(model_class: type[PretrainedModel], path_or_name: PathName) ->
 
 
 def own_vocabulary(
-    model_name_or_path: PathName, tokenizer_path: str | None, read: Callable[[PathName], PretrainedTokenizer]
+    model_name_or_path: PathName, tokenizer_path: str | None, model_class: type[PretrainedModel]
 ) -> PretrainedTokenizer:
     """The vocabulary that lies with the weights, or the same at another place."""
     if tokenizer_path is None:
-        return read(model_name_or_path)
-    tokenizer = read(tokenizer_path)
+        return vocabulary_at(model_class, model_name_or_path)
+    tokenizer = vocabulary_at(model_class, tokenizer_path)
     try:
-        stored = read(model_name_or_path)
+        stored = vocabulary_at(model_class, model_name_or_path)
     except InputError:  # none lies with the weights
         return tokenizer
     if not tokenizer.same_vocabulary(stored):

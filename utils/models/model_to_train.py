@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from bart.configuration.configuration import ModelConfig, kind_of, stored_configs
@@ -60,7 +59,7 @@ def initial_model(
         stored = generation = None
     else:
         stored, generation = stored_configs(name, [type(config)])
-        tokenizer = own_vocabulary(name, weights.tokenizer, partial(vocabulary_at, model_class))
+        tokenizer = own_vocabulary(name, weights.tokenizer, model_class)
     if stored is not None:
         config.vocab_size = stored.vocab_size
         if not new_head:
@@ -87,6 +86,8 @@ def _to_train(
     fit_vocabulary(model, tokenizer)
     adapt(model, adaptation)
     model.set_activation_checkpointing(computing.activation_checkpointing)
+    if computing.compile:
+        model.compile_layers()
     return LoadedModel(model, tokenizer, lora_scale=adaptation.lora_scale)
 
 

@@ -69,6 +69,9 @@ class ComputingOptions:
     activation_checkpointing: bool = changeable(
         False, section="model", help="recompute activations in the backward pass: less memory, a third more time"
     )
+    compile: bool = changeable(
+        False, help="train layers that torch.compile compiles in minutes: to try on batches of one length"
+    )
     dropout: float | None = dropout_option(
         section="regularisation", help="of embeddings and layer outputs; by default the config's", in_card=True
     )
