@@ -116,7 +116,7 @@ class Backend:
         """The output (…, O) of a linear layer, or of what stands for one, for states (…, I)."""
         return self.project(states, [layer])[0]
 
-    def step(self) -> AbstractContextManager[None]:
+    def step(self, layers: Sequence[nn.Module]) -> AbstractContextManager[None]:
         """The time of an optimizer step's forward and backward passes, in which weights do not change."""
         return nullcontext()
 

@@ -159,7 +159,7 @@ class PretrainedModel(BackendModule):
 
     @property
     def layers(self) -> list[nn.Module]:
-        """The layers of all stacks."""
+        """All layers: the blocks that a network is sharded by."""
         return [layer for stack in self.stacks for layer in stack.layers]
 
     def set_activation_checkpointing(self, enabled: bool) -> None:

@@ -47,7 +47,8 @@ FINE_TUNING = {
     "compiled": "--bf16 --compile",
     "accumulation": "--bf16 --gradient_accumulation_steps 4",
     "and beams in validation": "--bf16 --amp_level O2 --eval_beams 2",
-    "ddp": "--bf16", "ddp compiled": "--bf16 --compile",
+    "ddp": "--bf16 --strategy ddp", "fsdp": "--bf16 --strategy fsdp",
+    "ddp compiled": "--bf16 --strategy ddp --compile", "fsdp compiled": "--bf16 --strategy fsdp --compile",
 }  # fmt: skip
 CPU_LOSS, MOST_TIMES_CPU_LOSS = 1.80, 1.1  # of the checks "learning"
 # Network, tokens, batch, and sequences per second of the large network on an A100 in half precision, by NVIDIA's pages.
@@ -84,14 +85,14 @@ def all_checks(on_gpu: bool) -> list[Check]:
 
 
 def fine_tuning_checks(on_gpu: bool) -> list[Check]:
-    """Runs of a tiny model in each precision, with each optimizer, on two GPUs, and with LoRA."""
+    """Runs of a tiny model in each precision, with each optimizer and strategy, and with LoRA."""
     tune = 'python "$ROOT/finetune.py" --do_train --data_dir data/sample --config_path "$ROOT/configs/config_tiny.json"'
     tune += f" --max_steps 40 --log_every_n_steps {LOG_EVERY} --n_val 32 --eval_beams 0 --dropout 0.1 --output_dir"
     scratch = "--model_name_or_path scratch --tokenizer data/sample/tokenizer"
     checks = []
     for name, options in FINE_TUNING.items():
         needs_gpu = any(flag in options for flag in ("fp16", "tf32", "compile"))
-        gpus = 2 if name.startswith("ddp") else int(needs_gpu)
+        gpus = 2 if "--strategy" in options else int(needs_gpu)
         command = f'{tune} "$OUT/run" {scratch} --gpus {max(gpus, int(on_gpu))} {options}'
         checks.append(Check(f"fine-tuning {name}", command, trained, 5 if "compile" in options else 2, gpus))
     # Dropout in attention, too: kernels must drop the same weights in both passes, or training does not learn.

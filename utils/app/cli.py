@@ -47,7 +47,6 @@ _ELSEWHERE = {
     "positive": "leave it off: the F1 of each class stands below the scores",
     "pre_ln": 'the model\'s config says it, "pre_ln": true in the file of --config_path',
     "profile": "nsys profile python finetune.py ... traces a run",
-    "strategy": "leave it off: each process holds the whole model, as by DDP",
     "spreadsheet": "leave it off: a program that opens the table must read its cells as text",
     **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates the one pair of its data"),
     "unknown_labels": "leave it off, and rows with other labels out of the data",

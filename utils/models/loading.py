@@ -69,9 +69,9 @@ def checkpoint_parts(loaded: LoadedModel) -> dict[str, Any]:
     }
 
 
-def export(loaded: LoadedModel, checkpoint: Path, directory: Path) -> None:
-    """Write a checkpoint's model in Hub format."""
-    type(loaded.model).from_pretrained(checkpoint).save_pretrained(directory, loaded.tokenizer)
+def export(loaded: LoadedModel, model_class: type[Model], checkpoint: Path, directory: Path) -> None:
+    """Write a checkpoint's model in Hub format; its class is given, since fsdp replaces that of the loaded one."""
+    model_class.from_pretrained(checkpoint).save_pretrained(directory, loaded.tokenizer)
     if loaded.source_tokenizer is not None:
         loaded.source_tokenizer.save_pretrained(directory / SOURCE_TOKENIZER)
 

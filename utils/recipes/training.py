@@ -125,6 +125,7 @@ def set_up(args: TrainingArguments) -> None:
         "smaller than the logging interval",
         "isinstance.treespec, LeafSpec",
         "sync_dist=True",  # which sums figures that are sums of all processes already
+        "FSDP2-wrapped module .* returned a view tensor",  # which nothing changes in place
     ):
         warnings.filterwarnings("ignore", message=f".*{harmless}")
     if not torch.cuda.is_available():
@@ -161,7 +162,7 @@ def train(
         checkpoint=checkpoint,
     )
     data = TrainingData(train, val, partial(task.collate, tokenizer=loaded.tokenizer), plan)
-    trainer.check_plan(plan, data)
+    trainer.check_plan(plan, loaded.model, data)
     if is_first():
         if args.run.overwrite_output_dir:
             remove_run(output_dir, earlier_log)

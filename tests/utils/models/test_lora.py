@@ -121,8 +121,9 @@ def test_a_run_in_parts_ends_as_the_whole_one(options: list[object], lora: Lora)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.usefixtures("double")
-def test_processes_train_adapters_as_one_would(lora: Lora, tiny: list[str], tmp_path: Path) -> None:
+def test_processes_train_adapters_as_one_would(strategy: str, lora: Lora, tiny: list[str], tmp_path: Path) -> None:
     common = [
         "--dropout",
         0,
@@ -136,7 +137,7 @@ def test_processes_train_adapters_as_one_would(lora: Lora, tiny: list[str], tmp_
     ]
     one = lora("one", *common)
     start = ["--model_name_or_path", tmp_path / "base", "--lora_rank", 3, "--learning_rate", 0.05, *common]
-    two = [*tiny, *start, "--lr_scheduler", "constant", "--train_batch_size", 2]
+    two = [*tiny, *start, "--lr_scheduler", "constant", "--train_batch_size", 2, "--strategy", strategy]
     forked.run([*map(str, two)], tmp_path / "two", ranks=2, before=compute_in_double)
     for column in ("train_loss", "val_loss"):
         ours, theirs = ([row[column] for row in rows(output, column)] for output in (one, tmp_path / "two"))
