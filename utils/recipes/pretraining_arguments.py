@@ -108,8 +108,8 @@ class PretrainingArguments(TrainingArguments):
                     f"--data_dir {data_dir}: {MANIFEST} is missing, which shards have; to read it as text, give "
                     "--model_name_or_path or --tokenizer"
                 )
-            model_class = self.task_class.model_classes[0]
-            tokenizer = own_vocabulary(weights or options.tokenizer, options.tokenizer, model_class)
+            read = self.task_class.model_classes[0].tokenizer_class.from_pretrained
+            tokenizer = own_vocabulary(weights or options.tokenizer, options.tokenizer, read)
             data_dir = shards_of_text(self.shards, tokenizer, self.task, options.max_source_length)
         elif given := [name for name in ("val_ratio", "text_field", "cache_dir") if getattr(self.shards, name)]:
             raise InputError(

@@ -156,13 +156,14 @@ def keep_as_last(checkpoint: Path, output_dir: Path) -> None:
 
 
 def completed(stored: Mapping[str, Any], current: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a run of an earlier version: options that it did not know have their defaults, others are gone."""
-    return {name: stored.get(name, defaults.get(name)) for name in current}
+    """The record of a run, in which options that the version of this code then did not know have their defaults."""
+    return {**{name: defaults.get(name) for name in current}, **stored}
 
 
 def check_identity(path: Path, identity: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     """Raise InputError, which names both values, when something differs that must stay as a run goes on."""
     stored = completed(read_file(path).get("identity", {}), identity, defaults)
+    stored.pop("strategy", None)  # of earlier versions, which could also shard the model
     if stored.get("format") != identity["format"]:
         reason = "another version of this code wrote it"
     elif changed := difference({**stored, "data": None}, {**identity, "data": None}):

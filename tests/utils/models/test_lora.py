@@ -62,6 +62,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
     [
         ([*TARGETS, "--lora_dropout", 0.2], 2.0),
         (["--lora_alpha", 12, "--freeze_encoder"], 4.0),
+        (["--distill", "sft", "--layers", "0", "--do_decoder"], 2.0),
     ],
 )
 def test_whatever_is_loaded_computes_as_the_trained_model(
@@ -151,6 +152,7 @@ def test_processes_train_adapters_as_one_would(strategy: str, lora: Lora, tiny: 
         (["--lora_targets", "fc1"], "--lora_targets is about --lora_rank"),
         (["--lora_rank", 17], r"--lora_rank is 17; allowed: at most 16, its d_model"),
         (["--lora_rank", 4, "--model_name_or_path", "scratch"], "--lora_rank is about trained weights; .* is scratch"),
+        (["--lora_rank", 4, "--new_vocabulary"], "--new_vocabulary and --lora_rank exclude each other"),
         (["--lora_rank", 4, "--do_predict", "--no_do_train"], "--lora_rank is 4; it needs --do_train"),
     ],
 )
