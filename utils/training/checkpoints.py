@@ -163,7 +163,6 @@ def completed(stored: Mapping[str, Any], current: Mapping[str, Any], defaults: M
 def check_identity(path: Path, identity: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
     """Raise InputError, which names both values, when something differs that must stay as a run goes on."""
     stored = completed(read_file(path).get("identity", {}), identity, defaults)
-    stored.pop("strategy", None)  # of earlier versions, which could also shard the model
     if stored.get("format") != identity["format"]:
         reason = "another version of this code wrote it"
     elif changed := difference({**stored, "data": None}, {**identity, "data": None}):
