@@ -159,13 +159,18 @@ class PretrainedModel(BackendModule):
 
     @property
     def layers(self) -> list[nn.Module]:
-        """The layers of all stacks."""
+        """All layers: the blocks that a network is sharded by."""
         return [layer for stack in self.stacks for layer in stack.layers]
 
     def set_activation_checkpointing(self, enabled: bool) -> None:
         """Recompute each layer's activations in the backward pass instead of keeping them (Chen et al., 2016)."""
         for stack in self.stacks:
             stack.activation_checkpointing = enabled
+
+    def compile_layers(self) -> None:
+        """Let `torch.compile` make the code that the layers run in training, for inputs of any length."""
+        for stack in self.stacks:
+            stack.compiled = True
 
     def compute_with(self, backend: Backend) -> None:
         """Let all layers, and the loss, compute with a backend; models begin with plain torch."""
