@@ -77,7 +77,7 @@ class PretrainedModel(BackendModule):
         """`forward`, with return_dict=False as a tuple; other arguments than its own are refused by `check_others`."""
         _, *known = inspect.signature(type(self).forward).parameters.values()
         names = [parameter.name for parameter in known]
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known):  # as a subclass's forward may have it
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known):  # of a subclass
             check_others(type(self).__name__, names, {name: named.pop(name) for name in [*named] if name not in names})
         output = super().__call__(*inputs, **named)
         return output.to_tuple() if return_dict is False else output
