@@ -94,6 +94,7 @@ class Session(Callback):
         examples = len(trainer.datamodule.val) // trainer.world_size
         all_come_here = batch_idx * self.plan.batches.eval_batch_size < examples
         if all_come_here and not trainer.sanity_checking and self.termination.agree():
+            pl_module.keep_whole(False)
             self.in_validation = True
             self._save(trainer)
             self._leave(trainer)
