@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     args = parse_finetune_arguments(argv)
     # Imported here so that --help and bad options need not wait for Lightning, which takes seconds to load.
     from utils.recipes.training import run
 
     run(args)
-    return 0

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from utils.recipes.evaluation_arguments import parse_eval_arguments
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     args = parse_eval_arguments(argv)
     # Imported here so that --help and bad options need not wait for what only a run needs.
     from utils.recipes.evaluation import run
 
     run(args)
-    return 0

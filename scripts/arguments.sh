@@ -103,6 +103,15 @@ read_arguments() {
     options=("$@")
 }
 
+# End the script unless variables hold whole numbers of at least so much.
+require_numbers() { # least, names of the variables
+    local name
+    for name in "${@:2}"; do
+        [[ ${!name} =~ ^(0|[1-9][0-9]{0,8})$ && ${!name} -ge $1 ]] ||
+            fail "$name is '${!name}'; allowed: a whole number, at least $1"
+    done
+}
+
 # Set the array `precision` to the option of a precision; fp32 has none.
 read_precision() { # name of the variable that holds it, precisions that are allowed
     local value=${!1} allowed="${*:2}"
@@ -114,7 +123,7 @@ read_precision() { # name of the variable that holds it, precisions that are all
 # Set `device` to the device on which NUM_GPU scores, and the array `launch` to the words that start as many processes.
 read_scoring_device() {
     launch=(python) device=cuda
-    [[ $NUM_GPU =~ ^[0-9]+$ ]] || fail "NUM_GPU is '$NUM_GPU'; allowed: a number of GPUs, 0 for the CPU"
+    require_numbers 0 NUM_GPU
     ((NUM_GPU > 0)) || device=cpu
     if ((NUM_GPU > 1)); then
         # Otherwise each of the processes would report missing GPUs.

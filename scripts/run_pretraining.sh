@@ -34,13 +34,8 @@ read_arguments TRAIN_BATCH_SIZE_PHASE1=200 TRAIN_BATCH_SIZE_PHASE2=32 LEARNING_R
     NUM_ACCUMULATION_STEPS_PHASE1=40 NUM_ACCUMULATION_STEPS_PHASE2=120 CONFIG_PATH=configs/config.json -- "$@"
 # Faults in the values of phase 2 must be found before phase 1, which takes days.
 LENGTH_PHASE1=${LENGTH_PHASE1:-128} LENGTH_PHASE2=${LENGTH_PHASE2:-512}
-for name in NUM_GPUS SAVE_CHECKPOINTS_STEPS \
-    {LENGTH,TRAIN_BATCH_SIZE,WARMUP_STEPS,TRAIN_STEPS,NUM_ACCUMULATION_STEPS}_PHASE{1,2}; do
-    least=1
-    [[ $name != NUM_GPUS && $name != WARMUP* ]] || least=0
-    [[ ${!name} =~ ^(0|[1-9][0-9]{0,14})$ && ${!name} -ge $least ]] ||
-        fail "$name is '${!name}'; allowed: a whole number, at least $least"
-done
+require_numbers 0 NUM_GPUS WARMUP_STEPS_PHASE{1,2}
+require_numbers 1 SAVE_CHECKPOINTS_STEPS {LENGTH,TRAIN_BATCH_SIZE,TRAIN_STEPS,NUM_ACCUMULATION_STEPS}_PHASE{1,2}
 for phase in 1 2; do
     rate=LEARNING_RATE_PHASE$phase steps=TRAIN_STEPS_PHASE$phase warmup=WARMUP_STEPS_PHASE$phase
     [[ ${!rate} =~ ^[0-9]*\.?[0-9]+([eE][-+]?[0-9]+)?$ ]] || fail "$rate is '${!rate}'; allowed: a number above 0"

@@ -12,8 +12,9 @@ set -euo pipefail
 source "$(dirname "$0")/arguments.sh"
 
 (($# > 0)) || fail "0 values; the number of seeds is expected"
-[[ $1 =~ ^[1-9][0-9]{0,3}$ && $1 != 1 ]] || fail "N is '$1'; allowed: a whole number, at least 2"
-count=$1 script=run_summarization.sh
+N=$1 SEED=${SEED:-42} script=run_summarization.sh
+require_numbers 2 N
+require_numbers 0 SEED
 shift
 if [[ ${1:-} == *.sh ]]; then
     script=${1#"$root/"}
@@ -22,14 +23,12 @@ if [[ ${1:-} == *.sh ]]; then
     [[ $script =~ ^run_(summarization|glue|tagging|squad|translation)\.sh$ ]] ||
         fail "SCRIPT is '$script'; allowed: run_summarization.sh, run_glue.sh, run_tagging.sh, run_squad.sh, run_translation.sh"
 fi
-first=${SEED:-42}
-[[ $first =~ ^[0-9]{1,9}$ ]] || fail "SEED is '$first'; allowed: a whole number, at least 0"
 [[ " $*" != *" --seed"[\ =]* ]] || fail "--seed is set for each run; SEED in the environment is the first"
 [[ ${SCORE:-1} != 0 ]] || fail "SCORE is 0; scores are what this compares"
 results=${RESULTS_DIR:-results/stability_$(date +%y%m%d_%H%M%S)}
 find_python
 folders=()
-for ((seed = 10#$first; seed < 10#$first + count; seed++)); do
+for ((seed = SEED; seed < SEED + N; seed++)); do
     folder=$results/seed_$seed
     folders+=("$folder")
     echo "seed $seed"

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 # Width, layers of the encoder and as many of the decoder, heads.
 NETWORKS = {"tiny": (32, 2, 4), "base": (768, 6, 12), "large": (1024, 12, 16)}
-# Packages of peers that a machine may lack.
-PACKAGES = {"ctranslate2": ("ctranslate2",), "onnxruntime": ("onnx", "onnxruntime")}
 MODES_ON_CUDA = ("transformers_fp32", "transformers_bf16", "ours_fp32", "ours_bf16")
 LEAST_SECONDS = 2  # of inference that is timed
 
@@ -80,12 +78,12 @@ def modes_option(peer: str) -> Any:
 
 
 def packages_of(modes: Sequence[str]) -> list[str]:
-    peers = dict.fromkeys(mode.split("_")[0] for mode in modes)
-    return [package for peer in peers for package in PACKAGES.get(peer, ())]
+    """The packages of the peers, which have their names."""
+    return sorted({mode.split("_")[0] for mode in modes} - {"ours"})
 
 
 def run_peer(peers: Mapping[str, Load], mode: str, args: InferenceOptions, folder: Path) -> Run:
-    """Let the peer of a mode work once and then for LEAST_SECONDS: rate, seconds of a pass, outputs and memory.
+    """Let the peer of a mode work once and then for LEAST_SECONDS: rate, outputs and memory.
 
     The process of a peer holds no torch, unless the peer needs it. On GPUs memory counts from the warm-up on, because a
     copy for inference is made there from fp32 weights.
@@ -102,8 +100,7 @@ def run_peer(peers: Mapping[str, Load], mode: str, args: InferenceOptions, folde
         outputs = work()
         seconds, passes = time.perf_counter() - start, passes + 1
     memory = sys.modules["torch"].cuda.max_memory_allocated() / 1e9 if on_cuda else process_memory_gb()
-    seconds /= passes
-    return {"rate": len(outputs) / seconds, "seconds": seconds, "outputs": outputs, "peak_memory_gb": memory}
+    return {"rate": passes * len(outputs) / seconds, "outputs": outputs, "peak_memory_gb": memory}
 
 
 def in_new_process(work: Callable[..., Any], *arguments: object) -> Any:
@@ -112,9 +109,9 @@ def in_new_process(work: Callable[..., Any], *arguments: object) -> Any:
 
 
 def beside_peers(
-    args: Any, prepare: Callable[[Any, Path], Any], work: Callable[[str, Any, Path], Run]
-) -> tuple[Any, dict[str, list[Run]]]:
-    """The result of `prepare(args, folder)`, and the runs `work(mode, args, folder)` of each of `args.modes`.
+    args: Any, prepare: Callable[[Any, Path], None], work: Callable[[str, Any, Path], Run]
+) -> dict[str, list[Run]]:
+    """After `prepare(args, folder)`, the runs `work(mode, args, folder)` of each of `args.modes`.
 
     Modes take turns in each of `args.rounds`, because the speed of a machine drifts. Every call is a process of its
     own, so that its peak memory is its own.
@@ -123,13 +120,13 @@ def beside_peers(
     os.environ |= {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     with TemporaryDirectory(prefix="benchmark_") as folder:
-        prepared = in_new_process(prepare, args, Path(folder))
+        in_new_process(prepare, args, Path(folder))
         runs: dict[str, list[Run]] = {mode: [] for mode in args.modes}
         for number in range(1, args.rounds + 1):
             for mode in args.modes:
                 print(f"running {mode}, {number} of {args.rounds}", file=sys.stderr, flush=True)
                 runs[mode].append(in_new_process(work, mode, args, Path(folder)))
-        return prepared, runs
+        return runs
 
 
 def compared(runs: Mapping[str, Sequence[Run]], peer: str) -> list[dict[str, Any]]:
@@ -151,13 +148,13 @@ def report(
     args: BenchmarkOptions,
     columns: Mapping[str, str],
     results: Sequence[Mapping[str, Any]],
-    machine: Mapping[str, Any],
-    **facts: object,
+    packages: Sequence[str],
 ) -> None:
-    """Print the results as a table, and write them to --output with the machine, the options and other facts."""
+    """Print the results as a table, and write them to --output with the options, the machine and its packages."""
     print(markdown_table(results, columns))
     if args.output is not None:
-        write_json(Path(args.output), {"machine": machine, "arguments": asdict(args), **facts, "results": results})
+        machine = environment(int(args.device == "cuda"), *packages)
+        write_json(Path(args.output), {"machine": machine, "arguments": asdict(args), "results": results})
 
 
 def compare_inference(
@@ -173,16 +170,16 @@ def compare_inference(
     `prepare` is that of `beside_peers`; the difference's name is the key of its column.
     """
     os.environ["OMP_NUM_THREADS"] = str(args.threads)  # libraries read it when they are loaded
-    _, runs = beside_peers(args, prepare, partial(run_peer, peers))
+    runs = beside_peers(args, prepare, partial(run_peer, peers))
     firsts = {mode: done[0] for mode, done in runs.items()}
     rows = compared(runs, args.modes[0])
     for row in rows:
         run = firsts[row["mode"]]
-        row["seconds"] = run["rate"] * run["seconds"] / row["rate"]
+        row["seconds"] = len(run["outputs"]) / row["rate"]
         row[difference.__name__] = difference(run["outputs"], firsts[args.modes[0]]["outputs"])
     columns = {"mode": "mode", "rate": unit, "seconds": "seconds", "speed_up": "speed-up", "peak_memory_gb": "peak GB"}
     columns[difference.__name__] = title
-    report(args, columns, rows, environment(int(args.device == "cuda"), *packages_of(args.modes)))
+    report(args, columns, rows, packages_of(args.modes))
 
 
 def made_up_config(width: int, layers: int, heads: int, **fields: Any) -> BartConfig:

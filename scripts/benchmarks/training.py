@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, ClassVar
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # bart and utils, which Python does not find by itself
 
@@ -41,7 +41,6 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks import measuring
 from scripts.benchmarks.throughput import LOG_EVERY, with_warm_up
 from utils.app.cli import option, parse_dataclass
-from utils.app.machine import environment
 from utils.app.memory import peak_memory_gb
 from utils.corpora.sample_corpus import sample_stories
 from utils.data.batches import Batch, Batches
@@ -53,7 +52,6 @@ from utils.training.options import POLYNOMIAL_END
 
 # Every process loads this module; Lightning, which takes seconds to load, is imported where it is used.
 
-OURS, TRANSFORMERS = MODES = ("ours", "transformers")
 # Words of a document and of a summary: means (Narayan et al., 2018, table 1; See et al., 2017, section 4), and a
 # log-normal's spread.
 XSUM = {"source": (431, 0.6), "target": (23, 0.3)}
@@ -65,7 +63,6 @@ WORKERS = 2  # processes that load batches
 COLUMNS = {
     "mode": "mode",
     "rate": "samples/s",
-    "tokens_per_second": "tokens/s",
     "speed_up": "speed-up",
     "peak_memory_gb": "peak GB",
 }
@@ -106,9 +103,7 @@ class TrainerArguments(measuring.BenchmarkOptions):
     steps: int = option(
         20, least=1, help=f"optimizer steps that are timed, after {LOG_EVERY} to warm up; multiples of {LOG_EVERY}"
     )
-    modes: tuple[str, ...] = option(
-        (OURS, TRANSFORMERS), choices=MODES, help="what is run, in this order; speed-ups are over the last"
-    )
+    modes: ClassVar[tuple[str, ...]] = ("ours", "transformers")
 
     @property
     def all_steps(self) -> int:
@@ -147,8 +142,8 @@ def recipe(args: TrainerArguments, folder: Path) -> list[str]:
     return [*words, "--do_train", "--freeze_embeds"]
 
 
-def prepare(args: TrainerArguments, folder: Path) -> float:
-    """Write weights, vocabulary and data; return the mean number of tokens of a timed sample."""
+def prepare(args: TrainerArguments, folder: Path) -> None:
+    """Write weights, vocabulary and data."""
     shape = SHAPES[args.shape]
     tokenizer = BartTokenizer.from_pretrained(args.tokenizer)
     fields = {"vocab_size": len(tokenizer), "max_position_embeddings": 1024}
@@ -158,9 +153,6 @@ def prepare(args: TrainerArguments, folder: Path) -> float:
     BartForConditionalGeneration(config).save_pretrained(folder / "model", tokenizer)
     for split, count in (("train", shape.batch_size * args.all_steps), ("val", shape.batch_size)):
         write_articles(folder / "data", split, count, shape.words)
-    examples, order = training_order(args, folder)
-    timed = [number for step in list(order)[LOG_EVERY:] for batch in step for number in batch]
-    return float(examples.lengths[timed].mean(axis=0).sum())
 
 
 def write_articles(folder: Path, split: str, count: int, words: Mapping[str, tuple[float, float]]) -> None:
@@ -186,16 +178,13 @@ def training_order(args: TrainerArguments, folder: Path) -> tuple[TokenPairs, Ru
 
 
 def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
-    """Train in one of MODES: samples per second, peak memory, and the mean loss of every LOG_EVERY steps."""
+    """Train in one of the modes: samples per second, peak memory, and the mean loss of every LOG_EVERY steps."""
     from utils.training.measurements import seconds, stamp
 
     device, ends = torch.device(args.device), []  # of the optimizer's steps, whoever takes them
     hook = register_optimizer_step_post_hook(lambda *_: ends.append((stamp(device), peak_memory_gb(device))))
     with TemporaryDirectory(dir=folder) as output:
-        if mode == TRANSFORMERS:
-            losses = train_transformers(args, folder, Path(output))
-        else:
-            losses = train_ours(recipe(args, folder), Path(output))
+        losses = (train_ours if mode == "ours" else train_transformers)(args, folder, Path(output))
     hook.remove()
     timed = args.all_steps - LOG_EVERY
     # Steps that fp16's loss scaler skips are not seen; they come first.
@@ -204,11 +193,11 @@ def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
     return {"rate": rate, "peak_memory_gb": peak, "losses": losses}
 
 
-def train_ours(words: Sequence[str], output: Path) -> list[float]:
-    """Train by finetune.py with these options; return the mean losses that it logs."""
+def train_ours(args: TrainerArguments, folder: Path, output: Path) -> list[float]:
+    """Train by finetune.py; return the mean losses of every LOG_EVERY steps."""
     from finetune import main as finetune
 
-    finetune([*words, "--output_dir", str(output)])
+    finetune([*recipe(args, folder), "--output_dir", str(output)])
     with (output / "metrics.csv").open(encoding="utf-8") as file:
         return [float(row["train_loss"]) for row in csv.DictReader(file) if row["train_loss"]]
 
@@ -278,11 +267,8 @@ def train_transformers(args: TrainerArguments, folder: Path, output: Path) -> li
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(TrainerArguments, argv, str(__doc__))
     parse_finetune_arguments(recipe(args, Path()))  # refuses precisions that a CPU lacks
-    machine = environment(int(args.device == "cuda"), "accelerate")
-    tokens, runs = measuring.beside_peers(args, prepare, train)
-    results = measuring.compared(runs, args.modes[-1])
+    runs = measuring.beside_peers(args, prepare, train)
+    results = measuring.compared(runs, "transformers")
     for row in results:
-        row["tokens_per_second"] = row["rate"] * tokens
         row["losses"] = runs[row["mode"]][0]["losses"]
-    print(f"{args.shape} in {args.precision} on {machine['devices'][0]}, {tokens:.0f} tokens a sample")
-    measuring.report(args, COLUMNS, results, machine, tokens_of_a_sample=tokens)
+    measuring.report(args, COLUMNS, results, ["accelerate"])

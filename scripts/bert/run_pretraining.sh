@@ -31,10 +31,8 @@ read_arguments TRAIN_BATCH_SIZE=8192 LEARNING_RATE=6e-3 PRECISION=fp16 NUM_GPUS=
     PHASE2_BIN_SIZE=64 MASKING=static BERT_CONFIG=configs/bert_large.json -- "$@"
 ((given > 0)) || echo "0 positional values: NVIDIA's are used, which --help lists, on $NUM_GPUS GPUs"
 NUM_DASK_WORKERS=${NUM_DASK_WORKERS:-$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)} # macOS has no nproc
-for name in {TRAIN_BATCH_SIZE,TRAIN_STEPS,GRADIENT_ACCUMULATION_STEPS}{,_PHASE2} NUM_DASK_WORKERS \
-    NUM_SHARDS_PER_WORKER PHASE2_BIN_SIZE; do
-    [[ ${!name} =~ ^[1-9][0-9]{0,8}$ ]] || fail "$name is '${!name}'; allowed: a whole number, at least 1"
-done
+require_numbers 1 {TRAIN_BATCH_SIZE,TRAIN_STEPS,GRADIENT_ACCUMULATION_STEPS}{,_PHASE2} NUM_DASK_WORKERS \
+    NUM_SHARDS_PER_WORKER PHASE2_BIN_SIZE
 case $ACCUMULATE_GRADIENTS in
 true) ;;
 false) GRADIENT_ACCUMULATION_STEPS=1 GRADIENT_ACCUMULATION_STEPS_PHASE2=1 ;;

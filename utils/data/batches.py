@@ -26,18 +26,11 @@ Collate = Callable[[Sequence[Any]], Inputs]
 
 
 class Examples(Protocol):
-    """The encoded examples of a split, by number.
+    """The encoded examples of a split, by number."""
 
-    Attributes:
-        lengths: (N, K) tokens of the K sequences of each example, for example of source and target. Batches are made
-            by the first sequence, and among examples of like length by the others.
-        identity: plain values that are equal only for examples of equal content.
-        seconds: the time that encoding the first sequence of all examples took.
-    """
-
-    lengths: np.ndarray
-    identity: dict[str, Any]
-    seconds: float
+    lengths: np.ndarray  # (N, K) tokens of the K sequences of each, such as source and target
+    identity: dict[str, Any]  # plain values that are equal only for examples of equal content
+    seconds: float  # that encoding the first sequence of all examples took
 
     def __len__(self) -> int: ...
 
@@ -67,17 +60,12 @@ def pad_ids(rows: Sequence[np.ndarray], pad_token_id: int) -> Inputs:
 
 @dataclass(frozen=True)
 class Batch:
-    """A micro-batch, made of the examples of these numbers.
-
-    Attributes:
-        tokens: the number of tokens of these examples, without padding.
-        is_real: False for a stand-in, which keeps a process busy that has no examples left, without a part in the loss.
-    """
+    """A micro-batch of the examples of these numbers; a stand-in keeps a process busy that has no examples left."""
 
     inputs: Inputs
     index: list[int]
-    tokens: int
-    is_real: bool = True
+    tokens: int  # without padding
+    is_real: bool = True  # False for a stand-in, which has no part in the loss
 
     def __len__(self) -> int:
         return len(self.index)

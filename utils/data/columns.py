@@ -59,11 +59,7 @@ def column_of(
     where: str,
     trained: Sequence[str] = (),
 ) -> str:
-    """Choose a column: the one given by the option, or the first of those that training read and of the usual ones.
-
-    Args:
-        where: names the owner of the columns, for the error.
-    """
+    """Choose a column: the one given by the option, or the first of those that training read and of the usual ones."""
     for name in [*trained, *known] if given is None else [given]:
         if name in columns or name.partition(".")[0] in columns:  # see `value_in`
             return name

@@ -53,15 +53,10 @@ def read_conll(
     tags_option: str = "tags_column",
     trained: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Sentence]:
-    """Read a CoNLL file, whose columns stand between tabs, or between blanks where most lines have no tab.
+    """Read a CoNLL file, with words in the first column and tags in the last one, unless options name others.
 
-    Words are in the first column and tags in the last one, unless options name others, by number or header. Comments, a
-    header, and words that are blank are left out. The log says what was taken.
-
-    Args:
-        tags_option: the option that an error names for tags_column.
-        trained: values of --words_column and --tags_column in training, where a model tells them. They count for what
-            is not given; the only column of a file holds words.
+    Comments, a header, and words that are blank are left out. `trained` has the values of the options in training,
+    which count for what is not given; an error names `tags_option` for tags_column.
     """
     rows = _rows(path)
     likely = [row for row in rows if not row.may_be_comment] or rows

@@ -17,14 +17,9 @@ from utils.data.shard_format import ShardRow
 
 
 class Noise(ABC):
-    """Makes sources and targets of rows of shards.
+    """Makes sources and targets of rows of shards; special tokens are neither taken nor drawn."""
 
-    Attributes:
-        writes: true if targets are texts, which a decoder reads as well.
-        special: (V,) true for special tokens, which are neither taken nor drawn; `ordinary` has the ids of all others.
-    """
-
-    writes: ClassVar[bool]
+    writes: ClassVar[bool]  # true if targets are texts, which a decoder reads as well
 
     def __init__(self, options: Any, tokenizer: PretrainedTokenizer, seed: int) -> None:
         """Keep the options, a dataclass, and the seed: that of the run, or a fixed one to validate all runs alike."""

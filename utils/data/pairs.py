@@ -28,18 +28,12 @@ class Pair:
 
 @dataclass
 class TokenPairs:
-    """Sources and targets of a split as token ids; see `utils.data.batches.Examples`.
-
-    Args:
-        targets: None where targets are only to be predicted.
-        references: the targets' texts, where they are needed beside their ids.
-        known_by: the identity of these pairs, where one is known, such as digests of their files.
-    """
+    """Sources and targets of a split as token ids; see `utils.data.batches.Examples`."""
 
     sources: TokenizedTexts
-    targets: TokenizedTexts | None
-    references: Sequence[str] | None = None
-    known_by: dict[str, Any] | None = None
+    targets: TokenizedTexts | None  # None where they are only to be predicted
+    references: Sequence[str] | None = None  # the targets' texts, where they are needed beside their ids
+    known_by: dict[str, Any] | None = None  # the identity of the pairs, such as digests of their files
 
     def __post_init__(self) -> None:
         self.lengths = np.stack([texts.lengths for texts in (self.sources, self.targets) if texts is not None], axis=1)

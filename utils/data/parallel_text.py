@@ -50,11 +50,7 @@ def read_pairs(data_dir: PathName, split: str, choice: Choice = EVERY) -> Pairs:
 
 
 def one_line(text: str) -> str:
-    """Make one line of a text.
-
-    A line break becomes a space, together with the white space around it. White space and byte order marks at the ends
-    of the text go. All else stays, such as U+2028 or several spaces within a line.
-    """
+    """Make one line of a text: a line break becomes a space, with the white space around it; all else stays within."""
     text = text.strip().strip("\ufeff").strip()
     if "\n" not in text and "\r" not in text:
         return text

@@ -38,10 +38,7 @@ def opening(what: str) -> Iterator[None]:
 
 @lru_cache(maxsize=1)
 def load_from_hub(name: str, streaming: bool = False) -> tuple[dict[str, Any], str]:
-    """Find the set `NAME[:CONFIG][@REVISION]` on the Hub; streaming reads its rows only when they are needed.
-
-    Returns its splits, under our names if we have a name for them, and `NAME[:CONFIG]@COMMIT`.
-    """
+    """The splits of the set `NAME[:CONFIG][@REVISION]` on the Hub, under our names, and `NAME[:CONFIG]@COMMIT`."""
     from datasets import disable_progress_bars, load_dataset
     from huggingface_hub import HfApi
 

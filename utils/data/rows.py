@@ -30,10 +30,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one half of a pair, w
 
 
 def rows_of(path: Path, tables: TableOptions = BY_ENDING, name: str | None = None) -> Iterator[Record]:
-    """Read the rows of a table one after the other, as it has them.
-
-    Each is named by the table's name, by default the path, and the line where it ends or, of Parquet, its number.
-    """
+    """The rows of a table, each named by the table's name and the line where it ends or, of Parquet, its number."""
     name = name or str(path)
     read = READERS.get(suffix_of(path))
     numbered = _parquet_rows(path, name) if read is None else read(path, tables)
@@ -116,7 +113,7 @@ def json_lines(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
 
 
 def check_names(path: PathName, names: Iterable[str]) -> None:
-    """Columns of a file may not have the same name, nor more than one of them none: one would be lost."""
+    """No two columns of a file may have the same name, or none: one would be lost."""
     if repeated := [name or "no name" for name, count in Counter(names).items() if count > 1]:
         raise InputError(
             f"{path}: the header has {', '.join(repeated)} more than once; allowed: each column once, and of a .csv or "
@@ -129,9 +126,8 @@ def _csv_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
     lines = iter_lines(path, blank=True, ends=True, encoding=options.encoding)
     is_tsv, names = suffix_of(path) == ".tsv", options.columns and options.columns.split(",")
     delimiter, quoting = options.separator or ("\t" if is_tsv else ","), csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL
-    header = next(iter_lines(path, blank=True, encoding=options.encoding), "")
-    if not names:
-        _check_header(path, header, delimiter, options.delimiter is not None)
+    if not names and options.delimiter is None:
+        _check_header(path, next(iter_lines(path, blank=True, encoding=options.encoding), ""), delimiter)
     reader = csv.DictReader(lines, fieldnames=names, restval=ABSENT, delimiter=delimiter, strict=True, quoting=quoting)
     try:
         named = len(reader.fieldnames)
@@ -166,21 +162,12 @@ def _csv_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
         ) from None
 
 
-def _check_header(path: Path, header: str, delimiter: str, is_given: bool) -> None:
-    """The first line of a table must be as its ending says, unless --delimiter says otherwise."""
-    if mark := re.fullmatch('"?sep=(.)"?', header):
-        raise InputError(
-            f"{path}: line 1, sep=, tells a spreadsheet the separator: remove it, and give --delimiter {mark[1]!r}"
-        )
-    if suffix_of(path) == ".tsv" and all(re.fullmatch('".+"', name) for name in header.split(delimiter)):
-        raise InputError(
-            f"{path}: line 1 has names in quotes, which .tsv takes for text: name it .csv, and give --delimiter "
-            f"{delimiter!r}"
-        )
+def _check_header(path: Path, header: str, delimiter: str) -> None:
+    """The first line of a table must be as its ending says."""
     outside = re.sub('"[^"]*"', "", header)
     counts = {each: outside.count(each) for each in SEPARATORS}
     most = max(SEPARATORS, key=counts.get)
-    if not is_given and counts[most] > counts[delimiter]:
+    if counts[most] > counts[delimiter]:
         there, usual = (
             f"{counts[each] or 'no'} {SEPARATORS[each]}{'s' * (counts[each] > 1)}" for each in (most, delimiter)
         )

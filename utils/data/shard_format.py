@@ -16,16 +16,9 @@ DENOISING, MLM_NSP, MLM = SPECIAL
 
 
 class ShardRow(NamedTuple):
-    """A row of a shard: an example.
+    """A row of a shard: an example."""
 
-    Attributes:
-        number: its number in the split.
-        ids: (T,) tokens, without special ones.
-        sentences: tokens of each of its sentences, or of its two segments.
-        label: for segments, 1 if the second one does not follow the first.
-    """
-
-    number: int
-    ids: np.ndarray
-    sentences: np.ndarray
-    label: int = 0
+    number: int  # in the split
+    ids: np.ndarray  # (T,) tokens, without special ones
+    sentences: np.ndarray  # tokens of each of its sentences, or of its two segments
+    label: int = 0  # of segments, 1 if the second one does not follow the first

@@ -36,38 +36,25 @@ _AT_ONCE = 512  # held-out examples that are corrupted together
 
 @dataclass(frozen=True)
 class Shard:
-    """A Parquet file of examples.
-
-    Attributes:
-        bin: tokens of the longest example of its bin, `<s>` and `</s>` included.
-        examples: the number of its rows that are used, the first ones.
-        first: the number of its first example in the split.
-    """
+    """A Parquet file of examples."""
 
     file: str
-    bin: int
-    examples: int
+    bin: int  # tokens of the longest example of its bin, `<s>` and `</s>` included
+    examples: int  # the number of its rows that are used, the first ones
     sha256: str
-    first: int
+    first: int  # the number of its first example in the split
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest of a directory of shards; `values` is the whole of it, as JSON has it.
-
-    Attributes:
-        sequence_length: tokens of the longest example, special ones included.
-        task: the task that they are for, a key of SPECIAL.
-        vocabulary: SHA-256 of the JSON of the tokenizer whose ids the examples are.
-        splits: the shards of each, in the order in which their examples are numbered.
-    """
+    """The manifest of a directory of shards."""
 
     directory: Path
-    sequence_length: int
-    task: str
-    vocabulary: str
-    splits: Mapping[str, Sequence[Shard]]
-    values: Mapping[str, Any]
+    sequence_length: int  # tokens of the longest example, special ones included
+    task: str  # that they are for, a key of SPECIAL
+    vocabulary: str  # SHA-256 of the JSON of the tokenizer whose ids the examples are
+    splits: Mapping[str, Sequence[Shard]]  # in the order in which their examples are numbered
+    values: Mapping[str, Any]  # the whole of it, as JSON has it
 
     @classmethod
     def read(cls, directory: str | Path) -> Manifest:
@@ -157,10 +144,7 @@ def _by_bin(shards: Sequence[Shard]) -> dict[int, list[int]]:
 
 
 class ShardReader:
-    """Reads shards row by row, in their order, from the `position()` of another reader of them on.
-
-    `count` says how many rows it has given so far.
-    """
+    """Reads shards row by row, from the `position()` of another reader on; `count` is the number of rows so far."""
 
     def __init__(self, directory: Path, shards: Sequence[Shard], position: dict[str, Any] | None = None) -> None:
         self.directory, self.shards = directory, shards
@@ -217,10 +201,7 @@ def _lists(column: pa.ChunkedArray) -> tuple[np.ndarray, list[int]]:
 class StreamedShards:
     """The shards of a split, and the noise that makes examples of their rows, anew in every epoch.
 
-    Attributes:
-        bins: the numbers of the shards of each bin, which can be read in any order. No optimizer step has examples of
-            two bins.
-        counts: examples of each bin, as far as the limit allows.
+    `bins` has the numbers of the shards of each bin, and `counts` its examples, as far as the limit allows.
     """
 
     def __init__(self, manifest: Manifest, noise: Noise, limit: int = -1, split: str = "train") -> None:

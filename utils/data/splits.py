@@ -39,8 +39,7 @@ def ratios_of(text: str) -> list[float]:
     is_valid = len(shares) == len(SPLITS) and shares[0] > 0 and all(share >= 0 for share in shares)
     if not is_valid or abs(sum(shares) - 1) > 1e-6:
         raise InputError(
-            f"--split_ratio {text}: three numbers are expected, the shares of train (above 0), val and test, whose sum "
-            f"is 1, such as {DEFAULT_RATIO}"
+            f"--split_ratio is {text}; allowed: shares of train, val and test whose sum is 1, such as {DEFAULT_RATIO}"
         )
     return shares
 

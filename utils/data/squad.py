@@ -20,17 +20,11 @@ from utils.data.tables import read_records
 
 logger = logging.getLogger(__name__)
 COLUMNS = ("question", "context")
-NAMED = 5  # misplaced answers that a message names
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question.
-
-    Attributes:
-        answers: each a part of the context; none if the context does not answer; None if unknown.
-        starts: the character of the context where each answer begins.
-    """
+    """A question; answers are parts of the context, which begin at `starts`, and None if they are unknown."""
 
     name: str
     id: str
@@ -45,8 +39,7 @@ def read_questions(
 ) -> list[Question]:
     """Read a split's questions, those that are chosen, from SQuAD's JSON or what `read_records` takes.
 
-    One file is split by its contexts. `skip_bad_answers` leaves out answers that are not at their place in the context,
-    and questions that have no others; the log counts them.
+    `skip_bad_answers` leaves out answers that are not at their place, and questions that have no others.
     """
     rows = _rows(data_dir, split, replace(choice, limit=-1))
     rows = Choice(limit=choice.limit).of(rows, lambda row: f"{row.values.get('question')}\n{_context_of(row)}")
@@ -55,12 +48,10 @@ def read_questions(
     every = [question_of(*row, labelled, bad) for row in rows]
     questions = [question for question in every if question is not None]
     if bad:
-        named = "; ".join(bad[:NAMED]) + (f"; and {len(bad) - NAMED} more" if len(bad) > NAMED else "")
         text = f"{len(bad)} answers of the {split} split are not at their places"
         if not skip_bad_answers:
-            raise InputError(f"{text}: {named}; --skip_bad_answers leaves them out")
-        without = len(every) - len(questions)
-        logger.warning("%s and left out, with %d questions that have no others: %s", text, without, named)
+            raise InputError(f"{text}: {bad[0]}; --skip_bad_answers leaves them out")
+        logger.warning("%s and left out, with %d questions that have no others", text, len(every) - len(questions))
     check_split(questions, data_dir, split, "questions")
     return list(_by_id(questions).values())
 

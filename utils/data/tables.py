@@ -84,10 +84,7 @@ def _table_of(path: Path, split: str) -> Path:
     holds = f"a data directory holds {{{','.join(SPLITS)}}}{{{','.join(TABLES)}}}, in tagging also {','.join(CONLL)}"
     if path.is_file():
         check_is_text(path)
-        raise InputError(
-            f"{path} is no table; allowed: {', '.join(TABLES)}; lines such as fastText's __label__pos become rows of "
-            "label and text"
-        )
+        raise InputError(f"{path} is no table; allowed: {', '.join(TABLES)}")
     if path.exists():
         raise MissingSplit(f"{path}: no {split} split in it; {holds}")
     raise InputError(f"{path}: no such file or directory; {holds}")

@@ -30,20 +30,14 @@ IDS, DIGEST = "ids.arrow", "ids.xxh3"
 
 @dataclass(frozen=True)
 class TextFile:
-    """A text file that was checked, one example a line, and the folder of its caches.
-
-    Attributes:
-        digest: stands for its bytes.
-        kept: the numbers of the lines that are used, from 0; None for all.
-        lists: of targets, lines that are lists of references, of which the first is tokenised.
-    """
+    """A text file that was checked, one example a line, and the folder of its caches."""
 
     path: Path
     digest: str
     lines: int
     cache: Path
-    kept: tuple[int, ...] | None = None
-    lists: int = 0
+    kept: tuple[int, ...] | None = None  # the numbers of the lines that are used, from 0; None for all
+    lists: int = 0  # lines that are lists of references, of which the first is tokenised
 
     def __len__(self) -> int:
         return self.lines if self.kept is None else len(self.kept)

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bart.tokenization.tokenizer import PretrainedTokenizer
+from utils.app.machine import is_first
 from utils.app.progress import progress
-from utils.app.start import is_first
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +26,7 @@ _CHUNK = 16 * _AT_ONCE  # texts of an array; a mapped file has some pages of eac
 
 
 class TokenizedTexts:
-    """Token ids of many texts in flat arrays, which take a sixteenth of the memory of lists of Python integers.
-
-    They are made of lists of `ids`, and of whether each text is `cut`. `seconds` is the time that this took.
-    """
+    """Token ids of many texts in flat arrays, which take a sixteenth of the memory of lists of Python integers."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         began = time.perf_counter()

@@ -28,9 +28,8 @@ OURS = "<!-- Training and scoring write this file anew until you delete this lin
 
 
 def write_card(folder: Path, export: Path, options_of: Callable[[Path], Sequence[str]]) -> None:
-    """Write the card of a run's export, unless a user has made it theirs by deleting the line OURS.
-
-    Since the run is done, whatever goes wrong here is a warning. `options_of` names the options that the card shows.
+    """Write the card of a run's export, with the options that `options_of` names, unless a user has deleted the line
+    OURS. Since the run is done, whatever goes wrong here is a warning.
     """
     path = export / CARD
     try:
@@ -41,10 +40,7 @@ def write_card(folder: Path, export: Path, options_of: Callable[[Path], Sequence
 
 
 def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
-    """The card, from what the run's directory tells of training and, since the export was written, of scoring.
-
-    Of a path it holds the last name alone.
-    """
+    """The card, from what the run's directory tells of training and, since the export was written, of scoring."""
     run, config_file = read_run(folder), export / "config.json"
     arguments, exported = run.arguments, config_file.stat().st_mtime_ns
     data_dir, task = arguments["data_dir"], Path(arguments["task"]).stem
@@ -112,10 +108,7 @@ def tables_of(run: ReportedRun, split: str) -> list[ScoreTable]:
 
 
 def _first_weights(folder: Path) -> str:
-    """The weights that a pretraining run began with.
-
-    A run that went on keeps the arguments of its beginning under a number.
-    """
+    """The weights that a pretraining run began with; one that went on keeps its first arguments under a number."""
     for path in folder.glob("arguments*.yaml"):
         stored = yaml.safe_load(path.read_text(encoding="utf-8"))
         if stored.get("load_model_weights_only"):

@@ -32,6 +32,7 @@ from utils.tasks.task import Prediction, ScoredTask
 logger = logging.getLogger(__name__)
 VERSIONED = ("torch", "tokenizers")  # packages on whose versions predictions may depend
 FORMAT = 3  # of what a prediction's values hold
+ELSEWHERE = "name another directory, or give --overwrite_output_dir"
 
 
 @dataclass(frozen=True)
@@ -84,18 +85,11 @@ class ScoringRun:
 def score_split(
     run: ScoringRun, task: ScoredTask, loaded: LoadedModel, raw: Any
 ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Predict every example, and score the predictions if there are targets.
+    """Predict every example, score the predictions if there are targets, and write the files.
 
-    It writes `<split>_generations.txt`, a line each, `<split>_articles.jsonl`, an object each, `<split>_speed.json`,
-    `<split>_scores.json`, and the files of the task.
-
-    In a process group each process takes a share of the examples, and rank 0 merges, scores and writes. What an
-    interrupted run has noted in `run.progress` is not predicted again. Apart from the speed the files are the same
-    bytes whatever the number of processes, in fp32 and without sampling: in other precisions an example may depend on
-    those in the batch with it, as batches round differently.
-
-    Returns:
-        Scores and speed, as the files hold them; None on other ranks than 0.
+    Each process takes a share of the examples. Rank 0 merges, scores and writes, and returns scores and speed; the
+    others return None. What an interrupted run has noted in `run.progress` is not predicted again. Scores are the same
+    whatever the number of processes in fp32 alone, since batches of other precisions round differently.
     """
     task.match(raw, run.split, loaded)
     examples, settings = task.encode(raw, run.split, loaded, for_scoring=True), task.settings(loaded)
@@ -137,15 +131,12 @@ def samples(settings: Mapping[str, Any]) -> bool:
 def check_other_runs(run: ScoringRun, record: Mapping[str, Any]) -> set[str]:
     """The splits whose scores in the directory another run has left, and this one replaces.
 
-    Runs are known by the name of their model, so that one that was trained further replaces its own scores. For splits
-    that this run does not score, the model alone must be the same.
+    Runs are known by the names of their models. For splits that this run does not score, these alone must be the same.
     """
     folder, model = run.save_dir.resolve(), Path(run.model_name).resolve()
     if (folder / "train_summary.json").exists() and folder not in (model, *model.parents) and not run.overwrites:
-        raise InputError(
-            f"{run.save_dir} holds a run, and {run.model_name} is not its model: score {run.save_dir}, name another "
-            "directory, or give --overwrite_output_dir"
-        )
+        is_other = f"{run.model_name} is not its model: score {run.save_dir}"
+        raise InputError(f"{run.save_dir} holds a run, and {is_other}, {ELSEWHERE}")
     replaced = set()
     for split in REPORT_ORDER:
         path = run.save_dir / f"{split}_scores.json"
@@ -155,10 +146,7 @@ def check_other_runs(run: ScoringRun, record: Mapping[str, Any]) -> set[str]:
         stored = read_json(path)
         if change := difference({name: stored.get(name) for name in expected}, expected):
             if not run.overwrites:
-                raise InputError(
-                    f"{path} holds the scores of another run ({change}): name another directory, or give "
-                    "--overwrite_output_dir"
-                )
+                raise InputError(f"{path} holds the scores of another run ({change}): {ELSEWHERE}")
             replaced.add(split)
     return replaced
 
@@ -176,9 +164,7 @@ def predict_split(
             with closing(_noted(path, identity, run.overwrites)) as noted:
                 earlier |= {number: Prediction(**entry) for number, entry in noted.values()}
         if earlier:
-            logger.warning(
-                "%d of %d examples were predicted before the run was broken off", len(earlier), len(examples)
-            )
+            logger.warning("%d of %d examples were predicted before", len(earlier), len(examples))
     identity, finished = from_first((identity, set(earlier)))
     if samples(settings):
         torch.manual_seed(run.seed + rank)
@@ -204,7 +190,7 @@ def predict_split(
 
 
 def _noted(path: Path, identity: Mapping[str, Any], replaces: bool) -> Unfinished:
-    return Unfinished(path, identity, "name another directory, or give --overwrite_output_dir", replaces)
+    return Unfinished(path, identity, ELSEWHERE, replaces)
 
 
 def score_predictions(
@@ -224,7 +210,7 @@ def score_predictions(
 
 
 def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
-    """Scores and speed as a table for people, the scores by the names that they have in the files."""
+    """Scores and speed as a table for people, the scores by their names in the files."""
     baselines, rows = scores.get("baselines", {}), []
     # Of classes and tags there is one; those of summaries stand in the report.
     [(other, always)] = baselines.items() if len(baselines) == 1 else [("", {})]

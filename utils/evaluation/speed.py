@@ -30,7 +30,6 @@ class ProcessSpeed:
     batch_size: int  # at the end; it shrinks where memory runs out
     seconds: Mapping[str, float]  # of "total", and of it "encode" and "detokenise"
     latencies: Sequence[float]  # seconds of each example
-    articles: int
     tokens: int  # of the best sequences
     tokenise: float  # seconds for all sources, before the clock ran
     warmup_articles: int
@@ -47,12 +46,9 @@ def predict_share(
     options: ScoringOptions,
     noted: Unfinished,
 ) -> tuple[dict[int, Prediction], ProcessSpeed]:
-    """Predict this process's share of the examples `todo`: of N processes each takes every N-th one by length.
+    """The predictions by number of this process's share, every N-th of `todo` by length where N are at work; its speed.
 
     `options.warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
-
-    Returns:
-        The share's predictions by number, and the process's speed.
     """
     rank, world = rank_and_world()
     device = loaded.model.device
@@ -88,7 +84,6 @@ def predict_share(
         batch_size=fitting.size,
         seconds=clock.seconds,
         latencies=[prediction.seconds for prediction in done],
-        articles=len(done),
         tokens=sum(prediction.tokens for prediction in done),
         tokenise=examples.seconds,
         warmup_articles=warmed_up,
@@ -99,12 +94,11 @@ def predict_share(
 def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resumed: int) -> dict[str, Any]:
     """The content of `<split>_speed.json`, where an earlier attempt had predicted `resumed` articles.
 
-    Rates are those of all processes together, over the time of the slowest one. `seconds` splits the time of that one,
-    and adds the tokenising before it. A value for which nothing was timed is None.
+    Rates are those of all processes together, over the time of the slowest one, which `seconds` splits.
     """
     slowest = max(processes, key=lambda process: process.seconds["total"])
     total, encode, detokenise = (slowest.seconds[part] for part in ("total", "encode", "detokenise"))
-    articles = sum(process.articles for process in processes)
+    articles = sum(len(process.latencies) for process in processes)
     tokens = sum(process.tokens for process in processes)
     milliseconds = 1000 * np.concatenate([process.latencies for process in processes])
     latency: dict[str, float | None] = dict.fromkeys(["mean", *(f"p{point}" for point in PERCENTILES)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from reprlib import repr as shortened
@@ -32,16 +32,10 @@ def name_of(label: Any) -> str:
     return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label))
 
 
-def read_label(where: str, value: Any, separator: str | None = None) -> Any:
-    """A label without white space at its ends, or the list of labels that a value is, or a text in JSON.
-
-    Any other text is one label or, with a separator, a list of them. `where` begins an error.
-    """
-    labels, is_text = value, isinstance(value, str)
-    if is_text and (listed := list_in(value, True, f"{where}: ")) is not None:
-        labels = listed
-    elif separator is not None and not isinstance(value, list):
-        labels = (value.split(separator) if value.strip() else []) if is_text else [value]
+def read_label(where: str, value: Any) -> Any:
+    """The label that a value is, or the list of labels, which may be in JSON. `where` begins an error."""
+    listed = list_in(value, True, f"{where}: ") if isinstance(value, str) else None
+    labels = value if listed is None else listed
     every = labels if isinstance(labels, list) else [labels]
     every = [name_of(each.strip()) if isinstance(each, str) else each for each in every]
     for each in every:
@@ -61,14 +55,10 @@ def number_of(value: Any) -> float:
 
 
 def of_classes(counts: ArrayLike, classes: int | None = None) -> dict[str, float]:
-    """Accuracy, F1 and Matthews' correlation in percent.
+    """Accuracy, F1 and Matthews' correlation in percent, from counts (3, C): predicted rightly, predicted, and there.
 
     F1 is that of the second of two classes, as GLUE has it, or the mean over classes that are right or predicted.
-    Matthews' correlation is 0 where all examples are of one class, or are predicted to be.
-
-    Args:
-        counts: (3, C) of each class: examples predicted rightly, predicted, and there.
-        classes: how many of them are the task's; the others are of labels that are none.
+    `classes` of the labels are the task's; the others are of labels that are none.
     """
     hits, predicted, right = np.asarray(counts, dtype=np.float64)
     examples, each = right.sum(), 2 * hits / np.maximum(predicted + right, 1)
@@ -80,10 +70,7 @@ def of_classes(counts: ArrayLike, classes: int | None = None) -> dict[str, float
 
 
 def of_label_sets(counts: ArrayLike, examples: float, exact: float) -> dict[str, float]:
-    """F1 over all labels together, its mean over labels, and the share of examples that are all right, in percent.
-
-    The counts (3, L) are those of examples where a label is predicted rightly, predicted, and there.
-    """
+    """F1 over all labels together, its mean over labels, and the share of examples that are all right, in percent."""
     hits, predicted, right = np.asarray(counts, dtype=np.float64)
     each = 2 * hits / np.maximum(predicted + right, 1)
     micro = 2 * hits.sum() / max((predicted + right).sum(), 1)
@@ -122,11 +109,7 @@ def of_numbers(predicted: Sequence[float], right: Sequence[float]) -> dict[str, 
 
 
 def scores_by_class(names: Sequence[str], hits: ArrayLike, predicted: ArrayLike, right: ArrayLike) -> ByClass:
-    """Precision, recall and F1 in percent of each class, and its support: the examples that are of it.
-
-    A score that would be 0 / 0 is 0, as scikit-learn has it. The counts (C,) are those of examples predicted rightly,
-    predicted, and there.
-    """
+    """Precision, recall and F1 in percent of each class, 0 where they would be 0 / 0, and its support."""
     scores: ByClass = {}
     counts = np.stack([hits, predicted, right], axis=1).astype(int).tolist()
     for name, (hit, guessed, support) in zip(names, counts, strict=True):
@@ -151,10 +134,7 @@ def confusion_of_classes(
 def surest_errors(
     wrong: Iterable[tuple[int, str, str, str, float]], examples: int, measure: str = "confidence"
 ) -> tuple[list[dict[str, Any]], np.ndarray]:
-    """The errors with the greatest measure, the greatest first, and the greatest of each example (N,), 0 without one.
-
-    `wrong` gives the index of the example, its text, what is right, what was predicted, and the measure.
-    """
+    """The errors of the greatest measure, the greatest first, and the greatest of each example (N,), 0 without one."""
     names = ("index", "text", "reference", "prediction", measure)
     # Rounded, since batches of other sizes round otherwise.
     rounded = [(*error, float(f"{value:.4g}")) for *error, value in wrong]
@@ -168,31 +148,21 @@ def surest_errors(
 @dataclass(frozen=True)
 class ClassificationArguments:
     files: FileOptions = part(FileOptions)
-    positive: str | None = option(
-        None, section="labels", help="the class of two whose F1 is told; by default the second in order", reaches=bool
-    )
     label_field: str | None = option(
-        None, help="column of the right labels; by default label, labels, class or reference"
-    )
-    label_separator: str | None = option(
-        None,
-        help="what stands between the right labels of a text such as a cell of CSV; between predicted ones the same "
-        f"or, as run_eval.py and utils.predict write it, '{JOINT}'",
+        None, section="labels", help="column of the right labels; by default label, labels, class or reference"
     )
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score labels or numbers, one a line or in a column of a table, which may hold lists of labels."
     args = parse_dataclass(ClassificationArguments, argv, text, prog)
-    files, separator = args.files, args.label_separator
-    if separator == "":
-        raise InputError("--label_separator is ''; allowed: a text such as |")
+    files = args.files
     references, systems = files.values("label_field", args.label_field, REFERENCES, PREDICTIONS)
     right, *predicted = (np.array([number_of(row.value) for row in rows]) for rows in (references, *systems))
     measured = np.concatenate([right, predicted[0]]) if np.isfinite(predicted[0]).all() else right
     has_fractions = np.isfinite(right).all() and (measured % 1).any()
-    if args.positive is not None or separator is not None or not has_fractions:
-        _print_labels(args, references, systems)
+    if not has_fractions:
+        _print_labels(files, references, systems)
         return
     for rows, numbers in zip(systems, predicted, strict=True):
         if not np.isfinite(numbers).all():
@@ -206,15 +176,22 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     print_scores(files, title, counts, lambda sums: {"pearson": pearson_of(sums)}, facts)
 
 
-def _print_labels(
-    args: ClassificationArguments, references: Sequence[Value], systems: Sequence[Sequence[Value]]
-) -> None:
-    """Print the scores of predicted classes or, where an example may have several labels, of sets of labels."""
-    files, separator = args.files, args.label_separator
-    labels = [read_label(f"{where}: the label", value, separator) for where, value, *_ in references]
-    has_sets = separator is not None or any(isinstance(label, list) for label in labels)
-    right = [_labels_of(where, label, has_sets) for (where, *_), label in zip(references, labels, strict=True)]
-    predicted = [_predicted_labels(rows, separator, has_sets, {*chain.from_iterable(right)}) for rows in systems]
+def _print_labels(files: FileOptions, references: Sequence[Value], systems: Sequence[Sequence[Value]]) -> None:
+    """Print the scores of predicted classes or, where the references are lists of labels, of sets of labels."""
+    has_sets = any(isinstance(read_label(f"{row.place}: the label", row.value), list) for row in references)
+
+    def labels_of(row: Value, is_joined: bool = False) -> list[str]:
+        value = row.value
+        if is_joined and isinstance(value, str) and list_in(value, True) is None:
+            value = value.split(JOINT) if value.strip() else []
+        label = read_label(f"{row.place}: the label", value)
+        if isinstance(label, list) != has_sets:
+            allowed = "a list of labels" if has_sets else "one label"
+            raise InputError(f"{row.place}: the label is {label!r}; allowed: {allowed}")
+        return [*map(name_of, label if has_sets else [label])]
+
+    right = [*map(labels_of, references)]
+    predicted = [[labels_of(row, is_joined=has_sets) for row in rows] for rows in systems]
 
     def names_in(*systems: Sequence[Sequence[str]]) -> list[str]:
         return in_order(chain.from_iterable(chain.from_iterable(systems)))
@@ -222,12 +199,6 @@ def _print_labels(
     # A score of PREDICTIONS must not depend on OTHER, nor the measure on a predicted class that is never right.
     classes = names_in(right) if len(names_in(right)) > 1 else names_in(right, predicted[0])
     is_binary = len(classes) == 2 and not has_sets
-    if args.positive is not None:
-        if not is_binary or args.positive not in classes:
-            raise InputError(
-                f"--positive is {args.positive}; allowed: one of two classes; there are {', '.join(classes)}"
-            )
-        classes.sort(key=args.positive.__eq__)
     shown = list(dict.fromkeys([*classes, *names_in(right, predicted[0])]))
     names = list(dict.fromkeys([*shown, *names_in(*predicted)]))
     goal = sets_of(right, names)
@@ -249,23 +220,6 @@ def _print_labels(
     of_one = f"; F1 is that of {classes[1]}" if is_binary else ""
     title = f"Scores in percent of {len(goal):,} examples with {len(shown)} labels{of_one}"
     print_scores(files, title, counts, scores_of, facts)
-
-
-def _predicted_labels(rows: Sequence[Value], separator: str | None, has_sets: bool, known: Set[str]) -> list[list[str]]:
-    """The labels of each prediction; of two separators, the one that makes fewer unknown labels counts."""
-    readings = []
-    for used in dict.fromkeys([separator or JOINT, JOINT]) if has_sets else [None]:
-        labels = ((where, read_label(f"{where}: the label", value, used)) for where, value, *_ in rows)
-        readings.append([_labels_of(where, label, has_sets) for where, label in labels])
-    return min(readings, key=lambda labels: len({*chain.from_iterable(labels)} - known))
-
-
-def _labels_of(where: str, label: Any, has_sets: bool) -> list[str]:
-    """The names of the labels of an example, of which there must be one, or a list if others have one."""
-    if isinstance(label, list) != has_sets:
-        allowed = "a list of labels" if has_sets else "one label"
-        raise InputError(f"{where}: the label is {label!r}; allowed: {allowed}")
-    return [*map(name_of, label if has_sets else [label])]
 
 
 if __name__ == "__main__":

@@ -1,13 +1,10 @@
-"""Scores of tags: of entities as seqeval counts them or, of plain tags such as parts of speech, of each word.
-
-In BIO and IOB1 seqeval's default, as CoNLL's script, lets an I- begin an entity; BIOES, BILOU and BMES count strictly.
-"""
+"""Scores of tags: of entities as seqeval counts them, BIOES and its like strictly; of plain tags, of each word."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, zip_longest
+from itertools import chain
 from pathlib import Path
 from reprlib import repr as shortened
 
@@ -53,11 +50,8 @@ def _entities(tags: Sequence[str], scheme: Scheme) -> set[tuple[str, int, int]]:
 def tag_counts(
     predicted: Sequence[str], right: Sequence[str], groups: Sequence[str], scheme: Scheme | None
 ) -> np.ndarray:
-    """The counts of a sentence, of the groups that `groups_of` gives; `tag_scores` turns their sums into scores.
-
-    Returns:
-        (2 + 3 (G + 1),): words; words that are right; and, for each group and for all others together, entities (or
-        words, of plain tags) that are right, that are predicted, and that are there.
+    """The counts (2 + 3 (G + 1),) of a sentence: words; those that are right; and entities, or plain tags, of each
+    group and of all others that are right, predicted, and there.
     """
     hits = [guess == tag for guess, tag in zip(predicted, right, strict=True)]
     places, others = {group: number for number, group in enumerate(groups)}, len(groups)
@@ -71,10 +65,7 @@ def tag_counts(
 
 
 def tag_scores(counts: Sequence[float], scheme: Scheme | None) -> dict[str, float]:
-    """Precision, recall and F1 of entities, or macro F1 of plain tags, and the share of words with the right tag.
-
-    All are in percent. Macro F1 is the mean over the tags that are predicted or there.
-    """
+    """Precision, recall and F1 of entities, or macro F1 of plain tags, and accuracy of words, in percent, of sums."""
     words, right, *each = counts
     counts = np.reshape(each, (3, -1)).astype(float)
     accuracy = right / max(words, 1)
@@ -90,7 +81,7 @@ def tag_scores(counts: Sequence[float], scheme: Scheme | None) -> dict[str, floa
 
 
 def scores_by_group(counts: Sequence[float], groups: Sequence[str]) -> ByClass:
-    """Precision, recall, F1 and support of each kind of entity, or of each plain tag; `tag_scores` tells the counts."""
+    """Precision, recall, F1 and support of each kind of entity, or of each plain tag, from sums of `tag_counts`."""
     return scores_by_class(groups, *np.reshape(counts[2:], (3, -1))[:, : len(groups)])
 
 
@@ -107,8 +98,7 @@ class EntityArguments:
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = (
-        "Score tags: entities as seqeval counts them, or each word's tag. Files are CoNLL files, or tables with lists "
-        "of tags."
+        "Score tags of CoNLL files, or of tables with lists of tags: entities as seqeval counts them, or each word's."
     )
     args = parse_dataclass(EntityArguments, argv, text, prog)
     files = args.files
@@ -150,9 +140,7 @@ def _read(path: str, field: str | None, option_name: str, usual: Sequence[str], 
         if isinstance(tags, str):
             tags = list_in(tags) or tags.split()
         if not isinstance(tags, list) or not all(isinstance(tag, str) and tag.strip() for tag in tags):
-            raise InputError(
-                f"{record.name}: {chosen} is {shortened(tags)}; allowed: a list of tags that are not blank"
-            )
+            raise InputError(f"{record.name}: {chosen} is {shortened(tags)}; allowed: a list of tags, none blank")
         sentences.append(Sentence(record.name, words if isinstance(words, list) else [], tags, chosen))
     return sentences
 
@@ -162,20 +150,13 @@ def _predicted(path: str, files: FileOptions, references: Sequence[Sentence]) ->
     usual = files.usual(path, ("prediction", *TAGS), references[0].column)
     sentences = _read(path, files.prediction_field, "prediction_field", usual, files.tables)
     if len(sentences) != len(references):
-        raise InputError(
-            f"{path} has {len(sentences)} sentences; allowed: {len(references)}, as the references have, in a CoNLL "
-            "file or a table such as test_articles.jsonl"
-        )
+        raise InputError(f"{path} has {len(sentences)} sentences; allowed: {len(references)}, as the references have")
     for sentence, reference in zip(sentences, references, strict=True):
         if len(sentence.tags) != len(reference.tags):
             counts = f"{len(sentence.tags)} tags; {reference.name} has {len(reference.tags)} words"
             raise InputError(f"{sentence.name}: {counts}")
         if sentence.words and reference.words and sentence.words != reference.words:
-            pairs = zip_longest(sentence.words, reference.words, fillvalue="")
-            ours, theirs = next((ours, theirs) for ours, theirs in pairs if ours != theirs)
-            raise InputError(
-                f"{sentence.name}: the word {ours!r}; allowed: the words of {reference.name}, here {theirs!r}"
-            )
+            raise InputError(f"{sentence.name}: other words than those of {reference.name}; allowed: the same ones")
     return [sentence.tags for sentence in sentences]
 
 

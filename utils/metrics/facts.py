@@ -115,15 +115,11 @@ def names_in(texts: Iterable[str]) -> set[str]:
 def differing_facts(
     source: str, reference: str | None, summary: str, names: Set[str] = frozenset()
 ) -> list[tuple[int, int, int]]:
-    """The numbers and names that a summary has and should not have, or lacks.
+    """Begin, end and kind of the numbers and names that a summary should not have, or lacks: the MISSING ones stand in
+    the reference, others in the summary.
 
     A capitalised word is a name where no text of the article has it in lower case. One that begins a sentence must also
-    be capitalised inside a sentence of one, be an acronym, or be one of `names`.
-
-    Without a reference no fact is MISSING or ADDED. `names` are those that `names_in` found in other texts.
-
-    Returns:
-        (begin, end, kind) in order: of characters of the reference where the kind is MISSING, else of the summary.
+    be capitalised inside a sentence of one, be an acronym, or be one of `names`, which `names_in` found in other texts.
     """
     in_source, in_reference, in_summary = texts = [_Text(text) for text in (source, reference or "", summary)]
     marks = []

@@ -20,7 +20,7 @@ from utils.app.formatting import plain_table
 from utils.data.columns import value_in
 from utils.data.parallel_text import one_line
 from utils.data.places import TABLES, suffix_of
-from utils.data.table_options import BY_ENDING, TableOptions
+from utils.data.table_options import TableOptions
 from utils.data.tables import column_in
 from utils.metrics.significance import ScoresOf, compare_scores, scores_and_intervals
 from utils.text.lines import check_counts, read_lines, references_of
@@ -64,16 +64,31 @@ class FileOptions:
         self, option_name: str, field: str | None, right: Sequence[str], predicted: Sequence[str], blank: bool = True
     ) -> tuple[list[Value], list[list[Value]]]:
         """The references, and the values of each file of predictions; `right` and `predicted` are usual columns."""
-        references, systems = values_of(self.references, option_name, field, right, blank, self.tables), []
+        references, systems = self._read(self.references, option_name, field, right, blank), []
         for path in self.systems:
             usual = self.usual(path, predicted, references[0].column)
-            rows = values_of(path, "prediction_field", self.prediction_field, usual, tables=self.tables)
+            rows = self._read(path, "prediction_field", self.prediction_field, usual)
             check_counts((path, self.references), len(rows), len(references))
             for row, other in zip(rows, references, strict=True):
                 if None not in (row.id, other.id) and str(row.id) != str(other.id):
                     raise InputError(f"{row.place}: the id is {row.id!r}; allowed: {other.id!r}, as in {other.place}")
             systems.append(rows)
         return references, systems
+
+    def _read(self, path: str, name: str, field: str | None, usual: Sequence[str], blank: bool = True) -> list[Value]:
+        """The lines of a file, or the values in a column of a table: `field` or, where that is None, a usual one."""
+        if suffix_of(Path(path)) in TABLES:
+            records, chosen = column_in(path, name, field, usual, self.tables)
+            single = chosen.removesuffix("s")  # rows of scored runs have `references` only where there are several
+            return [
+                Value(where, value_in(row, chosen, row.get(single)), row.get("id"), chosen) for where, row in records
+            ]
+        if field is not None:
+            raise InputError(f"--{name} is {field}, but {path} has no columns; allowed: {', '.join(TABLES)}")
+        lines = read_lines(path, blank)
+        if re.match(r'\{"[^"]*" ?:', lines[0]):
+            raise InputError(f"{path}, line 1: {lines[0][:60]} is a row of JSON; allowed: texts, or a .jsonl file")
+        return [Value(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
 
 
 @dataclass(frozen=True)
@@ -109,22 +124,6 @@ class Value(NamedTuple):
     column: str | None = None
 
 
-def values_of(
-    path: str, name: str, field: str | None, usual: Sequence[str], blank: bool = True, tables: TableOptions = BY_ENDING
-) -> list[Value]:
-    """The lines of a file, or the values in a column of a table: `field` or, where that is None, a usual one."""
-    if suffix_of(Path(path)) in TABLES:
-        records, chosen = column_in(path, name, field, usual, tables)
-        single = chosen.removesuffix("s")  # rows of scored runs have `references` only where there are several
-        return [Value(place, value_in(row, chosen, row.get(single)), row.get("id"), chosen) for place, row in records]
-    if field is not None:
-        raise InputError(f"--{name} is {field}, a column of a table, and {path} is none; allowed: {', '.join(TABLES)}")
-    lines = read_lines(path, blank)
-    if re.match(r'\{"[^"]*" ?:', lines[0]):
-        raise InputError(f"{path}, line 1: {lines[0][:60]} is a row of JSON; allowed: texts, or a .jsonl file")
-    return [Value(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]
-
-
 def refuse_module() -> NoReturn:
     """End `python -m utils.metrics.NAME`, which only defines functions, and name the command."""
     print(f"error: use python -m utils.metrics {Path(sys.argv[0]).stem} PREDICTIONS REFERENCES", file=sys.stderr)
@@ -136,9 +135,8 @@ def print_scores(
 ) -> None:
     """Print the scores of a file of predictions, and the comparison with another one, as a table or JSON.
 
-    Args:
-        counts: of each file of predictions the counts (N, K) of each example, from whose sums `scores_of` computes.
-        facts: what JSON tells besides. Below the table stand signatures and `groups`: kind -> group -> its scores.
+    Of each file `counts` has those (N, K) of each example, from whose sums `scores_of` computes. `facts` are for JSON;
+    below the table stand signatures and `groups`: kind -> group -> its scores.
     """
     predicted, *others = counts
     report = {**scores_and_intervals(predicted, scores_of), **facts}

@@ -1,7 +1,4 @@
-"""ROUGE (Lin, 2004): `python -m utils.metrics.rouge PREDICTIONS REFERENCES` scores a file of summaries.
-
-The two modes are described in `utils.metrics.rouge_pairs`.
-"""
+"""ROUGE (Lin, 2004): `python -m utils.metrics.rouge PREDICTIONS REFERENCES` scores a file of summaries."""
 
 from __future__ import annotations
 
@@ -40,11 +37,6 @@ def rouge_per_example(
     Of several references (see `references_of`) the best counts: for each type, as rouge-score's `score_multi` has it;
     in mode rouge-1.5.5 the one with the highest ROUGE-1 (SciTLDR's script, Cachola et al., 2020). The means over them,
     which that script gives too, then follow as rouge1_mean and so on.
-
-    Lsum, and L in mode rouge-1.5.5, take the union of longest common subsequences over sentences, which
-    `split_sentences` finds, or that the rule's marks or line breaks end.
-
-    Small inputs are scored in this process, others in as many as there are cores.
     """
     if rule.mode == "rouge-1.5.5" and rule.exceptions is None:
         rule = replace(rule, exceptions=wordnet_exceptions())
@@ -67,10 +59,12 @@ def rouge_per_example(
         best = [[*map(max, zip(*scores, strict=True))] for scores in of_each]
     else:
         best = [max(scores, key=lambda row: row[0]) for scores in of_each]
-    names = [f"{kind}{of}" for of in ("", "_mean")[: 1 + (len(pairs) > len(groups))] for kind in ROUGE_TYPES[rule.mode]]
-    means = [np.mean(scores, axis=0) for scores in of_each]
-    columns = np.hstack([np.array(part).reshape(len(groups), len(ROUGE_TYPES[rule.mode])) for part in (best, means)]).T
-    return dict(zip(names, columns, strict=False))
+    kinds = ROUGE_TYPES[rule.mode]
+    scores = dict(zip(kinds, np.reshape(best, (len(groups), len(kinds))).T, strict=True))
+    if len(pairs) > len(groups):
+        means = np.array([np.mean(rows, axis=0) for rows in of_each])
+        scores |= {f"{kind}_mean": column for kind, column in zip(kinds, means.T, strict=True)}
+    return scores
 
 
 def rouge(predictions: Sequence[str], references: Sequence[str], rule: RougeRule = DEFAULT_RULE) -> dict[str, float]:

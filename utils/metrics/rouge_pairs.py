@@ -4,10 +4,8 @@ Two modes, because published figures come from two programs that differ by tenth
 
 - `rouge-score`: Google's package. Words are stemmed by nltk's variant of Porter's algorithm.
 - `rouge-1.5.5`: the Perl script that papers report. Words are looked up in WordNet's lists of irregular forms, and only
-  those not found there are stemmed, by Porter's own variant. ROUGE-L is the union of longest common subsequences over
-  sentences, which the package calls Lsum.
+  those not found there are stemmed, by Porter's own variant. ROUGE-L is what the package calls Lsum.
 
-Both count words of a to z and digits. Mode rouge-score has two more tokenizers, without stemming, for other scripts.
 nltk takes seconds to load, and is loaded on first use.
 """
 

