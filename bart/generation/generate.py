@@ -286,17 +286,14 @@ def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, in
 
 def _check_source(model: Model, number: int, source: Sequence[int]) -> None:
     """Raise InputError for a source that is no ids, has none or too many, or has ids outside the vocabulary."""
+    name, most = f"source {number}", model.config.max_position_embeddings
     try:
         ids = torch.as_tensor(source)
     except (TypeError, ValueError, RuntimeError):
-        ids = None
-    if ids is None or ids.dim() != 1 or (len(ids) and ids.is_floating_point()):
-        raise InputError(f"source {number} is {in_short(source)}; allowed: ids, such as tokenizer(text)['input_ids']")
-    most, last = model.config.max_position_embeddings, model.config.source_vocab_size - 1
-    if not 0 < len(source) <= most:
-        raise InputError(f"source {number} has {len(source)} ids; allowed: 1 to {most}, the model's positions")
-    if not (min(source) >= 0 and max(source) <= last):
-        raise InputError(f"source {number} holds {min(source)} to {max(source)}; allowed: ids from 0 to {last}")
+        raise InputError(f"{name} is {in_short(source)}; allowed: ids, such as tokenizer(text)['input_ids']") from None
+    if not 0 < ids.numel() <= most:
+        raise InputError(f"{name} has {ids.numel()} ids; allowed: 1 to {most}, the model's positions")
+    check_ids(name, ids[None], model.config.source_vocab_size)
 
 
 def _output(config: GenerationConfig, hypotheses: Hypotheses, kept: list[Tensor] | None) -> GenerationOutput:

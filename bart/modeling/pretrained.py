@@ -75,8 +75,10 @@ class PretrainedModel(BackendModule):
 
     def __call__(self, *inputs: Any, return_dict: bool | None = None, **named: Any) -> Any:
         """`forward`, with return_dict=False as a tuple; other arguments than its own are refused by `check_others`."""
-        _, *names = inspect.signature(type(self).forward).parameters
-        check_others(type(self).__name__, names, {name: named.pop(name) for name in [*named] if name not in names})
+        _, *known = inspect.signature(type(self).forward).parameters.values()
+        names = [parameter.name for parameter in known]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known):  # of a subclass
+            check_others(type(self).__name__, names, {name: named.pop(name) for name in [*named] if name not in names})
         output = super().__call__(*inputs, **named)
         return output.to_tuple() if return_dict is False else output
 
@@ -129,10 +131,6 @@ class PretrainedModel(BackendModule):
         self.config.vocab_size = vocab_size
         self.tie_weights()
         return new
-
-    def get_output_embeddings(self) -> nn.Linear | None:
-        """The layer that gives logits over the vocabulary, of a model that has one."""
-        return None
 
     @property
     def device(self) -> torch.device:
@@ -337,7 +335,7 @@ class PretrainedModel(BackendModule):
     def pack(self, model: Self, packer: Packer) -> None:
         """Make this skeleton the copy for inference of a model."""
         self.is_packed = True
-        replaced = {self.get_output_embeddings(), *(part for layer in self.layers for part in layer.modules())}
+        replaced = {getattr(self, "lm_head", None), *(part for layer in self.layers for part in layer.modules())}
         for module, original in zip(self.modules(), model.modules(), strict=True):
             if module not in replaced or isinstance(module, nn.LayerNorm):
                 weights = dict(original.named_parameters(recurse=False))

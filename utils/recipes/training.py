@@ -27,11 +27,10 @@ from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.cli import all_options
 from utils.app.errors import RunError
-from utils.app.machine import check_gpus, environment
+from utils.app.machine import check_gpus, environment, is_first
 from utils.app.output_files import LOCK, check_output, held, writable_folder
 from utils.app.progress import start_log
 from utils.app.run_directory import LOG, check_free, options_to_resume, remove_run
-from utils.app.start import is_first
 from utils.data.order import ORDER
 from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report

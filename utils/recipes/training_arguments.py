@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bart.errors import InputError
 from bart.files import as_named
 from utils.app.cli import OnResume, all_options
-from utils.app.start import is_first
+from utils.app.machine import is_first
 from utils.data.options import BatchOptions, LengthBatchOptions
 from utils.models.options import ModelOptions, NewModelOptions
 from utils.training.options import EpochOptions, HardwareOptions, OptimisationOptions, RunOptions

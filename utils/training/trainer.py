@@ -20,10 +20,10 @@ from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.distributed import lost_peers_named
 from utils.app.formatting import format_metric, metric_label, plain_table
+from utils.app.machine import is_first
 from utils.app.memory import keep_freed_memory
 from utils.app.run_directory import LAST, REPORT_ORDER, remove, scored
 from utils.app.signals import Interruption
-from utils.app.start import is_first
 from utils.data.batches import padded_length
 from utils.models.loading import LoadedModel, export
 from utils.tasks.task import TrainedTask

@@ -9,7 +9,7 @@ from statistics import fmean
 
 import yaml
 
-from utils.app.run_metrics import SECONDS
+from utils.app.run_directory import SECONDS
 from utils.evaluation.report.runs import ReportedRun, scores_of
 from utils.metrics.files import LABELS, label_of
 from utils.tasks.options import TOKEN
