@@ -46,9 +46,9 @@ class Backend:
 
     joins_layers = False  # true while one product for many layers that read the same states is faster than one for each
 
-    def chooses_rows(self, training: bool) -> bool:
-        """True if it chooses rows of layers in training or inference."""
-        return training
+    def chooses_rows(self, training: bool, compiled: bool) -> bool:
+        """True if it chooses rows of layers in training or inference, which `torch.compile` may have made."""
+        return training and not compiled
 
     def encoder_rows(self, states: Tensor, mask: Tensor | None) -> Rows:
         """The rows to compute of states (B, S, D), under a mask (B, S) of ones and zeros, or None for all ones."""
@@ -116,7 +116,7 @@ class Backend:
         """The output (…, O) of a linear layer, or of what stands for one, for states (…, I)."""
         return self.project(states, [layer])[0]
 
-    def step(self) -> AbstractContextManager[None]:
+    def step(self, layers: Sequence[nn.Module]) -> AbstractContextManager[None]:
         """The time of an optimizer step's forward and backward passes, in which weights do not change."""
         return nullcontext()
 

@@ -56,6 +56,7 @@ def generate(
     encoder_outputs: Any = None,
     prefix_allowed_tokens_fn: Allowed | None = None,
     logits_processor: Sequence[Processor] | None = None,
+    streamer: Any = None,
     **options: Any,
 ) -> Tensor | GenerationOutput:
     """Generate ids with greedy search, sampling or beam search.
@@ -72,6 +73,8 @@ def generate(
         logits_processor: a list of callables, such as transformers' LogitsProcessorList: (R, t) ids and (R, V) scores
             (log-probabilities with beams) -> scores. They come after the rules of the options, before temperature,
             top_k and top_p.
+        streamer: without beams, as transformers' TextStreamer: its method `put` gets the start ids (R, 1), then the ids
+            (R,) of each step; at last its method `end` is called.
         options: fields of GenerationConfig, in place of those of ``model.generation_config``; or `generation_config`, a
             GenerationConfig, one of transformers, or a dict, with them. Single options win over that.
 
@@ -89,15 +92,19 @@ def generate(
         None if tensor is None else tensor.to(device) for tensor in (input_ids, attention_mask, encoder_outputs)
     )
     mask = _checked_mask(model, config, input_ids, attention_mask, encoder_outputs)
-    hooks = hooks_for(config, prefix_allowed_tokens_fn, logits_processor)
+    hooks = hooks_for(config, prefix_allowed_tokens_fn, logits_processor, streamer)
     rules_for(config, max_length, input_ids, device)  # raises what it refuses before anything is computed
     with _eval_mode(model):
         states = model.encode(input_ids, mask) if encoder_outputs is None else encoder_outputs
         # Random draws, kept scores and a caller's code need the rows of the whole batch to the end.
         may_leave = not config.do_sample and not hooks
+        if streamer is not None:
+            streamer.put(torch.full((len(states) * config.num_return_sequences, 1), config.start_token_id))
         sources = iter([Sources(list(range(len(states))), mask, states, input_ids)])
         run = model, config, max_length, len(states), lambda _: next(sources, None)
         parts = list(decode(*run, may_leave=may_leave, hooks=hooks))
+    if streamer is not None:
+        streamer.end()
     numbers = torch.tensor([number for done, _ in parts for number in done], device=device)
     hypotheses = Hypotheses.join([part for _, part in parts], dim=0).of(numbers.argsort())
     output = _output(config, hypotheses, hooks.kept)
@@ -279,17 +286,14 @@ def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, in
 
 def _check_source(model: Model, number: int, source: Sequence[int]) -> None:
     """Raise InputError for a source that is no ids, has none or too many, or has ids outside the vocabulary."""
+    name, most = f"source {number}", model.config.max_position_embeddings
     try:
         ids = torch.as_tensor(source)
     except (TypeError, ValueError, RuntimeError):
-        ids = None
-    if ids is None or ids.dim() != 1 or (len(ids) and ids.is_floating_point()):
-        raise InputError(f"source {number} is {in_short(source)}; allowed: ids, such as tokenizer(text)['input_ids']")
-    most, last = model.config.max_position_embeddings, model.config.source_vocab_size - 1
-    if not 0 < len(source) <= most:
-        raise InputError(f"source {number} has {len(source)} ids; allowed: 1 to {most}, the model's positions")
-    if not (min(source) >= 0 and max(source) <= last):
-        raise InputError(f"source {number} holds {min(source)} to {max(source)}; allowed: ids from 0 to {last}")
+        raise InputError(f"{name} is {in_short(source)}; allowed: ids, such as tokenizer(text)['input_ids']") from None
+    if not 0 < ids.numel() <= most:
+        raise InputError(f"{name} has {ids.numel()} ids; allowed: 1 to {most}, the model's positions")
+    check_ids(name, ids[None], model.config.source_vocab_size)
 
 
 def _output(config: GenerationConfig, hypotheses: Hypotheses, kept: list[Tensor] | None) -> GenerationOutput:

@@ -206,9 +206,6 @@ class BartForConditionalGeneration(PretrainedBart):
         super().tie_weights()
         self.lm_head.weight = self.model.shared.weight
 
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.lm_head
-
     def forward(
         self,
         input_ids: Tensor | None = None,

@@ -33,22 +33,21 @@ _ELSEWHERE = {
     "batching": "leave it off: new articles take the places of those that are done",
     "allreduce_post_accumulation_half_precision": "leave it off: gradients are averaged in fp32",
     **dict.fromkeys(("num_beam_groups", "diversity_penalty"), "leave it off; --do_sample draws other sequences"),
-    **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "remove layers: docs/training.md#distillation"),
-    "new_vocabulary": "give a model new embeddings: docs/training.md#another-vocabulary",
+    **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "finetune.py --distill sft does it"),
     "load_model_weights_only": "--model_name_or_path CHECKPOINT starts from weights alone",
-    "compile": "leave it off: layers without padding were faster by themselves",
     "datelines": "leave it off: articles keep their datelines, as published",
     "label_separator": "a list of labels stands in .jsonl or .parquet",
     "local_rank": "leave it off: torchrun tells each process its rank",
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
-    "max_option_sets": "leave it off: --max_queue bounds what waits",
+    **dict.fromkeys(("max_option_sets", "max_articles_per_request"), "leave it off: --max_queue bounds what waits"),
+    "max_summary_length": "leave it off: a summary has at most as many tokens as the model has positions",
+    "drain_seconds": "leave it off: --request_timeout bounds the work that the service finishes when it ends",
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
     "per_article": "leave it off: run_eval.py writes each article's scores into test_articles.jsonl",
     "picture": "leave it off: python -m utils.corpora.inspect prints counts and lengths alone",
     "positive": "leave it off: the F1 of each class stands below the scores",
     "pre_ln": 'the model\'s config says it, "pre_ln": true in the file of --config_path',
     "profile": "nsys profile python finetune.py ... traces a run",
-    "strategy": "leave it off: each process holds the whole model, as by DDP",
     "spreadsheet": "leave it off: a program that opens the table must read its cells as text",
     **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates the one pair of its data"),
     "unknown_labels": "leave it off, and rows with other labels out of the data",
@@ -122,12 +121,9 @@ def option(
 ) -> Any:
     """A dataclass field that is an option: int, float, str, bool, Path, one of these `| None`, or a tuple of one kind.
 
-    Args:
-        section: the heading of --help; by default that of the option before it.
-        alias, flags: another name of the option; names of flags, each with the value that it stands for.
-        above: a bound that is itself not allowed.
-        reaches: true of the URLs that the option takes; by default all are refused.
-        in_card: true if the model card names it, because the trained model depends on it.
+    `section` is the heading of --help, by default that of the option before it; `alias` is another name, and `flags`
+    are names that stand for values; `above` is a bound that is itself not allowed; `reaches` is true of the URLs that
+    the option takes; the model card names what is `in_card`.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}  # the arguments
     return dataclasses.field(default=default, metadata=metadata)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from asyncio import Event
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +14,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from bart.files import as_named
 from utils.serving.arguments import ServeArguments
-
-SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60)
 
 
 def _not_blank(text: str) -> str:
@@ -67,7 +64,6 @@ class Service(ABC):
         self.inputs = 0  # of the requests that are being answered
         self.in_work = 0  # requests that are not answered yet, but for those with GET, which are answered at once
         self.is_ending = False  # no request is let in any more
-        self.is_over = Event()  # nobody may wait for an answer any more
         self.registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self.registry)  # memory, processor time, open files; on Linux
         self.answers = prometheus.Counter(
@@ -75,7 +71,7 @@ class Service(ABC):
             registry=self.registry,
         )  # fmt: skip
         self.seconds = prometheus.Histogram(
-            f"bart_{self.path[1:]}_seconds", "From a request to its answer", buckets=SECONDS, registry=self.registry
+            f"bart_{self.path[1:]}_seconds", "From a request to its answer", registry=self.registry
         )
 
     @contextmanager

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import prometheus_client as prometheus
 from pydantic import BaseModel, Field
 
 from bart.errors import InputError
@@ -24,18 +23,17 @@ MOST_LENGTH_PENALTY = MOST_RATIO = 10
 
 def summary_request(defaults: GenerationConfig, args: ServeArguments, positions: int) -> type[BaseModel]:
     """Make the body of POST /summarize; null and absent fields stand for the model's defaults."""
-    longest = args.max_summary_length or positions
 
     class SummaryRequest(Body):
         alternatives = ("text", "texts")
 
         text: Text | None = None
-        texts: list[Text] | None = Field(None, min_length=1, max_length=args.max_articles_per_request)
+        texts: list[Text] | None = Field(None, min_length=1, max_length=args.max_queue)
         long_documents: LongDocuments | None = args.documents.long_documents
         num_beams: int | None = Field(defaults.num_beams, ge=1, le=args.max_beams)
-        max_length: int | None = Field(defaults.longest(positions), ge=2, le=longest)
-        min_length: int | None = Field(defaults.min_length, ge=0, le=longest)
-        no_repeat_ngram_size: int | None = Field(defaults.no_repeat_ngram_size, ge=0, le=longest)
+        max_length: int | None = Field(defaults.longest(positions), ge=2, le=positions)
+        min_length: int | None = Field(defaults.min_length, ge=0, le=positions)
+        no_repeat_ngram_size: int | None = Field(defaults.no_repeat_ngram_size, ge=0, le=positions)
         length_penalty: float | None = Field(defaults.length_penalty, ge=-MOST_LENGTH_PENALTY, le=MOST_LENGTH_PENALTY)
         early_stopping: Literal[True, False, "never"] | None = defaults.early_stopping
         max_ratio: float | None = Field(defaults.max_ratio, gt=0, le=MOST_RATIO)
@@ -77,13 +75,7 @@ class SummaryService(Service):
             raise InputError(f"--max_source_length is {limit}; allowed: at most {self.positions}, the positions")
         self.defaults = model.generation_config.merged(num_return_sequences=1)
         super().__init__(args, summary_request(self.defaults, args, self.positions))
-        tokens = prometheus.Counter("bart_generated_tokens", "Tokens generated", registry=self.registry)
-        self.engine = Engine(model, args.batch_size, args.threads, on_generated=tokens.inc)
-        for name, text, count in (
-            ("bart_queue_articles", "Articles that wait for a place in the batch", lambda: self.engine.waiting),
-            ("bart_batch_articles", "Articles in the batch", lambda: self.engine.in_work),
-        ):
-            prometheus.Gauge(name, text, registry=self.registry).set_function(count)
+        self.engine = Engine(model, args.batch_size, args.threads)
         self.engine.thread.start()
 
     @property
