@@ -10,8 +10,7 @@
 # scored on its validation sets, and predictions for its test sets are written as gluebenchmark.com takes them; of a directory,
 # the test split is scored. The environment may set SEED, RESULTS_DIR, LAUNCH and SCORE, as for run_summarization.sh.
 set -euo pipefail
-source "$(dirname "$0")/arguments.sh"
-source "$root/scripts/task.sh"
+source "$(dirname "$0")/task.sh"
 
 read_arguments NAME= "${task_values[@]}" -- "$@"
 [[ $NAME ]] || fail_preset glue_params.sh NAME

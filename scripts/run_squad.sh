@@ -9,8 +9,7 @@
 # scripts/params/squad_params.sh supplies all values: $(source scripts/params/squad_params.sh && squad_v1). If some questions
 # have no answer, add --version_2_with_negative. The other values and the environment are those of run_glue.sh.
 set -euo pipefail
-source "$(dirname "$0")/arguments.sh"
-source "$root/scripts/task.sh"
+source "$(dirname "$0")/task.sh"
 
 read_arguments DATA_DIR= "${task_values[@]}" SPLIT=val -- "$@"
 [[ $DATA_DIR ]] || fail_preset squad_params.sh DATA_DIR

@@ -14,8 +14,7 @@
 # --resume_from_checkpoint last goes on with an interrupted run; LAUNCH (default python), the words that start finetune.py,
 # such as "torchrun --nproc_per_node=8 --numa-binding=node"; SCORE (default 1): 0 leaves off the scoring.
 set -euo pipefail
-source "$(dirname "$0")/arguments.sh"
-source "$root/scripts/task.sh"
+source "$(dirname "$0")/task.sh"
 
 read_arguments DATA_DIR=data/cnn_dm/ CONFIG_PATH=configs/config.json NUM_GPU=8 LR=1e-4 BS=24 ACCUM=1 PREC=fp16 \
     TRAIN_STEPS=20000 WARMUP_STEPS=500 MAX_SOURCE_LEN=1024 MAX_TARGET_LEN=142 EVAL_BEAMS=4 EVAL_BS=128 PRED_BS=64 \

@@ -8,8 +8,7 @@
 # columns and the scheme of tags that were found; --words_column and --tags_column name other columns. A preset takes a minute on
 # a laptop: $(source scripts/params/tagging_params.sh && cpu_smoke). The other values and the environment are those of run_glue.sh.
 set -euo pipefail
-source "$(dirname "$0")/arguments.sh"
-source "$root/scripts/task.sh"
+source "$(dirname "$0")/task.sh"
 
 read_arguments DATA_DIR= "${task_values[@]}" -- "$@"
 [[ $DATA_DIR ]] || fail_preset tagging_params.sh DATA_DIR

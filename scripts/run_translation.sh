@@ -9,8 +9,7 @@
 # its weights with --model_name_or_path RESULTS_DIR --translation_stage 2. The other values and the environment are those of
 # run_glue.sh.
 set -euo pipefail
-source "$(dirname "$0")/arguments.sh"
-source "$root/scripts/task.sh"
+source "$(dirname "$0")/task.sh"
 
 read_arguments DATA_DIR= "${task_values[@]/config.json/config_translation.json}" MAX_TARGET_LEN=256 EVAL_BEAMS=5 -- "$@"
 [[ $DATA_DIR ]] || fail "0 positional values; give at least DATA_DIR"

@@ -1,6 +1,8 @@
-# What the scripts of single tasks share. To be sourced behind arguments.sh.
+# What the scripts of single tasks share, which source it in place of arguments.sh.
 # shellcheck shell=bash
 # shellcheck disable=SC2034,SC2154 # arguments.sh and the script set the variables, and read `task_values`
+
+source "$(dirname "${BASH_SOURCE[0]}")/arguments.sh"
 
 # The values that they all take, with the defaults of most.
 task_values=(CONFIG_PATH=configs/config.json NUM_GPU=1 LR=1e-5 BS=32 ACCUM=1 PREC=bf16 TRAIN_STEPS=5000 WARMUP_STEPS=300

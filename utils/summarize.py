@@ -14,11 +14,7 @@ from pathlib import Path
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass
 from utils.app.output_files import check_output, write_whole
-from utils.data.columns import FromTraining
-from utils.data.places import TABLES, check_fields, is_table, suffix_of
-from utils.data.splits import Choice
-from utils.data.table_options import TableOptions
-from utils.data.tables import read_sources
+from utils.data.places import TABLES, is_table, suffix_of
 from utils.models.generation_options import GENERATE, DecodingOptions, with_lengths
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.text.lines import NO_TEXT
@@ -30,25 +26,22 @@ class SummarizeArguments:
         None,
         section="texts",
         positional=True,
-        help=f"UTF-8 text to summarise, or a table {', '.join(TABLES)} with a document in each row; by default "
-        "standard input",
+        help="UTF-8 text to summarise; by default standard input; utils.predict reads tables",
     )
     output: str | None = option(None, help="file for the summaries, one a line; by default standard output")
     lines: bool = option(False, help="read one document a line; without it the whole input is one document")
-    source_field: str | None = option(
-        None, help="column of the documents, if FILE is a table; by default as in training, else as in published sets"
-    )
     batch_size: int = option(8, least=1, help="windows that are summarised at once")
     num_beams: int | None = option(None, section=GENERATE, least=1, help="beams; 1 is greedy search")
     max_length: int | None = option(None, least=2, help="tokens to generate at most, the start token included")
     inference: InferenceOptions
-    tables: TableOptions
     documents: LongDocumentOptions
     decoding: DecodingOptions
 
     def __post_init__(self) -> None:
         if suffix_of(Path(self.output or "")) in (*TABLES, *NO_TEXT):
             raise InputError(f"--output is {self.output}; allowed: lines, such as a .txt; utils.predict writes tables")
+        if self.file is not None and is_table(self.file):
+            raise InputError(f"{self.file} is a table, which utils.predict reads; allowed: a text, or --lines of texts")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -58,16 +51,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     from utils.prediction.inputs import check_no_header, read_documents  # here, because --help needs no torch
     from utils.prediction.summarizing import load_summarizer, summarize
 
-    has_rows = args.file is not None and is_table(args.file)
-    check_fields(args.file, source_field=args.source_field)
-    texts = [] if has_rows else read_documents(args.lines, args.file)
+    texts = read_documents(args.lines, args.file)
     model, tokenizer = load_summarizer(args.inference)
-    columns = model.config.extra.get("columns", ())
-    if has_rows:
-        field = args.source_field or next(map(FromTraining, columns), None)
-        texts = read_sources(args.file, "", Choice(tables=args.tables), field)
-    elif args.lines:
-        check_no_header(texts, args.file or "standard input", columns)
+    if args.lines:
+        check_no_header(texts, args.file or "standard input", model.config.extra.get("columns", ()))
     given = {"num_beams": args.num_beams, "max_length": args.max_length}
     options = args.decoding.generation | {name: value for name, value in given.items() if value is not None}
     summaries = summarize(

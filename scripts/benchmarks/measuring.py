@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 # Width, layers of the encoder and as many of the decoder, heads.
 NETWORKS = {"tiny": (32, 2, 4), "base": (768, 6, 12), "large": (1024, 12, 16)}
-# Packages of peers that a machine may lack.
-PACKAGES = {"ctranslate2": ("ctranslate2",), "onnxruntime": ("onnx", "onnxruntime")}
 MODES_ON_CUDA = ("transformers_fp32", "transformers_bf16", "ours_fp32", "ours_bf16")
 LEAST_SECONDS = 2  # of inference that is timed
 
@@ -80,8 +78,8 @@ def modes_option(peer: str) -> Any:
 
 
 def packages_of(modes: Sequence[str]) -> list[str]:
-    peers = dict.fromkeys(mode.split("_")[0] for mode in modes)
-    return [package for peer in peers for package in PACKAGES.get(peer, ())]
+    """The packages of the peers, which have their names."""
+    return sorted({mode.split("_")[0] for mode in modes} - {"ours"})
 
 
 def run_peer(peers: Mapping[str, Load], mode: str, args: InferenceOptions, folder: Path) -> Run:
@@ -150,11 +148,12 @@ def report(
     args: BenchmarkOptions,
     columns: Mapping[str, str],
     results: Sequence[Mapping[str, Any]],
-    machine: Mapping[str, Any],
+    packages: Sequence[str],
 ) -> None:
-    """Print the results as a table, and write them to --output with the machine and the options."""
+    """Print the results as a table, and write them to --output with the options, the machine and its packages."""
     print(markdown_table(results, columns))
     if args.output is not None:
+        machine = environment(int(args.device == "cuda"), *packages)
         write_json(Path(args.output), {"machine": machine, "arguments": asdict(args), "results": results})
 
 
@@ -180,7 +179,7 @@ def compare_inference(
         row[difference.__name__] = difference(run["outputs"], firsts[args.modes[0]]["outputs"])
     columns = {"mode": "mode", "rate": unit, "seconds": "seconds", "speed_up": "speed-up", "peak_memory_gb": "peak GB"}
     columns[difference.__name__] = title
-    report(args, columns, rows, environment(int(args.device == "cuda"), *packages_of(args.modes)))
+    report(args, columns, rows, packages_of(args.modes))
 
 
 def made_up_config(width: int, layers: int, heads: int, **fields: Any) -> BartConfig:

@@ -41,7 +41,6 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks import measuring
 from scripts.benchmarks.throughput import LOG_EVERY, with_warm_up
 from utils.app.cli import option, parse_dataclass
-from utils.app.machine import environment
 from utils.app.memory import peak_memory_gb
 from utils.corpora.sample_corpus import sample_stories
 from utils.data.batches import Batch, Batches
@@ -268,10 +267,8 @@ def train_transformers(args: TrainerArguments, folder: Path, output: Path) -> li
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(TrainerArguments, argv, str(__doc__))
     parse_finetune_arguments(recipe(args, Path()))  # refuses precisions that a CPU lacks
-    machine = environment(int(args.device == "cuda"), "accelerate")
     runs = measuring.beside_peers(args, prepare, train)
     results = measuring.compared(runs, "transformers")
     for row in results:
         row["losses"] = runs[row["mode"]][0]["losses"]
-    print(f"{args.shape} in {args.precision} on {machine['devices'][0]}")
-    measuring.report(args, COLUMNS, results, machine)
+    measuring.report(args, COLUMNS, results, ["accelerate"])

@@ -10,8 +10,7 @@
 # folder with a vocabulary that replaces the checkpoint's own. MODE is train, eval or "train eval" (in quotes); eval scores
 # INIT_CHECKPOINT. MAX_STEPS, unless -1, ends training in place of EPOCHS. For SQuAD 2 add --version_2_with_negative.
 set -euo pipefail
-source "$(dirname "$0")/../arguments.sh"
-source "$root/scripts/task.sh"
+source "$(dirname "$0")/../task.sh"
 
 read_arguments INIT_CHECKPOINT=google-bert/bert-large-uncased EPOCHS=2.0 BATCH_SIZE=4 LEARNING_RATE=3e-5 \
     WARMUP_PROPORTION=0.1 PRECISION=fp16 NUM_GPU=8 SEED=1 SQUAD_DIR=hub:rajpurkar/squad VOCAB_FILE= \

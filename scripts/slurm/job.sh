@@ -1,6 +1,7 @@
-# A training script as a SLURM job that queues again. Scripts source it after arguments.sh.
+# A training script as a SLURM job that queues again. Scripts source it in place of arguments.sh.
 # shellcheck shell=bash
 
+source "$(dirname "${BASH_SOURCE[0]}")/../arguments.sh"
 [[ ${SLURM_JOB_ID:-} ]] || fail "this is no SLURM job; start it by: sbatch scripts/slurm/${0##*/} ..."
 
 run_job() { # script, beginning of the default of RESULTS_DIR, arguments of the script

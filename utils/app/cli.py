@@ -41,7 +41,9 @@ _ELSEWHERE = {
     "label_separator": "a list of labels stands in .jsonl or .parquet",
     "local_rank": "leave it off: torchrun tells each process its rank",
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
-    "max_option_sets": "leave it off: --max_queue bounds what waits",
+    **dict.fromkeys(("max_option_sets", "max_articles_per_request"), "leave it off: --max_queue bounds what waits"),
+    "max_summary_length": "leave it off: a summary has at most as many tokens as the model has positions",
+    "drain_seconds": "leave it off: --request_timeout bounds the work that the service finishes when it ends",
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
     "per_article": "leave it off: run_eval.py writes each article's scores into test_articles.jsonl",
     "picture": "leave it off: python -m utils.corpora.inspect prints counts and lengths alone",
@@ -122,12 +124,9 @@ def option(
 ) -> Any:
     """A dataclass field that is an option: int, float, str, bool, Path, one of these `| None`, or a tuple of one kind.
 
-    Args:
-        section: the heading of --help; by default that of the option before it.
-        alias, flags: another name of the option; names of flags, each with the value that it stands for.
-        above: a bound that is itself not allowed.
-        reaches: true of the URLs that the option takes; by default all are refused.
-        in_card: true if the model card names it, because the trained model depends on it.
+    `section` is the heading of --help, by default that of the option before it; `alias` is another name, and `flags`
+    are names that stand for values; `above` is a bound that is itself not allowed; `reaches` is true of the URLs that
+    the option takes; the model card names what is `in_card`.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}  # the arguments
     return dataclasses.field(default=default, metadata=metadata)

@@ -57,8 +57,7 @@ class FittingSize:
     def run(self, items: Iterable[Item], work: Callable[[list[Item], int], Iterable[Item]]) -> None:
         """Do some work on all items, all different; where memory runs out, go on with those left and half the size.
 
-        Args:
-            work: takes the items left, and how many may be in memory at once; yields each item that is done.
+        The work takes the items left, and how many may be in memory at once; it yields each item that is done.
         """
         left = dict.fromkeys(items)
         while left:

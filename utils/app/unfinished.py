@@ -25,20 +25,13 @@ logger = logging.getLogger(__name__)
 class Unfinished:
     """The finished part of some work, in a file of JSON lines that goes once all of the work is done.
 
-    Its first line holds the identity of the work, each other one a value, and each its number and a digest of it all.
-    Reading ends at the first line that differs from what was written; what stands from there on is done again.
-
-    Args:
-        identity: JSON; all on which the values depend.
-        otherwise: what a user can do where the file is of other work, for the message.
-        replaces: begin anew there.
-
-    Attributes:
-        done: the number of values.
+    Its first line holds the identity of the work, all on which the values depend; each other one holds a value, and
+    each its number and a digest of it all. Reading ends at the first line that differs from what was written; what
+    stands from there on is done again. A file of other work is replaced, or refused with what to do `otherwise`.
     """
 
     def __init__(self, path: Path, identity: Mapping[str, Any], otherwise: str, replaces: bool = False) -> None:
-        self.path, self.done = path, 0
+        self.path, self.done = path, 0  # values
         self._identity = json.dumps(identity).encode()
         self._key = xxhash.xxh3_128_digest(json.dumps(identity, sort_keys=True).encode())
         self._file: BinaryIO | None = None  # is opened when there is something to note

@@ -96,14 +96,12 @@ def is_made(folder: Path, facts: Mapping[str, Any], names: Iterable[str] = PAIR_
         stored = read_json(folder / PROVENANCE)
     except InputError:
         return False
-    if stored.get("set") != facts["set"]:
+    if stored.get("set") != facts["set"] or not all((folder / name).is_file() for name in names):
         return False
     if changed := difference({name: stored.get(name) for name in facts}, facts):
         raise InputError(
             f"{folder} is there already, made otherwise ({changed}), and is not overwritten: move it away, or name "
             "another folder"
         )
-    if not all((folder / name).is_file() for name in names):
-        return False
     print(f"{folder}: is there already")
     return True

@@ -42,15 +42,9 @@ class GetDataOptions:
     def folder(self) -> Path:
         folders = [word for word in self.folder_and_sets if word not in SETS]
         for word in folders:
-            near = get_close_matches(word.lower().replace("-", "_"), SETS, n=1)
-            if near and "/" not in word and not Path(word).is_dir():
-                raise InputError(
-                    f"{word!r} is no set (did you mean {near[0]}?); write ./{word} for a folder of that name"
-                )
-        if len(folders) > 1:
-            raise InputError(
-                f"two folders, {folders[0]!r} and {folders[1]!r}: one is allowed; sets are {', '.join(SETS)}"
-            )
+            is_typo = get_close_matches(word.lower(), SETS) and "/" not in word and not Path(word).is_dir()
+            if is_typo or len(folders) > 1:
+                raise InputError(f"{word!r} is no set; allowed: {', '.join(SETS)}, and one folder, such as ./{word}")
         return Path(*folders or ["data"]).expanduser()
 
     @cached_property

@@ -1,7 +1,6 @@
 """Raw text for pretraining from the Hub: `python -m utils.corpora.get_pretraining_data FOLDER [SET ...]`.
 
-Sets are streamed, file by file, to Parquet files of one column, `text`, which `utils.corpora.make_shards` reads. Files
-that are whole stay when a run is killed, and the next one goes on with the same commit of the Hub's repository.
+Sets are streamed, file by file, to Parquet files of one column, `text`. A run goes on with the commit of a killed one.
 """
 
 from __future__ import annotations
@@ -114,13 +113,13 @@ def _fetch(rows: datasets.IterableDataset, folder: Path, name: str, limit: int |
     with progress(name, limit, "documents") as shown:
         for number in range(files):
             path = folder / f"{number:05d}-of-{files:05d}.parquet"
-            left = None if limit is None else limit - count
-            if left == 0:
-                break
             if path.exists():
                 count += parquet.read_metadata(path).num_rows
                 shown.begin(count)
                 continue
+            if count == limit:
+                break
+            left = None if limit is None else limit - count
             texts = _read(islice(rows.shard(num_shards=files, index=number), left), name)
             with replacing(path) as temporary, parquet.ParquetWriter(temporary, schema, compression="zstd") as file:
                 for group in gathered(texts, lambda text: len(text or ""), GROUP):

@@ -129,7 +129,7 @@ def _alone(folder: Path, record: Mapping[str, Any]) -> Iterator[Unfinished]:
     """
     work = folder / WORK
     try:
-        for stage in ("documents", "repeats", "examples"):
+        for stage in ("documents", "examples"):
             (work / stage).mkdir(parents=True, exist_ok=True)
         with held(work / LOCK, f"--output {folder}: another run is making it"):
             done = Unfinished(work / DONE, record, f"name another --output, or delete {folder}")
@@ -159,7 +159,7 @@ def _make(
     dropped = sum((Counter(record["dropped"]) for record in read), Counter())
     if not sum(counts):
         raise InputError(f"--input {' '.join(options.input)}: no text in it{_reasons(dropped)}")
-    run("looking for repeats", find_repeats, {"all": ()})
+    find_repeats(work)
     firsts = np.cumsum([0, *counts])[:-1].tolist()
     lowest = min((record["lowest"] for record in read if record["lowest"]), default=0.0)
     # At least one document is held out, by its hash too.

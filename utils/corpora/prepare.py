@@ -10,6 +10,7 @@ if __name__ == "__main__":
 import logging
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,14 +105,12 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, option
 
 def _parquet_splits(pattern: str) -> dict[str, dict[str, Path]]:
     """The splits of a set of Parquet files that can be found, each with its files by name."""
-    splits, missing = {}, []
+    splits = {}
     for split in SPLITS:
-        try:
+        with suppress(MissingSplit):
             splits[split] = parquet_files(pattern, split)
-        except MissingSplit as error:
-            missing.append(error)
     if not splits:
-        raise missing[0]
+        parquet_files(pattern, SPLITS[0])  # raises MissingSplit
     return splits
 
 
@@ -121,19 +120,18 @@ def inputs_of(options: PrepareOptions) -> Iterator[tuple[str | None, PathName, I
     paths = [Path(name).expanduser() for name in options.input]
     if len(paths) == 1:
         [name], [path] = options.input, paths
-        if tables := split_tables(path):
-            for split, path in tables.items():
-                yield split if keeps_splits else None, path, rows_of(path, options.tables)
-            return
-        if is_published(name) and not name.startswith(HUB):
-            for split, files in _parquet_splits(name).items():
-                yield split if keeps_splits else None, name, rows_of_files(files)
-            return
         if name.startswith(HUB):
             yield from _of_set(name.removeprefix(HUB), keeps_splits, fewest=1)
             return
         if suffix_of(path) not in TABLES and not path.exists() and HUB_NAME.fullmatch(name):
             yield from _of_set(name, keeps_splits, fewest=2)
+            return
+        of_splits = {split: (table, rows_of(table, options.tables)) for split, table in split_tables(path).items()}
+        if is_published(name):
+            of_splits = {split: (name, rows_of_files(files)) for split, files in _parquet_splits(name).items()}
+        for split, (place, records) in of_splits.items():
+            yield split if keeps_splits else None, place, records
+        if of_splits:
             return
     for path in paths:
         if not path.is_file():
@@ -148,7 +146,7 @@ def inputs_of(options: PrepareOptions) -> Iterator[tuple[str | None, PathName, I
 
 
 def _of_set(name: str, keeps_splits: bool, fewest: int) -> Iterator[tuple[str | None, str, Iterator[Record]]]:
-    """The splits of a set on the Hub, which are kept where it has the fewest of ours that make it so."""
+    """The splits of a set on the Hub, which are kept where at least the fewest of ours are among them."""
     with opening(f"--input {name}: no such file here, and as a set of the Hub it"):
         splits, commit = load_from_hub(name)
     known = [split for split in SPLITS if split in splits]

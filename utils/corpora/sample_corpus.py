@@ -90,20 +90,12 @@ class _Fields(dict[str, str]):
 
 
 class Story(NamedTuple):
-    """An article of an event, the topic.
-
-    Attributes:
-        fields: the positions of facts in the article: a field, such as person1, and its first character.
-        values: the texts of the fields.
-        questions: field -> a question that its value answers.
-    """
-
     article: str
     summary: str
     topic: str
-    fields: list[tuple[str, int]]
-    values: Mapping[str, str]
-    questions: Mapping[str, str]
+    fields: list[tuple[str, int]]  # of each fact in the article its field, such as person1, and its first character
+    values: Mapping[str, str]  # of the fields
+    questions: Mapping[str, str]  # field -> a question that its value answers
 
 
 def sample_stories(split: str, count: int, seed: int = 42) -> Iterator[Story]:

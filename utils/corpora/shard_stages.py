@@ -27,7 +27,7 @@ from tokenizers import Tokenizer
 from bart.files import replacing, sha256_of
 from utils.corpora.documents import NEAR_EMPTY, Document, Piece, gathered, read_documents
 from utils.corpora.segment_pairs import SegmentPairs, ShardExample, TokenizedDocument
-from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, Work
+from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, Work
 from utils.data.shard_format import MLM_NSP, SPECIAL, TOKENIZER
 from utils.data.splits import SPLITS
 from utils.text.sentences import sentence_parts
@@ -37,7 +37,7 @@ ROWS = 1024  # of a row group
 _CHARACTERS = 1 << 20  # that are tokenised at once
 _TOKENS = 1 << 22  # of a run: examples that are sorted in memory
 BYTES = 8  # of UTF-8, for each of --min_tokens, of a document that surely has so many; or a word for each
-REPEATED, REPEATS = "repeated", "repeats.npy"
+REPEATED, REPEATS = "repeated", f"{WORK}/repeats.npy"
 KeyedExample = tuple[int, int, ShardExample]  # with the number of its split, and its key
 StageResult = tuple[dict[str, Any], list[Path]]  # numbers, and the files that were written
 
@@ -80,13 +80,12 @@ def _share_of(key: bytes, work: Work) -> float:
     return xxhash.xxh3_64_intdigest(key + b"val", work.options.seed) / (1 << 64)
 
 
-def find_repeats(work: Work) -> StageResult:
+def find_repeats(work: Work) -> None:
     """Write the sorted numbers of documents that repeat one with a lower number, through all pieces."""
     hashes = np.concatenate([np.load(path) for path in sorted(work.path("documents", "").glob("*.npy"))])
     order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # it is stable
     repeats = (hashes[order[1:]] == hashes[order[:-1]]).all(axis=1)
-    _save(work.path("repeats", REPEATS), np.sort(order[1:][repeats]))
-    return {}, [work.path("repeats", REPEATS)]
+    _save(work.folder / REPEATS, np.sort(order[1:][repeats]))
 
 
 def _save(path: Path, array: np.ndarray) -> None:
@@ -113,7 +112,7 @@ def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: 
     """Cut the documents of a piece, numbered from `first`, that repeat none into examples, and write runs of them."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
     hashes = np.load(work.path("documents", f"{number:06d}.npy"))
-    numbers = np.load(work.path("repeats", REPEATS), mmap_mode="r")
+    numbers = np.load(work.folder / REPEATS, mmap_mode="r")
     repeats = {*numbers[slice(*np.searchsorted(numbers, (first, first + len(hashes))))].tolist()}
     readable = (document for document in read_documents(piece, work.options.text_field) if not document.fault)
     fresh = (

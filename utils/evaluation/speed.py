@@ -30,7 +30,6 @@ class ProcessSpeed:
     batch_size: int  # at the end; it shrinks where memory runs out
     seconds: Mapping[str, float]  # of "total", and of it "encode" and "detokenise"
     latencies: Sequence[float]  # seconds of each example
-    articles: int
     tokens: int  # of the best sequences
     tokenise: float  # seconds for all sources, before the clock ran
     warmup_articles: int
@@ -85,7 +84,6 @@ def predict_share(
         batch_size=fitting.size,
         seconds=clock.seconds,
         latencies=[prediction.seconds for prediction in done],
-        articles=len(done),
         tokens=sum(prediction.tokens for prediction in done),
         tokenise=examples.seconds,
         warmup_articles=warmed_up,
@@ -100,7 +98,7 @@ def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resume
     """
     slowest = max(processes, key=lambda process: process.seconds["total"])
     total, encode, detokenise = (slowest.seconds[part] for part in ("total", "encode", "detokenise"))
-    articles = sum(process.articles for process in processes)
+    articles = sum(len(process.latencies) for process in processes)
     tokens = sum(process.tokens for process in processes)
     milliseconds = 1000 * np.concatenate([process.latencies for process in processes])
     latency: dict[str, float | None] = dict.fromkeys(["mean", *(f"p{point}" for point in PERCENTILES)])

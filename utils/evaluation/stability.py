@@ -32,23 +32,26 @@ def main(argv: Sequence[str] | None = None) -> None:
     if len(args.run_dirs) < 2:
         raise InputError(f"RUN_DIR is given {len(args.run_dirs)} times; allowed: 2 or more runs")
     runs = [read_run(folder) for folder in args.run_dirs]
-    records = [{split: scores_of(scores) for split, scores in run.scores.items()} for run in runs]
-    names = [[f"{split} {name}" for split, scores in splits.items() for name in scores] for splits in records]
-    for run, scored in zip(runs, names, strict=True):
-        if not scored or scored != names[0]:
-            listed = ", ".join(scored) or "none"
+    scores = [
+        {
+            f"{split} {label_of(name)}": value
+            for split in run.scores
+            for name, value in scores_of(run.scores[split]).items()
+        }
+        for run in runs
+    ]
+    for run, of_run in zip(runs, scores, strict=True):
+        if not of_run or of_run.keys() != scores[0].keys():
+            listed = ", ".join(of_run) or "none"
             raise InputError(f"{run.folder}: its scores are {listed}; allowed: those of {runs[0].folder}")
     columns = {**{name: name for name in STATISTICS}, **{str(number): run.name for number, run in enumerate(runs)}}
-    blocks = []
-    for split, scores in records[0].items():
-        rows = []
-        for name in scores:
-            values = [splits[split][name] for splits in records]
-            of_all = (statistics.mean(values), statistics.stdev(values), min(values), max(values))
-            rows.append(dict(zip(columns, (label_of(name), *of_all, *values), strict=True)))
-        blocks.append(f"{len(runs)} runs, {split} split\n\n{markdown_table(rows, columns)}")
+    rows = []
+    for name in scores[0]:
+        values = [of_run[name] for of_run in scores]
+        of_all = (statistics.mean(values), statistics.stdev(values), min(values), max(values))
+        rows.append(dict(zip(columns, (name, *of_all, *values), strict=True)))
+    print(f"{len(runs)} runs\n\n{markdown_table(rows, columns)}")
     options = dict.fromkeys(name for run in runs for name in run.arguments if name not in MAY_DIFFER)
     given = {name: [str(run.arguments.get(name)) for run in runs] for name in options}
     if changed := [f"{name} ({', '.join(of_runs)})" for name, of_runs in given.items() if len({*of_runs}) > 1]:
-        blocks.append(f"The runs differ in more than their seed: {', '.join(changed)}")
-    print("\n\n".join(blocks))
+        print(f"\nThe runs differ in more than their seed: {', '.join(changed)}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from reprlib import repr as shortened
@@ -32,13 +32,10 @@ def name_of(label: Any) -> str:
     return re.sub(r"^(-?[0-9]+)\.0*$", r"\1", str(label))
 
 
-def read_label(where: str, value: Any, separator: str | None = None) -> Any:
-    """The label that a value is, or the list of labels, in JSON or with a separator. `where` begins an error."""
-    labels, is_text = value, isinstance(value, str)
-    if is_text and (listed := list_in(value, True, f"{where}: ")) is not None:
-        labels = listed
-    elif separator is not None and not isinstance(value, list):
-        labels = (value.split(separator) if value.strip() else []) if is_text else [value]
+def read_label(where: str, value: Any) -> Any:
+    """The label that a value is, or the list of labels, which may be in JSON. `where` begins an error."""
+    listed = list_in(value, True, f"{where}: ") if isinstance(value, str) else None
+    labels = value if listed is None else listed
     every = labels if isinstance(labels, list) else [labels]
     every = [name_of(each.strip()) if isinstance(each, str) else each for each in every]
     for each in every:
@@ -154,25 +151,18 @@ class ClassificationArguments:
     label_field: str | None = option(
         None, section="labels", help="column of the right labels; by default label, labels, class or reference"
     )
-    label_separator: str | None = option(
-        None,
-        help="what stands between the right labels of a text such as a cell of CSV; between predicted ones the same "
-        f"or, as run_eval.py and utils.predict write it, '{JOINT}'",
-    )
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score labels or numbers, one a line or in a column of a table, which may hold lists of labels."
     args = parse_dataclass(ClassificationArguments, argv, text, prog)
-    files, separator = args.files, args.label_separator
-    if separator == "":
-        raise InputError("--label_separator is ''; allowed: a text such as |")
+    files = args.files
     references, systems = files.values("label_field", args.label_field, REFERENCES, PREDICTIONS)
     right, *predicted = (np.array([number_of(row.value) for row in rows]) for rows in (references, *systems))
     measured = np.concatenate([right, predicted[0]]) if np.isfinite(predicted[0]).all() else right
     has_fractions = np.isfinite(right).all() and (measured % 1).any()
-    if separator is not None or not has_fractions:
-        _print_labels(args, references, systems)
+    if not has_fractions:
+        _print_labels(files, references, systems)
         return
     for rows, numbers in zip(systems, predicted, strict=True):
         if not np.isfinite(numbers).all():
@@ -186,15 +176,22 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     print_scores(files, title, counts, lambda sums: {"pearson": pearson_of(sums)}, facts)
 
 
-def _print_labels(
-    args: ClassificationArguments, references: Sequence[Value], systems: Sequence[Sequence[Value]]
-) -> None:
-    """Print the scores of predicted classes or, where an example may have several labels, of sets of labels."""
-    files, separator = args.files, args.label_separator
-    labels = [read_label(f"{where}: the label", value, separator) for where, value, *_ in references]
-    has_sets = separator is not None or any(isinstance(label, list) for label in labels)
-    right = [_labels_of(where, label, has_sets) for (where, *_), label in zip(references, labels, strict=True)]
-    predicted = [_predicted_labels(rows, separator, has_sets, {*chain.from_iterable(right)}) for rows in systems]
+def _print_labels(files: FileOptions, references: Sequence[Value], systems: Sequence[Sequence[Value]]) -> None:
+    """Print the scores of predicted classes or, where the references are lists of labels, of sets of labels."""
+    has_sets = any(isinstance(read_label(f"{row.place}: the label", row.value), list) for row in references)
+
+    def labels_of(row: Value, is_joined: bool = False) -> list[str]:
+        value = row.value
+        if is_joined and isinstance(value, str) and list_in(value, True) is None:
+            value = value.split(JOINT) if value.strip() else []
+        label = read_label(f"{row.place}: the label", value)
+        if isinstance(label, list) != has_sets:
+            allowed = "a list of labels" if has_sets else "one label"
+            raise InputError(f"{row.place}: the label is {label!r}; allowed: {allowed}")
+        return [*map(name_of, label if has_sets else [label])]
+
+    right = [*map(labels_of, references)]
+    predicted = [[labels_of(row, is_joined=has_sets) for row in rows] for rows in systems]
 
     def names_in(*systems: Sequence[Sequence[str]]) -> list[str]:
         return in_order(chain.from_iterable(chain.from_iterable(systems)))
@@ -223,23 +220,6 @@ def _print_labels(
     of_one = f"; F1 is that of {classes[1]}" if is_binary else ""
     title = f"Scores in percent of {len(goal):,} examples with {len(shown)} labels{of_one}"
     print_scores(files, title, counts, scores_of, facts)
-
-
-def _predicted_labels(rows: Sequence[Value], separator: str | None, has_sets: bool, known: Set[str]) -> list[list[str]]:
-    """The labels of each prediction; of two separators, the one that makes fewer unknown labels counts."""
-    readings = []
-    for used in dict.fromkeys([separator or JOINT, JOINT]) if has_sets else [None]:
-        labels = ((where, read_label(f"{where}: the label", value, used)) for where, value, *_ in rows)
-        readings.append([_labels_of(where, label, has_sets) for where, label in labels])
-    return min(readings, key=lambda labels: len({*chain.from_iterable(labels)} - known))
-
-
-def _labels_of(where: str, label: Any, has_sets: bool) -> list[str]:
-    """The names of the labels of an example, of which there must be one, or a list if others have one."""
-    if isinstance(label, list) != has_sets:
-        allowed = "a list of labels" if has_sets else "one label"
-        raise InputError(f"{where}: the label is {label!r}; allowed: {allowed}")
-    return [*map(name_of, label if has_sets else [label])]
 
 
 if __name__ == "__main__":

@@ -60,10 +60,7 @@ def best(measure: Callable[[str, str], float], predicted: str, answers: Sequence
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
-    text = (
-        "Score answers as SQuAD's script does: a JSON object of answers by the ids of questions, or a table with id "
-        "and prediction, and SQuAD's JSON or a table with id, question, context and answers."
-    )
+    text = "Score answers, a JSON object by the ids of questions or a table, as SQuAD's script does."
     files = parse_dataclass(FileOptions, argv, text, prog)
     questions = read_answers(files.references, files.tables)
     answered = np.array([bool(question.answers) for question in questions.values()])
@@ -106,13 +103,11 @@ def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]
             raise InputError(f"{path}: {len(ids) - len(answers)} rows repeat an id; allowed: each id once")
     if not all(isinstance(text, str) for text in answers.values()):
         raise InputError(
-            f"{path}: allowed: a JSON object of answers, which are texts, by the ids of their questions, or a table "
-            f"with such texts in a column {column}"
+            f"{path}: allowed: an object of texts by the ids of questions, or a table with texts in {column}"
         )
     if missing := questions.keys() - answers.keys():
         raise InputError(
-            f"{path}: no answer to {len(missing)} questions, such as {min(missing)!r}; allowed: one answer to each of "
-            f"the {len(questions)} questions"
+            f"{path}: no answer to {len(missing)} questions, such as {min(missing)!r}; allowed: one to each"
         )
     if others := len(answers) - len(questions):  # as of the whole set where DATASET is a part of it
         logger.warning("%s: answers to %d other questions are ignored", path, others)

@@ -24,13 +24,10 @@ Rows = Iterable[tuple[Record, Mapping[str, Any]]]  # each with the cells that it
 
 @dataclass(frozen=True)
 class Format:
-    """The form of an output: that of its suffix, one of OUTPUTS, or "" for lines of predictions alone.
+    """The form of an output."""
 
-    The separator stands between the parts of a prediction that is a list, in a line or a cell; see `joined`.
-    """
-
-    suffix: str
-    separator: str
+    suffix: str  # one of OUTPUTS, or "" for lines of predictions alone
+    separator: str  # between the parts of a prediction that is a list; see `joined`
 
     def texts(self, rows: Rows, columns: Sequence[str]) -> Iterator[str]:
         """The parts of a text file, one for each row; `columns` are those without their predictions."""

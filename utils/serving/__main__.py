@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import socket
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -83,10 +82,8 @@ async def serve(service: Service, bound: socket.socket, is_to_end: Callable[[], 
         while not is_to_end():
             await asyncio.sleep(TICK)
         service.is_ending = True
-        latest = time.monotonic() + service.args.drain_seconds
-        while service.in_work and time.monotonic() < latest:
+        while service.in_work:
             await asyncio.sleep(TICK)
-        service.is_over.set()
 
     host, port = bound.getsockname()[:2]
     logger.info("listening at http://%s:%d", f"[{host}]" if ":" in host else host, port)

@@ -138,19 +138,17 @@ async def _departure(request: Request) -> None:
 async def _result(request: Request, content: BaseModel, service: Service) -> dict[str, Any]:
     """What a service computes, or HTTPException where nobody waits for it any more."""
     seconds = service.args.request_timeout
-    work, departure, over = map(
-        asyncio.ensure_future, (service.compute(content), _departure(request), service.is_over.wait())
-    )
+    work, departure = map(asyncio.ensure_future, (service.compute(content), _departure(request)))
     try:
-        await asyncio.wait({work, departure, over}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({work, departure}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return work.result()
         if departure.done():
             raise HTTPException(499, "the client left")  # nginx's status for this
-        raise ENDING if over.done() else HTTPException(504, f"the answer was not there within {seconds:g} seconds")
+        raise HTTPException(504, f"the answer was not there within {seconds:g} seconds")
     finally:
-        for task in (work, departure, over):
-            task.cancel()
+        work.cancel()
+        departure.cancel()
 
 
 def create_app(service: Service) -> FastAPI:

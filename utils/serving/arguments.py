@@ -13,7 +13,7 @@ from utils.tasks import TASKS
 
 API_KEY = "BART_API_KEY"
 SUMMARIZATION = "summarization"
-OF_SUMMARIES = ("long_documents", "max_beams", "max_summary_length")  # options of no other task
+OF_SUMMARIES = ("long_documents", "max_beams")  # options of no other task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,13 +29,9 @@ class ServeArguments:
     batch_size: int = option(32, least=1, help="articles decoded at once; halved if memory runs out")
 
     max_body_bytes: int = option(1 << 20, section="limits", least=1, help="bytes of a request's body")
-    max_articles_per_request: int = option(64, least=1, help="articles of a request, however long")
     max_queue: int = option(256, least=1, help="articles that wait or are in work, however long each of them is")
     max_clients: int = option(512, least=1, help="requests that are answered at once")
     max_beams: int = option(8, least=1, help="num_beams that a request may ask for")
-    max_summary_length: int | None = option(
-        None, least=2, help="max_length that a request may ask for; by default the model's positions"
-    )
     read_timeout: float = option(
         10.0, above=0, help="seconds for a client to send a header, or a body, or to read an answer"
     )
@@ -51,9 +47,6 @@ class ServeArguments:
     api_key: str | None = option(
         None, help=f"key that requests must carry; in {API_KEY} other users of the machine do not see it", reaches=bool
     )
-    drain_seconds: int = option(
-        30, least=0, help="seconds after SIGTERM in which requests that are in work are answered"
-    )
 
     inference: InferenceOptions
     documents: LongDocumentOptions
@@ -65,11 +58,6 @@ class ServeArguments:
         if self.key is not None and not re.fullmatch("[!-~]+", self.key):
             raise InputError(
                 f"--api_key or {API_KEY} has {len(self.key)} characters; allowed: visible ASCII, no spaces"
-            )
-        if self.max_queue < self.max_articles_per_request:
-            raise InputError(
-                f"--max_queue is {self.max_queue}; allowed: at least --max_articles_per_request "
-                f"({self.max_articles_per_request})"
             )
 
     @property

@@ -63,7 +63,7 @@ class PredictionService(Service):
         self.predictor = Predictor(task, options, task.EvalOptions(), args.inference, args.batch_size)
         kind = self.predictor.loaded.model.config.model_types[0]
         self.title = f"{kind.upper()}: {Path(args.task).stem.replace('_', ' ')}"
-        super().__init__(args, prediction_request(task.fields, args.max_articles_per_request))
+        super().__init__(args, prediction_request(task.fields, args.max_queue))
         self.executor = ThreadPoolExecutor(1)
         self.at_once = 0  # inputs that the thread predicts
 

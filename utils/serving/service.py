@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from asyncio import Event
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +66,6 @@ class Service(ABC):
         self.inputs = 0  # of the requests that are being answered
         self.in_work = 0  # requests that are not answered yet, but for those with GET, which are answered at once
         self.is_ending = False  # no request is let in any more
-        self.is_over = Event()  # nobody may wait for an answer any more
         self.registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self.registry)  # memory, processor time, open files; on Linux
         self.answers = prometheus.Counter(

@@ -24,18 +24,17 @@ MOST_LENGTH_PENALTY = MOST_RATIO = 10
 
 def summary_request(defaults: GenerationConfig, args: ServeArguments, positions: int) -> type[BaseModel]:
     """Make the body of POST /summarize; null and absent fields stand for the model's defaults."""
-    longest = args.max_summary_length or positions
 
     class SummaryRequest(Body):
         alternatives = ("text", "texts")
 
         text: Text | None = None
-        texts: list[Text] | None = Field(None, min_length=1, max_length=args.max_articles_per_request)
+        texts: list[Text] | None = Field(None, min_length=1, max_length=args.max_queue)
         long_documents: LongDocuments | None = args.documents.long_documents
         num_beams: int | None = Field(defaults.num_beams, ge=1, le=args.max_beams)
-        max_length: int | None = Field(defaults.longest(positions), ge=2, le=longest)
-        min_length: int | None = Field(defaults.min_length, ge=0, le=longest)
-        no_repeat_ngram_size: int | None = Field(defaults.no_repeat_ngram_size, ge=0, le=longest)
+        max_length: int | None = Field(defaults.longest(positions), ge=2, le=positions)
+        min_length: int | None = Field(defaults.min_length, ge=0, le=positions)
+        no_repeat_ngram_size: int | None = Field(defaults.no_repeat_ngram_size, ge=0, le=positions)
         length_penalty: float | None = Field(defaults.length_penalty, ge=-MOST_LENGTH_PENALTY, le=MOST_LENGTH_PENALTY)
         early_stopping: Literal[True, False, "never"] | None = defaults.early_stopping
         max_ratio: float | None = Field(defaults.max_ratio, gt=0, le=MOST_RATIO)

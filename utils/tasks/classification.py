@@ -64,18 +64,13 @@ METRICS = {
 
 @dataclass(frozen=True)
 class LabelledTexts:
-    """Texts as they were read.
-
-    Attributes:
-        labels: None where they are only to be predicted.
-        columns: where the texts, and the second ones of pairs, stand in their table.
-    """
+    """Texts as they were read."""
 
     names: list[str]
     texts: list[str]
     pairs: list[str] | None
-    labels: list[Any] | None = None
-    columns: tuple[str, ...] = ()
+    labels: list[Any] | None = None  # None where they are only to be predicted
+    columns: tuple[str, ...] = ()  # of the texts and of the second ones of pairs
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -237,9 +232,7 @@ class Classification(LabelTask):
     # ---- Model
 
     def checked(self, loaded: LoadedModel, learned: Labels | None = None) -> LoadedModel:
-        """A model that was loaded, whose config names the kind of problem: of the data, the options, the weights or, at
-        last, the labels. Those of a task of GLUE get its names.
-        """
+        """A model whose config names the kind of problem; the labels of a task of GLUE get its names."""
         config, problem = super().checked(loaded).model.config, self.chosen_problem
         if learned is not None:
             problem = learned.problem
@@ -317,20 +310,13 @@ class Classification(LabelTask):
         return model.loss(logits, batch["labels"], reduction="sum", **self.loss_options(model, logits))
 
     def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
-        """Sums: loss, which is neither weighted nor smoothed, targets, and what the metrics are made of.
-
-        These are the examples that are right, and what `of_classes` or `of_label_sets` counts, flattened. Of a
-        regression they are its moments (6,).
-        """
+        """Sums: loss, neither weighted nor smoothed, targets, and counts of labels or the moments of a regression."""
         predictions, targets = self.predict_batch(loaded, batch), batch["labels"].cpu().numpy()
         if loaded.model.config.problem_type == REGRESSION:
             x, y = np.array([prediction.values["number"] for prediction in predictions]), targets.astype(np.float64)
             counts = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y]).sum(axis=1)
         else:
-            is_single = loaded.model.config.problem_type == SINGLE_LABEL
-            goal = targets[:, None] == np.arange(len(loaded.labels)) if is_single else targets > 0
-            predicted = sets_of(_chosen(predictions), loaded.labels)
-            counts = np.append((goal == predicted).all(axis=1).sum(), each_count(predicted, goal).sum(axis=0))
+            counts = _counts_of(*_sets(targets, predictions, loaded)).sum(axis=0)
         return self.sums_of(predictions, torch.from_numpy(counts), loaded)
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel) -> dict[str, float]:
@@ -372,18 +358,16 @@ class Classification(LabelTask):
             errors, surest = surest_errors(wrong, len(chosen), "difference")
             return {**of_numbers(chosen, targets), "errors": errors}, {"error": surest}
         is_single = problem == SINGLE_LABEL
-        right = [_names_of(label) for label in raw.labels]
-        chosen = _chosen(predictions)
-        goal, predicted = sets_of(right, names), sets_of(chosen, names)
-        is_right, of_labels = (goal == predicted).all(axis=1), each_count(predicted, goal)
-        counts = np.column_stack([is_right, of_labels.reshape(len(goal), -1)])
+        right, chosen = [_names_of(label) for label in raw.labels], _chosen(predictions)
+        goal, predicted = _sets(np.array(targets), predictions, loaded)
+        counts = _counts_of(goal, predicted)
         scores = scores_and_intervals(counts, lambda sums: _metrics_of(sums, len(goal), loaded))
         common = np.frombuffer(Counter(map(bytes, goal)).most_common(1)[0][0], bool)
-        hits, exact = goal & common, (goal == common).all(axis=1)
-        always = [exact.sum(), *hits.sum(axis=0), *len(goal) * common, *goal.sum(axis=0)]
+        always = _counts_of(goal, np.tile(common, (len(goal), 1))).sum(axis=0)
         named = JOINT.join(compress(names, common)) or "none"
         scores["baselines"] = {f"always {named}": _metrics_of(always, len(goal), loaded)}
-        scores["groups"] = {"class" if is_single else "label": scores_by_class(names, *of_labels.sum(axis=0))}
+        of_labels = counts[:, 1:].sum(axis=0).reshape(3, -1)
+        scores["groups"] = {"class" if is_single else "label": scores_by_class(names, *of_labels)}
         shares = np.array([list(prediction.values["scores"].values()) for prediction in predictions])
         if is_single:
             scores["confusion"] = confusion_of_classes(names, *map(chain.from_iterable, (right, chosen)))
@@ -391,7 +375,8 @@ class Classification(LabelTask):
         else:  # the one of the label that is wrong by most
             confidence = np.where(goal == predicted, 0, np.where(predicted, shares, 1 - shares)).max(axis=1)
         every = zip(count(), raw.texts, map(JOINT.join, right), map(JOINT.join, chosen), 100 * confidence, strict=False)
-        scores["errors"], surest = surest_errors(compress(every, ~is_right), len(goal))
+        is_right = counts[:, 0]
+        scores["errors"], surest = surest_errors(compress(every, 1 - is_right), len(goal))
         return scores, {"accuracy": 100.0 * is_right, "confident_error": surest}
 
     def row(self, raw: LabelledTexts, examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
@@ -437,8 +422,8 @@ def _chosen(predictions: Sequence[Prediction]) -> list[list[str]]:
 
 def _targets(raw: LabelledTexts, loaded: LoadedModel) -> list[int | float | list[float]]:
     """The labels of texts as the loss takes them."""
-    problem, names = loaded.model.config.problem_type, loaded.labels
-    return [_target(where, label, problem, names) for where, label in zip(raw.names, raw.labels, strict=True)]
+    kind = loaded.model.config.problem_type, loaded.labels
+    return [_target(where, label, *kind) for where, label in zip(raw.names, raw.labels, strict=True)]
 
 
 def _target(where: str, label: Any, problem: str, names: list[str]) -> int | float | list[float]:
@@ -454,8 +439,20 @@ def _target(where: str, label: Any, problem: str, names: list[str]) -> int | flo
     return names.index(given[0]) if problem == SINGLE_LABEL else [float(name in given) for name in names]
 
 
+def _sets(targets: np.ndarray, predictions: Sequence[Prediction], loaded: LoadedModel) -> tuple[np.ndarray, np.ndarray]:
+    """True (N, L) for the labels that are right, and for those that are predicted."""
+    is_single = loaded.model.config.problem_type == SINGLE_LABEL
+    goal = targets[:, None] == np.arange(len(loaded.labels)) if is_single else targets > 0
+    return goal, sets_of(_chosen(predictions), loaded.labels)
+
+
+def _counts_of(goal: np.ndarray, predicted: np.ndarray) -> np.ndarray:
+    """Of sets of labels, 1 for each example that is right, and its flattened `each_count` (N, 1 + 3 L)."""
+    return np.column_stack([(goal == predicted).all(axis=1), each_count(predicted, goal).reshape(len(goal), -1)])
+
+
 def _metrics_of(counts: Sequence[float], examples: float, loaded: LoadedModel) -> dict[str, float]:
-    """The metrics of labels, from the examples that are right and the flattened sum of `each_count`."""
+    """The metrics of labels, from the sum of `_counts_of`."""
     of_labels = np.reshape(counts[1:], (3, -1))
     if loaded.model.config.problem_type == SINGLE_LABEL:
         return of_classes(of_labels)

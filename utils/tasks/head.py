@@ -40,34 +40,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Labels:
-    """The labels that a head learns.
+    """The labels that a head learns, and where the texts were, which the model's config keeps."""
 
-    Attributes:
-        names: in the order of the head's outputs.
-        problem: one of `bart.configuration.configuration.PROBLEMS`, of a head that classifies texts.
-        columns: of the texts in the training data, or the options that named them; the model's config keeps these.
-    """
-
-    names: list[str]
-    problem: str | None = None
-    columns: tuple[str, ...] | Mapping[str, str] = ()
+    names: list[str]  # in the order of the head's outputs
+    problem: str | None = None  # one of `bart.configuration.configuration.PROBLEMS`, of a head that classifies texts
+    columns: tuple[str, ...] | Mapping[str, str] = ()  # of the texts, or the options that named them
 
 
 @dataclass
 class Example:
-    """An example of a task with a head.
+    """An example of a task with a head."""
 
-    Attributes:
-        ids: (S,).
-        labels: the right ones, as the task's `collate` takes them; None where nobody knows.
-        second: where the second text begins; None of a single one.
-        is_cut: true if the model reads a part of it alone.
-    """
-
-    ids: np.ndarray
-    labels: Any = None
-    second: int | None = None
-    is_cut: bool = False
+    ids: np.ndarray  # (S,)
+    labels: Any = None  # the right ones, as the task's `collate` takes them; None where nobody knows
+    second: int | None = None  # where the second text begins; None of a single one
+    is_cut: bool = False  # true if the model reads a part of it alone
 
 
 class HeadExamples:
@@ -236,10 +223,10 @@ class LabelTask(HeadTask):
     # ---- Training
 
     def weigh(self, examples: HeadExamples, raw: Any, loaded: LoadedModel) -> None:
-        """Let the model's config hold the weights of its labels in the training loss, by the examples to train on.
+        """Let the model's config hold the weights of its labels in the training loss.
 
         They are scikit-learn's: all labels over the number of labels times each one's count. Where an example may have
-        several labels, each is a problem of two classes, and its weight is the examples without it over those with it.
+        several labels, a label's weight is the examples without it over those with it.
         """
         config = loaded.model.config
         config.extra.pop("class_weights", None)  # of the run that the weights come from

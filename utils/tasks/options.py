@@ -47,15 +47,11 @@ smoothing_option = partial(
 @dataclass(frozen=True)
 class TextToTextOptions:
     source_field: str | None = option(
-        None,
-        section="texts",
-        help="column of the sources where data_dir is no directory; by default as published sets do it",
+        None, section="texts", help="column of a table's sources; by default a usual name, such as article"
     )
-    target_field: str | None = option(None, help="column of the targets where data_dir is no directory")
+    target_field: str | None = option(None, help="column of its targets")
     max_source_length: int | None = card_option(
-        None,
-        least=3,
-        help=f"tokens a source is cut to; by default the model's positions, in finetune.py at most {SOURCE_LENGTH}",
+        None, least=3, help=f"tokens of a source; by default the model's positions, in training {SOURCE_LENGTH} at most"
     )
     decoding: GenerationOptions = part(GenerationOptions)
 
@@ -76,8 +72,8 @@ class TextToTextTrainingOptions:
         None,
         section=GENERATE,
         least=0,
-        help="beams in validation and, without --pred_beams, in scoring; by default the config's num_beams; 0 scores "
-        "validation by the teacher-forced arg-max, without search, and leaves scoring at the config's num_beams",
+        help="beams in validation and, without --pred_beams, in scoring; by default the config's num_beams; 0 takes in "
+        "validation the teacher-forced arg-max, and leaves scoring at the config's",
         on_resume="validation",
     )
     pred_beams: int | None = changeable(None, least=1, help="beams in scoring; by default --eval_beams")
@@ -90,8 +86,7 @@ class TextToTextEvalOptions:
     references: bool = option(
         True,
         section="texts",
-        help="score predictions by their references; --no_references only predicts, for which {split}.source, a file "
-        "of one source a line, or a table without targets will do",
+        help="score predictions by their references; --no_references reads none and only predicts",
     )
     prefix: str = option("", help="put before each source text, as some models want it", reaches=bool)
     max_target_length: int | None = option(
@@ -116,14 +111,11 @@ class TranslationTrainingOptions(TextToTextTrainingOptions):
         None,
         section="source language",
         least=1,
-        help="put a new encoder of so many layers, with --source_tokenizer, in place of the encoder's token embeddings",
+        help="layers of a new encoder, with --source_tokenizer, in place of the encoder's token embeddings",
     )
     source_tokenizer: str | None = option(None, help="vocabulary of the sources: a Hub name or directory")
     translation_stage: int | None = card_option(
-        None,
-        least=1,
-        most=2,
-        help="1 trains the new encoder, the positions, and the first layer's input projection; 2 all; by default all",
+        None, least=1, most=2, help="1 trains the new encoder, the positions and one projection; by default 2, all"
     )
 
     def __post_init__(self) -> None:
@@ -140,8 +132,7 @@ class ReadingOptions:
         None,
         section="texts",
         least=8,
-        help=f"tokens read at once; by default as in training, there {MOST_READ} at most, of embeddings as the model's "
-        "files say",
+        help=f"tokens read at once; by default as in training, there {MOST_READ} at most",
     )
 
 
@@ -184,14 +175,11 @@ class ClassificationOptions(LabelOptions):
     task_name: str | None = option(None, section="texts", choices=tuple(GLUE), help=TASK_NAME_HELP)
     text_field: str | None = option(None, help=f"column of the texts; by default {', '.join(TEXTS)}")
     pair_field: str | None = option(
-        None,
-        help=f"column of the second texts of pairs; by default {', '.join(PAIRS)}, where there is one, if --text_field "
-        "is not given",
+        None, help=f"column of the second texts of pairs; without --text_field by default {', '.join(PAIRS)}"
     )
     label_field: str | None = option(None, help=f"column of the labels; by default {', '.join(LABELS)}")
     drop_label: tuple[str, ...] | None = option(
-        None,
-        help="labels whose rows are left out, such as - of SNLI; -1 stands for null, too, as the Hub's -1 is read",
+        None, help="labels whose rows are left out, such as - of SNLI; -1 stands for null, too"
     )
     mismatched: bool = option(False, help="read MNLI's mismatched validation or test set in place of the matched one")
 
@@ -203,8 +191,7 @@ class ClassificationTrainingOptions(LabelTrainingOptions):
         section="texts",
         choices=PROBLEMS,
         metavar="KIND",
-        help=f"the kind of label, {', '.join(PROBLEMS)}; by default a list is any number of labels, a fraction a "
-        "number, all else one class",
+        help=f"{', '.join(PROBLEMS)}; by default lists are several labels, fractions numbers, all else classes",
     )
 
 
@@ -225,33 +212,22 @@ class TaggingOptions(LabelOptions):
 @dataclass(frozen=True)
 class TaggingTrainingOptions(LabelTrainingOptions):
     token_states: str | None = card_option(
-        None,
-        section="model",
-        choices=("decoder", "encoder"),
-        help="the stack whose states are classified; by default the decoder",
+        None, section="model", choices=("decoder", "encoder"), help="the stack that is classified; by default decoder"
     )
 
 
 @dataclass(frozen=True)
 class WindowOptions:
-    """The windows that contexts are cut to, and the answers that are looked for in them."""
-
     doc_stride: int | None = option(
-        None,
-        section="windows",
-        least=0,
-        help="tokens of a context that a window shares with the one before; by default 128, at most half of one",
+        None, section="windows", least=0, help="tokens that windows share; by default 128, at most half of one"
     )
     max_query_length: int | None = option(
-        None,
-        least=1,
-        help=f"tokens that a question is cut to; by default as in training, there {QUESTION_LENGTH}, or half of the "
-        "tokens read at once where these have no room for so many",
+        None, least=1, help=f"tokens of a question; by default as in training, there {QUESTION_LENGTH} or, of few, half"
     )
     version_2_with_negative: bool | None = option(
         None,
         section="answers",
-        help="some questions have no answer, as in SQuAD 2.0; by default off in training, then as in training",
+        help="some questions have no answer, as in SQuAD 2.0; by default as in training, or off",
     )
     null_score_diff_threshold: float = option(
         0.0, help="of --version_2_with_negative: no answer is given where it scores more than the best one and this"
@@ -269,9 +245,7 @@ class WindowOptions:
 
 @dataclass(frozen=True)
 class QuestionAnsweringOptions(ReadingOptions):
-    skip_bad_answers: bool = option(
-        False, help="leave out answers that are not where answer_start says, and questions that have no others"
-    )
+    skip_bad_answers: bool = option(False, help="leave out answers that are not where answer_start says")
     windows: WindowOptions = part(WindowOptions)
 
 
@@ -281,12 +255,10 @@ class PretrainingOptions:
         None,
         section="data",
         least=3,
-        help="tokens of the longest example; by default as the shards have it, and of text "
-        f"{MOST_OF_TEXT}, or the positions of the model if they are fewer",
+        help=f"tokens of the longest example; by default as the shards have it, of text {MOST_OF_TEXT} at most",
     )
     tokenizer: str | None = option(
-        None,
-        help="vocabulary: a Hub name or directory; by default that of the shards, or of the weights, whose own it is",
+        None, help="vocabulary: a Hub name or directory; by default that of the shards, or of the weights"
     )
 
 
@@ -295,8 +267,7 @@ class DenoisingOptions(PretrainingOptions):
     pre_ln: bool | None = option(
         None,
         section="model",
-        help="normalise before each sublayer, not behind it, whatever the config says; by default on, and with "
-        "--model_name_or_path as the weights have it",
+        help="normalise before each sublayer; by default on, and with --model_name_or_path as the weights have it",
         on_resume="by_content",
     )
 

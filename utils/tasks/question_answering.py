@@ -41,12 +41,10 @@ SHORTEST_CONTEXT = 8  # tokens of a context that a window must have room for
 class Window(Example):
     """`<s> question </s></s> part of the context </s>`, or `[CLS] question [SEP] part of the context [SEP]`.
 
-    Attributes:
-        labels: the answer's first and last token; NO_ANSWER twice where it is not in the window.
-        second: the first token of the context.
-        places: (C, 2) the characters of the context (begin, end) that each of its tokens stands for.
+    Its labels are the answer's first and last token, NO_ANSWER twice where it is not in the window.
     """
 
+    # (C, 2): the characters of the context (begin, end) that each of its tokens stands for.
     places: np.ndarray = field(default_factory=lambda: np.zeros((0, 2), np.int32))
 
 

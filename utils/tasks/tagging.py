@@ -55,15 +55,9 @@ UNREAD = 0  # the place of `<s>` or `[CLS]`
 
 @dataclass
 class TaggedExample(Example):
-    """A sentence.
+    """A sentence; its labels (S,) are those of its tokens, -100 where these do not begin a word."""
 
-    Attributes:
-        labels: (S,) of each token, -100 where it does not begin a word.
-        firsts: where words begin, UNREAD of blank ones; fewer than there are words if the sentence was cut.
-        sentence: as it was read.
-    """
-
-    firsts: np.ndarray | None = None
+    firsts: np.ndarray | None = None  # where words begin, UNREAD of blank ones; fewer than words if it was cut
     sentence: Sentence | None = None
 
 
@@ -290,17 +284,13 @@ class Tagging(LabelTask):
         always = sum(entities.tag_counts([common] * len(tags), tags, groups, scheme) for _, tags in pairs)
         counts = np.array([entities.tag_counts(*pair, groups, scheme) for pair in pairs], dtype=np.float64)
         predicted, right = (entities.kinds_of(chain.from_iterable(tags), scheme) for tags in zip(*pairs, strict=True))
-        errors, surest = surest_errors(
-            (
-                (number, word, tag, guess, 100 * score)
-                for number, (sentence, prediction) in enumerate(zip(raw, predictions, strict=True))
-                for word, tag, guess, score in zip(
-                    *(sentence.words, sentence.tags, *map(prediction.values.get, ("tags", "scores"))), strict=True
-                )
-                if tag != guess and score is not None
-            ),
-            len(raw),
-        )
+        wrong = []
+        for number, (sentence, prediction) in enumerate(zip(raw, predictions, strict=True)):
+            guesses, shares = prediction.values["tags"], prediction.values["scores"]
+            for word, tag, guess, share in zip(sentence.words, sentence.tags, guesses, shares, strict=True):
+                if tag != guess and share is not None:
+                    wrong.append((number, word, tag, guess, 100 * share))
+        errors, surest = surest_errors(wrong, len(raw))
         scores = {
             **scores_and_intervals(counts, lambda sums: entities.tag_scores(sums, scheme)),
             "baselines": {f"always {common}": entities.tag_scores(always, scheme)},

@@ -38,20 +38,13 @@ Model = TypeVar("Model", bound=PretrainedModel)
 
 @dataclass
 class Prediction:
-    """The prediction of a model for an example.
+    """The prediction of a model for an example."""
 
-    Attributes:
-        values: JSON values. `score` and `row` read them, and a run that was broken off keeps them.
-        loss, targets: sum of the loss over the example's targets, and their number; 0 where none are known.
-        tokens: generated for it.
-        seconds: that it was in work, apart from the time when the clock was paused.
-    """
-
-    values: dict[str, Any]
-    loss: float
-    targets: int
-    tokens: int = 0
-    seconds: float = 0.0
+    values: dict[str, Any]  # of JSON, which `score` and `row` read, and a run that was broken off keeps
+    loss: float  # the sum over the example's targets
+    targets: int  # their number; 0 where none are known
+    tokens: int = 0  # generated for it
+    seconds: float = 0.0  # that it was in work, apart from the time when the clock was paused
 
 
 class TrainedTask(ABC, Generic[Model]):
@@ -60,26 +53,16 @@ class TrainedTask(ABC, Generic[Model]):
     A task owns its options, the reading and encoding of its examples, its loss and its metrics. The training loop
     divides the loss by the number of targets, over all micro-batches and processes of an optimizer step. No call
     depends on an earlier one but by its arguments.
-
-    Attributes:
-        Options: dataclass of the options of the task in all programs; fields by `utils.app.cli.option`.
-        TrainingOptions: the same for those that finetune.py adds.
-        means: the number of means that the loss is the sum of; `count` and `loss` give (means,) if there are several.
-        metrics: all metrics that `metrics_of` may give beside the loss, each with "max" or "min", which is better.
-        model_classes: of the networks that it trains, one for each architecture.
-        default_config: the config of a model from random weights.
-        target: what the loss is the mean over.
-        pipeline: what the Hub calls its like.
     """
 
-    Options: ClassVar[type] = NoOptions
-    TrainingOptions: ClassVar[type] = NoOptions
-    means: ClassVar[int] = 1
-    metrics: ClassVar[Mapping[str, str]] = {}
-    model_classes: ClassVar[tuple[type[PretrainedModel], ...]]
-    default_config: ClassVar[str] = DEFAULT_CONFIG
-    target: ClassVar[str] = TOKEN
-    pipeline: ClassVar[str] = "text2text-generation"
+    Options: ClassVar[type] = NoOptions  # in all programs: a dataclass with fields by `utils.app.cli.option`
+    TrainingOptions: ClassVar[type] = NoOptions  # that finetune.py adds
+    means: ClassVar[int] = 1  # that the loss is the sum of; `count` and `loss` give (means,) if there are several
+    metrics: ClassVar[Mapping[str, str]] = {}  # that `metrics_of` may give, with "max" or "min", which is better
+    model_classes: ClassVar[tuple[type[PretrainedModel], ...]]  # one for each architecture
+    default_config: ClassVar[str] = DEFAULT_CONFIG  # of a model from random weights
+    target: ClassVar[str] = TOKEN  # what the loss is the mean over
+    pipeline: ClassVar[str] = "text2text-generation"  # what the Hub calls its like
 
     def __init__(self, place: Place, options: Any = None, training: Any = None) -> None:
         self.place = place
@@ -148,11 +131,7 @@ class TrainedTask(ABC, Generic[Model]):
 
     @abstractmethod
     def initial_model(self, model: ModelOptions, learned: Any, checkpoint: Path | None = None) -> LoadedModel[Model]:
-        """The model that a run starts from or, of a checkpoint, goes on from.
-
-        Args:
-            learned: what `learn` gave; None where nothing is trained.
-        """
+        """The model that a run starts from or goes on from; `learned` is None where nothing is trained."""
 
     # ---- Training and validation
 
@@ -161,10 +140,7 @@ class TrainedTask(ABC, Generic[Model]):
         return 0.0
 
     def count(self, model: Model, batch: Inputs) -> Tensor:
-        """The targets in a batch that the loss is the mean over: their number, or the sum of their weights.
-
-        A scalar, or (means,).
-        """
+        """The number of targets in a batch, or the sum of their weights; a scalar, or (means,)."""
         return (batch["labels"] != IGNORE_INDEX).sum()
 
     @abstractmethod
@@ -188,18 +164,12 @@ class TrainedTask(ABC, Generic[Model]):
 
 
 class ScoredTask(TrainedTask[Model]):
-    """A task that can be scored, with what predicting and scoring a split need on top of training.
+    """A task that can be scored, with what predicting and scoring a split need on top of training."""
 
-    Attributes:
-        EvalOptions: dataclass of the options that run_eval.py adds. Its `only_predict` are the fields that let a task
-            read nothing but what to predict from.
-        prediction_name: the name of a prediction's text in `row`.
-        columns: those of the texts, and then of targets or tags, in training's tables, where a model tells them.
-    """
-
+    # The options that run_eval.py adds. `only_predict` are the fields that let a task read nothing but its inputs.
     EvalOptions: ClassVar[type]
-    prediction_name: ClassVar[str] = "prediction"
-    columns: Sequence[str] = ()
+    prediction_name: ClassVar[str] = "prediction"  # of a prediction's text in `row`
+    columns: Sequence[str] = ()  # of texts, and then of targets or tags, in training's tables, where a model tells them
 
     def __init__(self, place: Place, options: Any = None, training: Any = None, evaluation: Any = None) -> None:
         super().__init__(place, options, training)
@@ -255,18 +225,12 @@ class ScoredTask(TrainedTask[Model]):
 
 
 class Task(ScoredTask[Model]):
-    """A task that also predicts rows of tables, lines and what clients send to the service.
+    """A task that also predicts rows of tables, lines and what clients send to the service."""
 
-    Attributes:
-        suffixes: of other files than tables that the task reads.
-        separator: between the parts of a prediction that is a list, where it is printed.
-        endpoint: the path of the service.
-        fields: of a line of JSON or a request, with their types. Where all may be missing, exactly one is given.
-    """
-
-    suffixes: ClassVar[Collection[str]] = ()
-    separator: ClassVar[str] = " "
-    endpoint: ClassVar[str] = "/predict"
+    suffixes: ClassVar[Collection[str]] = ()  # of other files than tables that the task reads
+    separator: ClassVar[str] = " "  # between the parts of a prediction that is a list, where it is printed
+    endpoint: ClassVar[str] = "/predict"  # of the service
+    # Of a line of JSON or a request, with their types. Where all may be missing, exactly one is given.
     fields: ClassVar[Mapping[str, Any]] = {"text": str}
 
     def records(self, file: Path) -> Iterable[Record]:

@@ -153,7 +153,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         return self.options.max_source_length or loaded.model.config.max_position_embeddings
 
     def _target_length(self, kind: str) -> int | None:
-        """The tokens that targets of train, val, or test, in all scoring, are cut to; None: the model's positions."""
+        """The tokens that targets of train, val, or test (all scoring) are cut to; None: the model's positions."""
         training = self.training
         lengths = {"train": training.max_target_length, "val": training.val_max_target_length}
         return lengths.get(kind, training.test_max_target_length) or self.evaluation.max_target_length

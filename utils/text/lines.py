@@ -79,8 +79,7 @@ def decoded_lines(
 def iter_lines(path: PathName, blank: bool = False, ends: bool = False, encoding: str | None = None) -> Iterator[str]:
     """Yield a file's lines as they are read, unpacked where its name ends in .gz.
 
-    A line ends at "\\n" only: an article may hold U+2028, a form feed or any other mark that `str.splitlines` cuts at.
-    A "\\r" before the "\\n" belongs to the line's end. The last line may lack its "\\n".
+    A line ends at "\\n" or "\\r\\n" only: an article may hold U+2028 or other marks that `str.splitlines` cuts at.
 
     Args:
         blank: allow blank lines, since a model may generate nothing.
@@ -115,8 +114,7 @@ def check_counts(paths: tuple[PathName, PathName], first: int, second: int) -> N
 
 
 def references_of(line: str, where: str = "", line_break: str = " ") -> list[str]:
-    """The reference texts that a line of targets stands for: those of a list of texts in JSON, otherwise the line
-    itself.
+    """The reference texts of a line of targets: those of a list of texts in JSON, otherwise the line itself.
 
     `where` begins an error; `line_break` stands for the breaks of lines within a text of a list.
     """

@@ -37,7 +37,7 @@ def _sentence_splitter() -> PunktSentenceTokenizer:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the bounds of each sentence of a text."""
+    """The bounds of each sentence of a text."""
     start = 0
     while start < len(text):
         part = text[start : start + _AT_ONCE]

@@ -16,15 +16,11 @@ SHORTEST_WINDOW = 8
 
 
 def split_text(text: str, tokenizer: BartTokenizer, max_length: int) -> list[list[int]]:
-    """Split a text into few windows of at most max_length tokens and similar length; returns their ids, `<s>` and
-    `</s>` too.
+    """Split a text into few windows of at most max_length tokens, as ids with `<s>` and `</s>`.
 
-    Every character is in exactly one window, except white space between windows and around the text. Windows end at
-    sentence ends. A sentence that is longer than a window is split between words, and such a word between characters.
-    Each window is tokenised as a text of its own, so its first word has no space before it.
-
-    Windows are filled one after the other, which gives their number. The smallest window size that needs no more of
-    them is then found by bisection, so that the last window is not much shorter than the others.
+    Windows end at sentence ends, but a sentence that is longer than a window is split between words, and such a word
+    between characters. Each window is tokenised as a text of its own, so its first word has no space before it. The
+    smallest size that needs no more windows is found by bisection, so that the last one is not much shorter.
     """
     room = max_length - 2
     units = sentence_parts(text.strip())
@@ -66,10 +62,9 @@ def _split_long(unit: str, count: int) -> list[str]:
 
 
 def _fill(lengths: Sequence[tuple[int, int]], size: int) -> list[int]:
-    """Fill windows of `size` tokens one after the other; return the index of the first unit of each window.
+    """Fill windows of `size` tokens, or of one longer unit; return the index of the first unit of each window.
 
-    `lengths` has the tokens of each unit at the start of a window, and after another unit. A window has more than
-    `size` tokens only if it holds a single unit.
+    `lengths` has the tokens of each unit at the start of a window, and after another unit.
     """
     starts: list[int] = []
     used = 0

@@ -60,7 +60,7 @@ def test_bad_options(monkeypatch: pytest.MonkeyPatch) -> None:
     needed = "which needs `pip install -r requirements-dev.txt`"
     with pytest.raises(InputError, match=f"--modes holds ctranslate2, {needed}"):
         decoding.main(["--modes", "ctranslate2_fp32"])
-    with pytest.raises(InputError, match=f"--modes holds onnx, {needed}"):
+    with pytest.raises(InputError, match=f"--modes holds onnxruntime, {needed}"):
         bert_inference.main(["--modes", "onnxruntime_fp32"])
 
 

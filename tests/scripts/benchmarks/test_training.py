@@ -55,7 +55,6 @@ def test_both_train_alike_and_are_measured(tmp_path: Path, capsys: pytest.Captur
     for result in (ours, peer):
         assert result["rate"] > 0 and result["peak_memory_gb"] > 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith("tiny in fp32 on ")
     assert [line.replace("|", "").split()[0] for line in lines[-2:]] == ["ours", "transformers"]
 
 

@@ -130,8 +130,8 @@ def test_a_set_in_part_stays(server: HubServer, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["xsumm"], "'xsumm' is no set (did you mean xsum?); write ./xsumm for a folder of that name"),
-        (["one", "xsum", "two"], "two folders, 'one' and 'two': one is allowed; sets are cnn_dm, xsum, sample"),
+        (["xsumm"], "'xsumm' is no set; allowed: cnn_dm, xsum, sample, and one folder, such as ./xsumm"),
+        (["one", "xsum", "two"], "'one' is no set; allowed: cnn_dm, xsum, sample, and one folder, such as ./one"),
     ],
 )
 def test_bad_command_lines(

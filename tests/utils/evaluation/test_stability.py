@@ -23,11 +23,11 @@ def runs(tmp_path: Path) -> list[str]:
 def test_mean_deviation_and_range(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     main(runs)
     title, _, head, _, row = capsys.readouterr().out.splitlines()
-    assert title == "3 runs, test split"
+    assert title == "3 runs"
     names = ["score", "mean", "deviation", "least", "greatest", "seed_0", "seed_1", "seed_2"]
     assert head.strip("|").replace(" ", "").split("|") == names
     assert statistics.stdev((43.5, 45.0, 44.25)) == 0.75
-    assert row.strip("|").replace(" ", "").split("|") == "ROUGE-1 44.25 0.75 43.50 45.00 43.50 45.00 44.25".split()
+    assert row.strip("|").replace(" ", "").split("|") == "testROUGE-1 44.25 0.75 43.50 45.00 43.50 45.00 44.25".split()
 
 
 def test_runs_with_other_options_are_told_of(runs: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,16 +155,6 @@ def test_scores_of_a_file_do_not_depend_on_the_other_one(
         assert alone["positive"] == "b"
 
 
-def test_labels_of_a_cell_are_parted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As training parts them, and predicted ones also as utils.predict joins them, of which names may be a part."""
-    right, own, plain = ["a, b|c", "c", "", "a, b"], ["a, b|c", "a, b", "", "c"], ["c", "c", "", '[""a, b"", ""c""]']
-    for name, of_file in (("r", right), ("own", own), ("plain", plain)):
-        (tmp_path / f"{name}.csv").write_text("label,id\n" + "".join(f'"{cell}",1\n' for cell in of_file))
-    for name in ("own", "plain"):
-        report = printed_by(capsys, tmp_path / f"{name}.csv", tmp_path / "r.csv", "--label_separator", "|")
-        assert (report["accuracy"], list(report["groups"]["label"])) == (50, ["a, b", "c"])
-
-
 def test_the_command_scores_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rng = np.random.default_rng(4)
     right = rng.integers(0, 6, 50) / 1  # with ties
@@ -180,26 +170,19 @@ def test_the_command_scores_numbers(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize(
-    ("files", "options", "message"),
+    ("files", "message"),
     [
-        ({"p": "0.5\nx\n", "r": "0.5\n1\n"}, (), "^p, line 2: the prediction is 'x'; allowed: a number, as .* r"),
-        ({"p": "a\n", "r": "a\n"}, ("--label_separator", ""), "--label_separator is ''; allowed: a text such as |"),
-        ({"p": "a\n\n", "r": "a\nb\n"}, (), "^p, line 2: the label is ''; allowed: a label that is not blank"),
-        ({"p.jsonl": '{"label": ["a"]}\n', "r": "a\n"}, (), r"^p.jsonl:1: the label is \['a'\]; allowed: one label"),
+        ({"p": "0.5\nx\n", "r": "0.5\n1\n"}, "^p, line 2: the prediction is 'x'; allowed: a number, as .* r"),
+        ({"p": "a\n\n", "r": "a\nb\n"}, "^p, line 2: the label is ''; allowed: a label that is not blank"),
+        ({"p.jsonl": '{"label": ["a"]}\n', "r": "a\n"}, r"^p.jsonl:1: the label is \['a'\]; allowed: one label"),
         # A usual column of predictions and of references, where the file names its predictions otherwise.
-        ({"r.csv": "label,guess\na,b\n"}, (), "^r.csv: no prediction column; name one with --prediction_field"),
-        (
-            {"p": '{"label": "a"}\n', "r": "a\n"},
-            (),
-            '^p, line 1: {"label": "a"} is a row of JSON; allowed: .*jsonl',
-        ),
+        ({"r.csv": "label,guess\na,b\n"}, "^r.csv: no prediction column; name one with --prediction_field"),
+        ({"p": '{"label": "a"}\n', "r": "a\n"}, '^p, line 1: {"label": "a"} is a row of JSON; allowed: .*jsonl'),
     ],
 )
-def test_bad_files(
-    files: dict[str, str], options: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_files(files: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name, content in files.items():
         Path(name).write_text(content)
     with pytest.raises(InputError, match=message):
-        main([next(iter(files)), next((name for name in files if name == "r.csv"), "r"), *options])
+        main([next(iter(files)), next((name for name in files if name == "r.csv"), "r")])

@@ -28,7 +28,7 @@ JSON = {"content-type": "application/json"}
 @pytest.fixture(scope="module")
 def client(export: Path) -> Iterator[TestClient]:
     """A client of an application with small limits and the real decoder."""
-    limits = {"max_body_bytes": 20_000, "max_articles_per_request": 4, "max_queue": 4, "max_beams": 4}
+    limits = {"max_body_bytes": 20_000, "max_queue": 4, "max_beams": 4}
     app = create_app(service(export, batch_size=2, **limits, allowed_hosts=("*.example.com",)))
     with TestClient(app, "http://localhost", raise_server_exceptions=False) as client:
         yield client
@@ -55,11 +55,11 @@ def test_summaries_are_those_of_summarize(
 
 
 def test_limits_of_requests_leave_the_models_own_options(export: Path, texts: list[str]) -> None:
-    """Its max_length is 16, and it has 2 beams."""
-    with TestClient(create_app(service(export, max_summary_length=9, max_beams=1)), "http://localhost") as client:
+    """It has 2 beams."""
+    with TestClient(create_app(service(export, max_beams=1)), "http://localhost") as client:
         answer = client.post("/summarize", json={"text": texts[0]}).json()
         assert answer["summary"] == summarize(texts[0], *load_for_evaluation(export, None))
-        assert client.post("/summarize", json={"text": texts[0], "max_length": 10}).status_code == 422
+        assert client.post("/summarize", json={"text": texts[0], "num_beams": 2}).status_code == 422
 
 
 BAD_REQUESTS = [
@@ -172,7 +172,6 @@ def test_metrics(client: TestClient) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--max_queue", "3"], "--max_queue is 3; allowed: at least --max_articles_per_request (64)"),
         (["--max_source_length", "151"], "--max_source_length is 151; allowed: at most 150"),
         (["--host", "256.0.0.1"], "--host is 256.0.0.1, --port is 0: cannot listen there ("),
         (["--api_key", "my key"], "--api_key or BART_API_KEY has 6 characters; allowed: visible ASCII, no spaces"),

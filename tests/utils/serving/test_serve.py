@@ -162,7 +162,7 @@ def test_a_long_document_takes_turns_with_other_requests(export: Path, decoder: 
     """It takes one place of two."""
     text = "The cat sat. " * 400
     windows = math.ceil(tokens(text) / (POSITIONS - 2))
-    with server_thread(export, batch_size=1, max_queue=2, max_articles_per_request=1) as (_, address):
+    with server_thread(export, batch_size=1, max_queue=2) as (_, address):
         long = sent(address, {"text": text})
         in_work(address, queue=windows - 1, batch=1)
         short = sent(address, ARTICLE)
@@ -177,7 +177,7 @@ def test_a_long_document_takes_turns_with_other_requests(export: Path, decoder: 
 
 
 def test_a_busy_service_says_so_at_once(export: Path, decoder: Decoder) -> None:
-    with server_thread(export, max_articles_per_request=2, max_queue=4) as (_, address):
+    with server_thread(export, max_queue=4) as (_, address):
         work = [sent(address, ARTICLE)]
         in_work(address, queue=0, batch=1)
         work.append(sent(address, {"texts": ["A dog.", "A cat."], "num_beams": 1}))
@@ -231,7 +231,7 @@ def test_faults_are_answered(export: Path, decoder: Decoder, monkeypatch: pytest
 
 
 def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
-    with server_thread(export, batch_size=1, drain_seconds=60) as (end, address):
+    with server_thread(export, batch_size=1) as (end, address):
         kept = httpx2.Client(base_url=address)
         kept.get("/healthz")
         idle = socket.create_connection(("127.0.0.1", httpx2.URL(address).port), timeout=60)
@@ -246,17 +246,6 @@ def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
         decoder.run()
         assert [answer(connection)[0] for connection in work] == [200] * 5
         assert idle.recv(10) == b""
-
-
-def test_what_is_not_done_in_time_is_answered(export: Path, decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The decoder never gets to the end of its step."""
-    monkeypatch.setattr("utils.serving.summaries.CLOSING_SECONDS", 0)
-    with server_thread(export, batch_size=1, drain_seconds=0) as (end, address):
-        work = [sent(address, ARTICLE) for _ in range(3)]
-        in_work(address, queue=2, batch=1)
-        end()
-        assert [answer(connection) for connection in work] == [ENDING] * 3
-    decoder.run()
 
 
 def received(connection: socket.socket) -> bytes:
@@ -371,7 +360,7 @@ def test_the_page_in_a_browser(export: Path, texts: list[str]) -> None:
     expect = playwright.expect
     options = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium's own sandbox does not run as root
     with (
-        server_thread(export, max_beams=4, api_key="s3cret") as (_, address),
+        server_thread(export, api_key="s3cret") as (_, address),
         playwright.sync_playwright() as started,
     ):
         browser = started.chromium.launch(executable_path=path, args=options)
@@ -380,31 +369,19 @@ def test_the_page_in_a_browser(export: Path, texts: list[str]) -> None:
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.goto(address)
-        expect(page.locator("#about")).to_have_text(f"{export.parent.name}/{export.name}, fp32 on the CPU")
-        expect(page.locator("#num_beams")).to_have_attribute("placeholder", "2")
-        expect(page.locator("#max_length")).to_have_attribute("placeholder", "16")
-        expect(page.locator("#long_documents option").first).to_have_text("join")
-        expect(page.locator("label[for=num_beams]")).to_have_text("num_beams 1 to 4")
-
-        page.fill("#text", "The cat sat on the mat. " * 40)
+        expect(page.locator("body")).to_contain_text(f"{export.parent.name}/{export.name}, fp32 on the CPU. Requests")
+        page.fill("#text", text := "The cat sat on the mat. " * 40)
         page.fill("#key", "s3cret")
-        page.fill("#max_length", "9")
-        page.select_option("#early_stopping", "true")
-        page.fill("#length_penalty", "0.5")
         page.click("#send")
-        request = {"text": page.input_value("#text"), "max_length": 9, "early_stopping": True, "length_penalty": 0.5}
         headers = {"Authorization": "Bearer s3cret"}
-        answer = httpx2.post(f"{address}/summarize", json=request, headers=headers, timeout=60).json()
+        answer = httpx2.post(f"{address}/summarize", json={"text": text}, headers=headers, timeout=60).json()
         expect(page.locator("#summary")).to_have_text(answer["summary"])
         expect(page.locator("#figures")).to_contain_text(f"; the text was split into {answer['windows'][0]} windows")
         assert problems == []
 
-        page.select_option("#long_documents", "cut")
+        page.fill("#text", " ")
         page.click("#send")
-        expect(page.locator("#figures")).to_contain_text("tokens of the text were left out")
-        page.fill("#num_beams", "9")
-        page.click("#send")
-        expect(page.locator("#error")).to_contain_text("num_beams: Input should be less than or equal to 4")
+        expect(page.locator("#error")).to_contain_text("a text that is not blank is expected")
         expect(page.locator("#figures")).to_be_hidden()
         page.fill("#key", "")
         page.click("#send")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
@@ -40,7 +39,6 @@ class ScoreTable:
     header: list[str]
     rows: list[list[str]]
     words: int = 1
-    notes: Sequence[str] = ()  # lines below it
 
     def __post_init__(self) -> None:
         columns = list(zip(self.header, *self.rows, strict=True))
@@ -97,10 +95,11 @@ def score_table(run: ReportedRun, split: str) -> ScoreTable:
         "Intervals: 95% bootstrap.": "intervals" in record,
         "The last columns score the sources' first sentences, or the commonest label for all, instead.": baselines,
     }
+    settings = {name: value for name, value in record.items() if name.endswith(("_mode", "_signature", "_exceptions"))}
+    sentences |= {f"{label_of(name)}: {value}.": True for name, value in settings.items()}
     caption = " ".join(sentence for sentence, applies in sentences.items() if applies)
     header = ["Score", "Mean", "95% interval", *(name[:1].upper() + name[1:] for name in baselines)]
-    settings = {name: value for name, value in record.items() if name.endswith(("_mode", "_signature", "_exceptions"))}
-    return ScoreTable(caption, header, rows, notes=[f"{label_of(name)}: {value}" for name, value in settings.items()])
+    return ScoreTable(caption, header, rows)
 
 
 def group_tables(run: ReportedRun, split: str) -> list[ScoreTable]:
@@ -152,10 +151,10 @@ def speed_table(run: ReportedRun, split: str, noun: str) -> ScoreTable:
     ]
     rows += [[f"Latency, ms, {name}", shown(value, 0)] for name, value in speed.get("latency_ms", {}).items()]
     rows = [row for row in rows if row[1] != NOTHING]
-    resumed = speed.get("resumed_articles")
-    notes = [f"{resumed:,} {noun}s were predicted before the run was broken off, and are not timed."] if resumed else []
     caption = f"Latency: from an {noun}'s entry into the batch to its end."
-    return ScoreTable(caption, ["Speed", "Value"], rows, notes=notes)
+    if resumed := speed.get("resumed_articles"):
+        caption += f" {resumed:,} {noun}s were predicted before the run was broken off, and are not timed."
+    return ScoreTable(caption, ["Speed", "Value"], rows)
 
 
 def statistics_table(run: ReportedRun) -> ScoreTable:
