@@ -157,11 +157,14 @@ class ShardReader:
     def __iter__(self) -> Iterator[ShardRow]:
         skipped = self.count
         for shard in self.shards:
-            rows = islice(self._rows(shard, skipped), shard.examples - skipped) if skipped < shard.examples else ()
+            if skipped >= shard.examples:
+                skipped -= shard.examples
+                continue
+            rows = islice(self._rows(shard, skipped), shard.examples - skipped)
             for number, columns in enumerate(rows, shard.first + skipped):
                 self.count += 1
                 yield ShardRow(number, *columns)
-            skipped = max(0, skipped - shard.examples)
+            skipped = 0
 
     def _rows(self, shard: Shard, skipped: int) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
         """Read the ids, sentences and labels of a shard's rows, without the first ones."""
