@@ -337,7 +337,7 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
         ),
         (
             *("question_answering", {"both__jsonl": ASKED}, ("--max_source_length", 100, "--doc_stride", 32)),
-            "--max_source_length is 100; beside a question of --max_query_length 64 it has room for 32 tokens",
+            "--max_source_length is 100; beside a question of --max_query_length 64 it has room for 32 tokens;",
         ),
     ],
 )
