@@ -65,7 +65,7 @@ COMMANDS = {
     "utils.predict model --task classification": "--task is classification; model is a BartForConditionalGeneration",
     "utils.serving.__main__ model --port 0 --task tagging": "--task is tagging; model is a BartForConditionalGenerat",
     "utils.predict records.jsonl": "records.jsonl: neither a safetensors file nor a torch checkpoint",
-    f"{TRAIN} --layers 0": "unknown argument --layers; remove layers: docs/training.md#distillation",
+    f"{TRAIN} --layers 0": "--layers is about --distill sft",
     f"{TRAIN} --config absent.yaml": "--config absent.yaml: cannot be read",
     f"{TRAIN} --config wrong.yaml": "--config wrong.yaml: unknown option 'learning_rat'; did you mean 'learning_rate'?",
     f"{TRAIN} --wandb_project mine": "--wandb_project is mine; it needs the package wandb",

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 
 from bart.backend import Streams
 from bart.cuda.linear import HalfCopies
@@ -70,13 +71,13 @@ class CudaBackend(UnpaddingBackend):
 
     copies: HalfCopies | None = None  # of the weights, where a step was under autocast
 
-    def chooses_rows(self, training: bool) -> bool:
+    def chooses_rows(self, training: bool, compiled: bool) -> bool:
         return True
 
     @contextmanager
-    def step(self) -> Iterator[None]:
+    def step(self, layers: Sequence[nn.Module]) -> Iterator[None]:
         """Under autocast, products read copies of the weights meanwhile."""
-        if torch.is_autocast_enabled("cuda"):
+        if torch.is_autocast_enabled("cuda") and not any(isinstance(layer, FSDPModule) for layer in layers):
             self.copies = self.copies or HalfCopies(torch.get_autocast_dtype("cuda"))
             self.copies.refresh()
             self.joins_layers = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,25 +23,32 @@ class Hooks:
 
     constraints: Sequence[Rule] = ()  # whose bans a forced token breaks
     processors: Sequence[Rule] = ()  # after all others but the filters of sampling
+    chosen: Callable[[Tensor], object] | None = None  # called with the ids (R,) that a step chose, on the CPU
     kept: list[Tensor] | None = None  # to which each step appends the scores (R, V) after all rules
 
     def __bool__(self) -> bool:
-        return bool(self.constraints or self.processors) or self.kept is not None
+        return bool(self.constraints or self.processors or self.chosen) or self.kept is not None
 
 
 NO_HOOKS = Hooks()
 
 
-def hooks_for(config: GenerationConfig, allowed: Allowed | None, processors: Sequence[Processor] | None) -> Hooks:
-    """The hooks for arguments of `generate`: prefix_allowed_tokens_fn and logits_processor."""
+def hooks_for(
+    config: GenerationConfig, allowed: Allowed | None, processors: Sequence[Processor] | None, streamer: Any
+) -> Hooks:
+    """The hooks for arguments of `generate`: prefix_allowed_tokens_fn, logits_processor and streamer."""
     processors = [] if processors is None else processors
     if not isinstance(processors, (list, tuple)) or not all(map(callable, processors)):
         raise InputError(f"logits_processor is {processors!r}; allowed: a list of callables of ids and scores")
     if allowed is not None and not callable(allowed):
         raise InputError(f"prefix_allowed_tokens_fn is {allowed!r}; allowed: a callable (article, ids) -> ids")
+    if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
+        raise InputError(f"streamer is {streamer!r}; allowed: an object with the methods put and end")
+    if streamer is not None and config.num_beams > 1:
+        raise InputError(f"streamer needs num_beams 1, and it is {config.num_beams}: beams change until the end")
     constraints = [] if allowed is None else [_only(allowed, config.num_beams)]
     kept: list[Tensor] | None = [] if config.output_scores and config.return_dict_in_generate else None
-    return Hooks(constraints, list(map(_rule_of, processors)), kept)
+    return Hooks(constraints, list(map(_rule_of, processors)), None if streamer is None else streamer.put, kept)
 
 
 def _only(allowed: Allowed, beams: int) -> Rule:

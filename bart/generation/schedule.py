@@ -109,6 +109,8 @@ class DecodingBatch:
         if self.recorded is None or not self.recorded.step(self, steps_left):
             self._decode(min(self.lengths), max(self.lengths))
         self.lengths = [length + 1 for length in self.lengths]
+        if self.hooks.chosen is not None:
+            self.hooks.chosen(self.search.last_ids.flatten().cpu())
 
     @property
     def state(self) -> list[Tensor]:

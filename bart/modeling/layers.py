@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from itertools import repeat
 from typing import Any
 
@@ -21,6 +21,7 @@ from bart.backend import TORCH, Backend, BackendModule, Rows, Streams
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache, LayerCache
+from bart.torch_internals import compile_whole_layers
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -146,13 +147,11 @@ class BartDecoderLayer(_Layer):
         """Run the layer over a whole target, or with a cache over the next token of each beam.
 
         Args:
-            hidden, read: (B, T, D), or the rows that the backend packed; with a cache (B, K, D), where beams take the
-                place of positions.
+            hidden, read: (B, T, D), or the rows that the backend packed; with a cache (B, K, D).
             self_mask: a tensor that broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None and
                 masks of a backend's own mean causal.
             cross_mask: (B, 1, 1, S), None, or the backend's own.
             sources: encoder states (B, S, D), or packed rows, or their keys and values, each (B, H, S, Dh).
-            columns: the columns of the cache for the keys and values of these tokens.
         """
 
         def self_attention(states: Tensor) -> Tensor:
@@ -171,6 +170,17 @@ class BartDecoderLayer(_Layer):
         return self._branch(states, self.final_layer_norm, self._feed_forward)
 
 
+def _call(layer: nn.Module, *args: Any) -> Streams:
+    return layer(*args)
+
+
+@cache
+def compiled_call() -> Callable[..., Streams]:
+    """`_call`, compiled by `torch.compile`: one function for all layers, whose weights are its inputs."""
+    compile_whole_layers()
+    return torch.compile(_call, dynamic=True)
+
+
 class _Stack(BackendModule):
     """The base of encoder and decoder: embeddings, LayerDrop, activation checkpointing, the final norm of Pre-LN."""
 
@@ -183,6 +193,7 @@ class _Stack(BackendModule):
         self.max_positions = config.max_position_embeddings
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.activation_checkpointing = False
+        self.compiled = False  # in training
         self.embed_tokens = embed_tokens
         self.embed_positions = nn.Embedding(config.max_position_embeddings + self.position_offset, config.d_model)
         self.layers = nn.ModuleList(layers)
@@ -207,16 +218,17 @@ class _Stack(BackendModule):
     @property
     def _packing(self) -> Backend:
         """The backend that chooses rows; torch computes all."""
-        return self.backend if self.backend.chooses_rows(self.training) else TORCH
+        return self.backend if self.backend.chooses_rows(self.training, self.compiled) else TORCH
 
     def _run(self, layer: nn.Module, hidden: Tensor, read: Tensor, *args: Any) -> Streams:
         if not self.training:
             return layer(hidden, read, *args)
         if self.layerdrop and torch.rand(()).item() < self.layerdrop:
             return hidden, read
+        call = compiled_call() if self.compiled else _call
         if self.activation_checkpointing:
-            return checkpoint(layer, hidden, read, *args, use_reentrant=False)
-        return layer(hidden, read, *args)
+            return checkpoint(call, layer, hidden, read, *args, use_reentrant=False)
+        return call(layer, hidden, read, *args)
 
 
 class BartEncoder(_Stack):
@@ -295,7 +307,7 @@ class BartDecoder(_Stack):
 
         Checkpoints would hold them, and layers that LayerDrop leaves out would get gradients of 0 in place of none.
         """
-        if self.activation_checkpointing or self.layerdrop or not self.backend.joins_layers:
+        if self.activation_checkpointing or self.compiled or self.layerdrop or not self.backend.joins_layers:
             return repeat(encoder_states)
         attention = [layer.encoder_attn for layer in self.layers]
         linears = [linear for part in attention for linear in (part.k_proj, part.v_proj)]

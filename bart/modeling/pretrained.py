@@ -75,8 +75,10 @@ class PretrainedModel(BackendModule):
 
     def __call__(self, *inputs: Any, return_dict: bool | None = None, **named: Any) -> Any:
         """`forward`, with return_dict=False as a tuple; other arguments than its own are refused by `check_others`."""
-        _, *names = inspect.signature(type(self).forward).parameters
-        check_others(type(self).__name__, names, {name: named.pop(name) for name in [*named] if name not in names})
+        _, *known = inspect.signature(type(self).forward).parameters.values()
+        names = [parameter.name for parameter in known]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known):  # of a subclass
+            check_others(type(self).__name__, names, {name: named.pop(name) for name in [*named] if name not in names})
         output = super().__call__(*inputs, **named)
         return output.to_tuple() if return_dict is False else output
 
@@ -130,10 +132,6 @@ class PretrainedModel(BackendModule):
         self.tie_weights()
         return new
 
-    def get_output_embeddings(self) -> nn.Linear | None:
-        """The layer that gives logits over the vocabulary, of a model that has one."""
-        return None
-
     @property
     def device(self) -> torch.device:
         return self.get_input_embeddings().weight.device
@@ -159,13 +157,18 @@ class PretrainedModel(BackendModule):
 
     @property
     def layers(self) -> list[nn.Module]:
-        """The layers of all stacks."""
+        """All layers: the blocks that a network is sharded by."""
         return [layer for stack in self.stacks for layer in stack.layers]
 
     def set_activation_checkpointing(self, enabled: bool) -> None:
         """Recompute each layer's activations in the backward pass instead of keeping them (Chen et al., 2016)."""
         for stack in self.stacks:
             stack.activation_checkpointing = enabled
+
+    def compile_layers(self) -> None:
+        """Let `torch.compile` make the code that the layers run in training, for inputs of any length."""
+        for stack in self.stacks:
+            stack.compiled = True
 
     def compute_with(self, backend: Backend) -> None:
         """Let all layers, and the loss, compute with a backend; models begin with plain torch."""
@@ -332,7 +335,7 @@ class PretrainedModel(BackendModule):
     def pack(self, model: Self, packer: Packer) -> None:
         """Make this skeleton the copy for inference of a model."""
         self.is_packed = True
-        replaced = {self.get_output_embeddings(), *(part for layer in self.layers for part in layer.modules())}
+        replaced = {getattr(self, "lm_head", None), *(part for layer in self.layers for part in layer.modules())}
         for module, original in zip(self.modules(), model.modules(), strict=True):
             if module not in replaced or isinstance(module, nn.LayerNorm):
                 weights = dict(original.named_parameters(recurse=False))

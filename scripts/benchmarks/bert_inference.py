@@ -74,7 +74,7 @@ def prepare(args: BertArguments, folder: Path) -> None:
     from bert.modeling.modeling_bert import BertForQuestionAnswering
 
     shape = SHAPES[args.shape]
-    config = BertConfig.from_json(ROOT / "configs" / shape.config)
+    config = BertConfig.from_pretrained(ROOT / "configs" / shape.config)
     ids = np.random.default_rng(1).integers(config.vocab_size, size=(shape.sequences, shape.length))
     (folder / "inputs.json").write_text(json.dumps(ids.tolist()), encoding="utf-8")
     torch.manual_seed(0)

@@ -44,9 +44,11 @@ FINE_TUNING = {
     **{name: f"--bf16 --optimizer {name}" for name in "fused_adam lamb fused_lamb adafactor sgd".split()},
     "fused_lamb fp16 O2": "--fp16 --amp_level O2 --optimizer fused_lamb",
     "activation checkpointing": "--bf16 --activation_checkpointing",
+    "compiled": "--bf16 --compile",
     "accumulation": "--bf16 --gradient_accumulation_steps 4",
     "and beams in validation": "--bf16 --amp_level O2 --eval_beams 2",
-    "ddp": "--bf16",
+    "ddp": "--bf16 --strategy ddp", "fsdp": "--bf16 --strategy fsdp",
+    "ddp compiled": "--bf16 --strategy ddp --compile", "fsdp compiled": "--bf16 --strategy fsdp --compile",
 }  # fmt: skip
 CPU_LOSS, MOST_TIMES_CPU_LOSS = 1.80, 1.1  # of the checks "learning"
 # Network, tokens, batch, and sequences per second of the large network on an A100 in half precision, by NVIDIA's pages.
@@ -83,16 +85,16 @@ def all_checks(on_gpu: bool) -> list[Check]:
 
 
 def fine_tuning_checks(on_gpu: bool) -> list[Check]:
-    """Runs of a tiny model in each precision, with each optimizer, on two GPUs, and with LoRA."""
+    """Runs of a tiny model in each precision, with each optimizer and strategy, and with LoRA."""
     tune = 'python "$ROOT/finetune.py" --do_train --data_dir data/sample --config_path "$ROOT/configs/config_tiny.json"'
     tune += f" --max_steps 40 --log_every_n_steps {LOG_EVERY} --n_val 32 --eval_beams 0 --dropout 0.1 --output_dir"
     scratch = "--model_name_or_path scratch --tokenizer data/sample/tokenizer"
     checks = []
     for name, options in FINE_TUNING.items():
-        needs_gpu = any(flag in options for flag in ("fp16", "tf32"))
-        gpus = 2 if name == "ddp" else int(needs_gpu)
+        needs_gpu = any(flag in options for flag in ("fp16", "tf32", "compile"))
+        gpus = 2 if "--strategy" in options else int(needs_gpu)
         command = f'{tune} "$OUT/run" {scratch} --gpus {max(gpus, int(on_gpu))} {options}'
-        checks.append(Check(f"fine-tuning {name}", command, trained, 2, gpus))
+        checks.append(Check(f"fine-tuning {name}", command, trained, 5 if "compile" in options else 2, gpus))
     # Dropout in attention, too: kernels must drop the same weights in both passes, or training does not learn.
     learning = f"""sed -E 's/"pre_ln": true/"pre_ln": false/; s/dropout": 0.0/dropout": 0.1/' \
         "$ROOT/configs/config_tiny.json" >"$OUT/config.json" &&
@@ -127,7 +129,9 @@ def benchmark_checks(on_gpu: bool) -> list[Check]:
     for shape in ("xsum", "cnn_dm") if on_gpu else ("tiny",):
         for precision in ("bf16", "tf32") if on_gpu else ("fp32",):
             options = f"--shape {shape} --precision {precision} --steps 10 {vocabulary}"
-            checks.append(benchmark(f"training {shape} {precision}", "samples/s", "training.py", options))
+            check = benchmark(f"training {shape} {precision}", "samples/s", "training.py", options)
+            compiled = f"{check.command} --modes ours_compiled transformers"
+            checks += [check, replace(check, name=f"{check.name} compiled", command=compiled, minutes=7, gpus=1)]
     options = f"--shape {'large' if on_gpu else 'tiny'} {modes}"
     return [*checks, benchmark("bert inference", "sequences/s", "bert_inference.py", options)]
 

@@ -36,11 +36,13 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
+from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks import measuring
 from scripts.benchmarks.throughput import LOG_EVERY, with_warm_up
 from utils.app.cli import option, parse_dataclass
+from utils.app.machine import ROOT
 from utils.app.memory import peak_memory_gb
 from utils.corpora.sample_corpus import sample_stories
 from utils.data.batches import Batch, Batches
@@ -70,7 +72,7 @@ COLUMNS = {
 
 @dataclass(frozen=True)
 class TrainingShape:
-    network: str  # a key of measuring.NETWORKS
+    config: str  # a file in configs/
     batch_size: int
     max_source_length: int
     max_target_length: int
@@ -80,11 +82,11 @@ class TrainingShape:
 
 
 SHAPES = {
-    "xsum": TrainingShape("large", 40, 1024, 60, XSUM),
-    "cnn_dm": TrainingShape("large", 40, 1024, 142, CNN_DM),
-    "base": TrainingShape("base", 8, 512, 60, XSUM),
-    "base_unsorted": TrainingShape("base", 8, 512, 60, XSUM, is_sorted=False),
-    "tiny": TrainingShape("tiny", 4, 64, 24, XSUM, dropout=0.0),
+    "xsum": TrainingShape("config.json", 40, 1024, 60, XSUM),
+    "cnn_dm": TrainingShape("config.json", 40, 1024, 142, CNN_DM),
+    "base": TrainingShape("config_base.json", 8, 512, 60, XSUM),
+    "base_unsorted": TrainingShape("config_base.json", 8, 512, 60, XSUM, is_sorted=False),
+    "tiny": TrainingShape("config_tiny.json", 4, 64, 24, XSUM, dropout=0.0),
 }
 
 
@@ -146,9 +148,9 @@ def prepare(args: TrainerArguments, folder: Path) -> None:
     """Write weights, vocabulary and data."""
     shape = SHAPES[args.shape]
     tokenizer = BartTokenizer.from_pretrained(args.tokenizer)
-    fields = {"vocab_size": len(tokenizer), "max_position_embeddings": 1024}
+    fields = {"vocab_size": len(tokenizer), "pre_ln": False}  # the peer lacks Pre-LN
     fields |= dict.fromkeys(("dropout", "attention_dropout"), shape.dropout)
-    config = measuring.made_up_config(*measuring.NETWORKS[shape.network], **fields)
+    config = BartConfig.from_pretrained(ROOT / "configs" / shape.config, **fields)
     torch.manual_seed(0)
     BartForConditionalGeneration(config).save_pretrained(folder / "model", tokenizer)
     for split, count in (("train", shape.batch_size * args.all_steps), ("val", shape.batch_size)):

@@ -87,6 +87,33 @@ def test_articles_stay_to_the_end(pairs: list[Pair], options: dict[str, Any]) ->
         assert torch.equal(ours.generate(ids, attention_mask=mask, **given), expected)
 
 
+class Recorder:
+    """A streamer that keeps all that it gets."""
+
+    def __init__(self) -> None:
+        self.got: list[Any] = []
+
+    def put(self, value: Tensor) -> None:
+        self.got.append(value.tolist())
+
+    def end(self) -> None:
+        self.got.append("end")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"min_length": 9}, {"do_sample": True}, {"do_sample": True, "num_return_sequences": 3}], ids=str
+)
+def test_a_streamer_gets_the_same(pairs: list[Pair], options: dict[str, Any]) -> None:
+    for pair in pairs:
+        ids, mask = batch(4)
+        streamers = Recorder(), Recorder()
+        for model, streamer in zip(pair, streamers, strict=True):
+            torch.manual_seed(5)
+            model.generate(ids, attention_mask=mask, streamer=streamer, max_length=20, **options)
+        assert streamers[1].got == streamers[0].got
+        assert len(streamers[1].got) > 3
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -97,6 +124,8 @@ def test_articles_stay_to_the_end(pairs: list[Pair], options: dict[str, Any]) ->
             r"gave \[\] for article 0; allowed: a list of at least",
         ),
         ({"prefix_allowed_tokens_fn": lambda article, ids: [97]}, r"gave \[97\] for article 0; .* one id below 97"),
+        ({"streamer": print}, "streamer is <built-in function print>; allowed: an object with the methods put and end"),
+        ({"streamer": Recorder(), "num_beams": 2}, "streamer needs num_beams 1, and it is 2"),
     ],
 )
 def test_what_is_refused(pairs: list[Pair], options: dict[str, Any], message: str) -> None:

@@ -30,6 +30,11 @@ PEAKS = {
 PRECISIONS = ("fp32", "tf32", "bf16", "fp16", "int8")
 
 
+def is_first() -> bool:
+    """Return true in the first of the processes that torchrun, Lightning or SLURM started together."""
+    return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
+
+
 def check_gpus(gpus: int) -> None:
     """Raise InputError when the machine has fewer GPUs than asked for."""
     import torch  # here and below: option files import this module, and torch takes seconds to load

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from utils.app.formatting import duration, rate
-from utils.app.start import is_first
+from utils.app.machine import is_first
 
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")

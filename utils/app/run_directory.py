@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import csv
+import math
 import shlex
 import shutil
 from pathlib import Path
 
 from bart.errors import InputError
+from utils.app.errors import brief
 
 LOG, LAST = "log.txt", "last"  # a run's log, and the value of --resume_from_checkpoint for its newest checkpoint
 CARD = "README.md"  # of a run's export
+METRICS, SECONDS = "metrics.csv", "wall_seconds"  # SECONDS: the column of the time since the run's first session began
 REPORT_ORDER = ("test", "val", "train")  # a report shows the first split of these that was scored
 # Patterns of names; {} is a split.
 TRAINED = "_epoch*_step*.ckpt last.ckpt previous.ckpt metrics.csv metrics.[0-9]*.csv train_summary.json export".split()
@@ -19,6 +23,8 @@ SCORED += "{}_predictions.json {}_nbest_predictions.json {}_null_odds.json".spli
 SCORED += "CoLA.tsv SST-2.tsv MRPC.tsv STS-B.tsv QQP.tsv MNLI-m.tsv MNLI-mm.tsv QNLI.tsv RTE.tsv WNLI.tsv".split()
 RECORDS = "arguments.yaml arguments.[0-9]*.yaml environment.json environment.[0-9]*.json eval_arguments.yaml".split()
 RECORDS += "events.out.tfevents.* report.html report_figures".split()
+
+Metrics = dict[str, dict[int, float]]  # the finite values of each column, by the number of optimizer steps done
 
 
 def of_sessions(folder: Path, name: str) -> list[Path]:
@@ -68,3 +74,42 @@ def check_free(folder: Path, resume_from: str | None, overwrite: bool) -> None:
             f"--output_dir {folder} holds a run ({', '.join(files[:3])}{more}): --resume_from_checkpoint {LAST} goes "
             "on with it, --overwrite_output_dir removes what it wrote"
         )
+
+
+def metrics_of_sessions(folder: Path) -> list[Metrics]:
+    """The metrics of each session of a run, the first one first; half a line, as a kill leaves it, is left out."""
+    sessions = []
+    for path in of_sessions(folder, METRICS):
+        columns: Metrics = {}
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+            for row in csv.DictReader(line for line in lines if line.endswith("\n")):
+                step = int(row.pop("step")) + 1  # Lightning counts steps from 0
+                for name, cell in row.items():
+                    values = columns.setdefault(name, {})
+                    if math.isfinite(value := float(cell or "nan")):
+                        values[step] = value
+        except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+            raise InputError(f"{path}: cannot be read, or is damaged ({brief(error)})") from None
+        sessions.append(columns)
+    return sessions
+
+
+def joined(sessions: list[Metrics]) -> Metrics:
+    """The metrics of a run. Of a step that a later session has done again, that session's values count."""
+    metrics: Metrics = {}
+    for session in sessions:
+        begin = min((step for values in session.values() for step in values), default=math.inf)
+        for name in {**metrics, **session}:
+            before = {step: value for step, value in metrics.get(name, {}).items() if step <= begin}
+            metrics[name] = before | session.get(name, {})
+    return metrics
+
+
+def seconds_of_sessions(folder: Path) -> float:
+    """The wall clock of the sessions that a run has had, as far as their files tell it."""
+    try:
+        columns = [session.get(SECONDS, {}) for session in metrics_of_sessions(folder)]
+    except InputError:
+        return 0.0
+    return max((seconds for column in columns for seconds in column.values()), default=0.0)

@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bart.tokenization.tokenizer import PretrainedTokenizer
+from utils.app.machine import is_first
 from utils.app.progress import progress
-from utils.app.start import is_first
 
 logger = logging.getLogger(__name__)
 

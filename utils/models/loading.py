@@ -26,6 +26,7 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=PretrainedModel)
+ReadTokenizer = Callable[[PathName], PretrainedTokenizer]
 SOURCE_TOKENIZER, SOURCE_TOKENIZER_JSON = "source_tokenizer", "source_tokenizer_json"  # in exports, and in checkpoints
 
 
@@ -70,9 +71,9 @@ def checkpoint_parts(loaded: LoadedModel) -> dict[str, Any]:
     }
 
 
-def export(loaded: LoadedModel, checkpoint: Path, directory: Path) -> None:
-    """Write a checkpoint's model in Hub format."""
-    type(loaded.model).from_pretrained(checkpoint).save_pretrained(directory, loaded.tokenizer)
+def export(loaded: LoadedModel, model_class: type[Model], checkpoint: Path, directory: Path) -> None:
+    """Write a checkpoint's model in Hub format; its class is given, since fsdp replaces that of the loaded one."""
+    model_class.from_pretrained(checkpoint).save_pretrained(directory, loaded.tokenizer)
     if loaded.source_tokenizer is not None:
         loaded.source_tokenizer.save_pretrained(directory / SOURCE_TOKENIZER)
 
@@ -113,9 +114,9 @@ def vocabulary_at(model_class: type[PretrainedModel], path_or_name: PathName) ->
 
 
 def own_vocabulary(
-    model_name_or_path: PathName, tokenizer_path: str | None, read: Callable[[PathName], PretrainedTokenizer]
+    model_name_or_path: PathName, tokenizer_path: str | None, read: ReadTokenizer, remedy: str = ""
 ) -> PretrainedTokenizer:
-    """The vocabulary that lies with the weights, or the same at another place."""
+    """The vocabulary that lies with the weights, or the same at another place; an error ends with the remedy."""
     if tokenizer_path is None:
         return read(model_name_or_path)
     tokenizer = read(tokenizer_path)
@@ -126,7 +127,7 @@ def own_vocabulary(
     if not tokenizer.same_vocabulary(stored):
         raise InputError(
             f"--tokenizer {tokenizer_path} is another vocabulary ({len(tokenizer)} ids) than that of "
-            f"{model_name_or_path} ({len(stored)} ids); leave off --tokenizer"
+            f"{model_name_or_path} ({len(stored)} ids); leave off --tokenizer{remedy}"
         )
     return tokenizer
 

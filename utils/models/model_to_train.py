@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+from torch import nn
+
 from bart.configuration.configuration import ModelConfig, kind_of, stored_configs
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError, naming
@@ -14,12 +16,23 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.tensor_files import read_file
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.models.loading import LoadedModel, Model, class_for, fit_vocabulary, own_vocabulary, vocabulary_at
-from utils.models.options import LORA_DEFAULT, AdaptationOptions, ComputingOptions, ModelOptions, NewModelOptions
+from utils.models.options import (
+    DROPOUTS,
+    LORA_DEFAULT,
+    AdaptationOptions,
+    ComputingOptions,
+    ModelOptions,
+    NewModelOptions,
+    WeightsOptions,
+)
 
 logger = logging.getLogger(__name__)
-# Parts of names of the fields that may differ between the config of a run and that of the weights it starts from.
-NOT_OF_SHAPE = ("drop", "init")
-UNCHANGED = AdaptationOptions()
+# Fields that may differ between the config of a run and that of the weights it starts from.
+NOT_OF_SHAPE = (
+    *DROPOUTS,
+    *("activation_dropout", "init_std", "hidden_dropout_prob", "attention_probs_dropout_prob"),
+    *("classifier_dropout", "initializer_range"),
+)
 OF_HEADS = {"problem_type", "token_states"}  # what configs of models with a head say of it, besides its labels
 # What a training checkpoint holds; a file that lacks one of these is something else.
 CHECKPOINT_PARTS = {"config", "state_dict", "optimizer_states", "loops", "identity"}
@@ -46,8 +59,8 @@ def initial_model(
     """
     weights, name = options.weights, options.weights.model_name_or_path
     if checkpoint is not None:
-        config_path, computing, adaptation = weights.config_path, options.computing, options.adaptation
-        return resumed_model(checkpoint, config, model_classes, config_path, computing, adaptation)
+        keeps = weights.config_path is None
+        return resumed_model(checkpoint, config, model_classes, options.computing, options.adaptation, keeps)
     model_class = class_for(config, model_classes)
     logger.info("architecture and decoding options: %s", weights.config_path or f"those of {name}")
     if weights.is_scratch:
@@ -57,37 +70,52 @@ def initial_model(
             )
         tokenizer = vocabulary_at(model_class, weights.tokenizer)
         config.vocab_size = len(tokenizer)
-        stored = generation = None
+        if labels is not None:
+            config.labels = labels
+        config.validate()
+        model = model_class(config)
     else:
-        stored, generation = stored_configs(name, [type(config)])
-        tokenizer = own_vocabulary(name, weights.tokenizer, partial(vocabulary_at, model_class))
+        model, tokenizer = _model_of_weights(weights, config, model_class, labels, new_head)
+    fit_vocabulary(model, tokenizer)
+    model.config.extra.pop("columns", None)  # of the run that the weights come from
+    if columns:
+        model.config.columns = columns if isinstance(columns, Mapping) else list(columns)
+    if options.adaptation.distill is not None:
+        shrink(model, options.adaptation.kept_layers, options.adaptation.shrunk_stacks)
+    adapt(model, options.adaptation)
+    set_computing(model, options.computing)
+    return LoadedModel(model, tokenizer, lora_scale=options.adaptation.lora_scale)
+
+
+def _model_of_weights(
+    options: WeightsOptions,
+    config: ModelConfig,
+    model_class: type[Model],
+    labels: Sequence[str] | None,
+    new_head: bool | None,
+) -> tuple[Model, PretrainedTokenizer]:
+    """The model with stored weights that `initial_model` begins with, and its vocabulary."""
+    name = options.model_name_or_path
+    stored, generation = stored_configs(name, [type(config)])
     if stored is not None:
         config.vocab_size = stored.vocab_size
+        config.validate()
         if not new_head:
             labels = _labels_of_head(stored, config, labels, name)
     if labels is not None:
         config.labels = labels
-    config.validate()
-    model = model_class(config) if weights.is_scratch else model_class.from_pretrained(name, config, new_head=new_head)
-    if weights.config_path is None and None not in (generation, model.generation_config):
+    if options.new_vocabulary:
+        tokenizer = vocabulary_at(model_class, options.tokenizer)
+    else:
+        read = partial(vocabulary_at, model_class)
+        tokenizer = own_vocabulary(name, options.tokenizer, read, ", or give --new_vocabulary")
+    model = model_class.from_pretrained(name, config, new_head=new_head)
+    if options.config_path is None and None not in (generation, model.generation_config):
         model.generation_config = generation
-    model.config.extra.pop("columns", None)  # of the run that the weights come from
-    if columns:
-        model.config.columns = columns if isinstance(columns, Mapping) else list(columns)
-    return _to_train(model, tokenizer, options.computing, options.adaptation)
-
-
-def _to_train(
-    model: Model,
-    tokenizer: PretrainedTokenizer,
-    computing: ComputingOptions,
-    adaptation: AdaptationOptions,
-) -> LoadedModel[Model]:
-    """The model with frozen parts and adapters, set to compute as the options say."""
-    fit_vocabulary(model, tokenizer)
-    adapt(model, adaptation)
-    model.set_activation_checkpointing(computing.activation_checkpointing)
-    return LoadedModel(model, tokenizer, lora_scale=adaptation.lora_scale)
+    if options.new_vocabulary:
+        model.resize_token_embeddings(len(tokenizer), keep=False)
+        logger.info("--new_vocabulary: random embeddings for %d tokens", len(tokenizer))
+    return model, tokenizer
 
 
 def _labels_of_head(
@@ -124,11 +152,13 @@ def resumed_model(
     checkpoint: Path,
     config: ModelConfig,
     model_classes: Sequence[type[Model]],
-    config_path: str | None,
     computing: ComputingOptions,
-    adaptation: AdaptationOptions = UNCHANGED,
+    adaptation: AdaptationOptions,
+    keeps_generation: bool,
 ) -> LoadedModel[Model]:
-    """The model and vocabulary of a training checkpoint; the config, of config_path if any, is what options ask for."""
+    """The model and vocabulary of a training checkpoint; the config is what the options ask for."""
+    if adaptation.distill is not None:
+        set_layers(config, len(adaptation.kept_layers), adaptation.shrunk_stacks)
     content = read_file(checkpoint)
     if not content.keys() >= CHECKPOINT_PARTS:
         raise InputError(f"--resume_from_checkpoint {checkpoint}: not a training checkpoint of this program")
@@ -139,9 +169,12 @@ def resumed_model(
     model_class = class_for(config, model_classes)
     tokenizer = vocabulary_at(model_class, checkpoint)
     model = model_class.from_pretrained(checkpoint, new_head=False)
-    if config_path is not None and model.generation_config is not None:
+    if not keeps_generation and model.generation_config is not None:
         model.generation_config = GenerationConfig.from_model_config(config.to_dict())
-    return _to_train(model, tokenizer, computing, adaptation)
+    fit_vocabulary(model, tokenizer)
+    adapt(model, adaptation)
+    set_computing(model, computing)
+    return LoadedModel(model, tokenizer, lora_scale=adaptation.lora_scale)
 
 
 def pretraining_model(
@@ -180,15 +213,31 @@ def pretraining_model(
         if options.config_path is None and None not in (generation, model.generation_config):
             model.generation_config = generation
     logger.info("initial weights: %s", weights or f"random, by --config_path {options.config_path}")
-    return _to_train(model, tokenizer, options.computing, UNCHANGED)
+    fit_vocabulary(model, tokenizer)
+    set_computing(model, options.computing)
+    return LoadedModel(model, tokenizer)
 
 
 def check_same_config(stored: ModelConfig, config: ModelConfig, where: str, apart_from: Sequence[str] = ()) -> None:
     """Raise InputError where the config of stored weights is another one than this run's."""
     for name in config.types:
         old, new = getattr(stored, name), getattr(config, name)
-        if old != new and not any(part in name for part in apart_from):
+        if old != new and name not in apart_from:
             raise InputError(f"{where}: its {name} is {old}, this run's is {new}")
+
+
+def shrink(model: PretrainedModel, layers: Sequence[int], stacks: Sequence[str]) -> None:
+    """Remove all layers but those of these numbers from the stacks (Shleifer & Rush, 2020, arXiv:2010.13002)."""
+    for name in stacks:
+        stack = getattr(model.network, name)
+        stack.layers = nn.ModuleList([stack.layers[i] for i in layers])
+    set_layers(model.config, len(layers), stacks)
+
+
+def set_layers(config: ModelConfig, count: int, stacks: Sequence[str]) -> None:
+    """Make a config describe the model that `shrink` leaves."""
+    for name in stacks:
+        setattr(config, config.depths[name], count)
 
 
 def adapt(model: PretrainedModel, options: AdaptationOptions) -> None:
@@ -216,3 +265,10 @@ def adapt(model: PretrainedModel, options: AdaptationOptions) -> None:
         if not trained:
             raise InputError("--freeze_encoder and --lora_rank exclude each other: bert has no other layers to adapt")
         inject_adapter_in_model(adapters, trained[0] if len(trained) == 1 else network)
+
+
+def set_computing(model: PretrainedModel, options: ComputingOptions) -> None:
+    """Set how activations are computed and kept in training."""
+    model.set_activation_checkpointing(options.activation_checkpointing)
+    if options.compile:
+        model.compile_layers()

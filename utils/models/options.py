@@ -43,6 +43,11 @@ class WeightsOptions:
         on_resume="by_content",
     )
     tokenizer: str | None = option(None, help="vocabulary: a Hub name or directory; by default that of the weights")
+    new_vocabulary: bool = option(False, help="let --tokenizer be another one; token embeddings start anew")
+
+    def __post_init__(self) -> None:
+        if self.new_vocabulary and (self.is_scratch or self.tokenizer is None):
+            raise InputError(f"--new_vocabulary needs --tokenizer, and a --model_name_or_path that is not {SCRATCH}")
 
     @property
     def is_scratch(self) -> bool:
@@ -69,6 +74,9 @@ class ComputingOptions:
     activation_checkpointing: bool = changeable(
         False, section="model", help="recompute activations in the backward pass: less memory, a third more time"
     )
+    compile: bool = changeable(
+        False, help="train layers that torch.compile compiles in minutes: to try on batches of one length"
+    )
     dropout: float | None = dropout_option(
         section="regularisation", help="of embeddings and layer outputs; by default the config's", in_card=True
     )
@@ -88,10 +96,16 @@ class ComputingOptions:
 
 @dataclass(frozen=True)
 class AdaptationOptions:
-    """The changes that fine-tuning makes to the weights it starts from: frozen parts, adapters."""
+    """The changes that fine-tuning makes to the weights it starts from: frozen parts, layers left out, adapters."""
 
     freeze_embeds: bool = card_option(False, section="model", help="do not train token and position embeddings")
     freeze_encoder: bool = card_option(False, help="do not train the encoder")
+    distill: str | None = card_option(
+        None, choices=("sft",), help="sft starts from some --layers of the weights (Shleifer & Rush, 2020)"
+    )
+    layers: str | None = card_option(None, help="layers that --distill keeps, counted from 0, such as 0-6-11")
+    do_encoder: bool = option(False, help="--distill shrinks the encoder")
+    do_decoder: bool = option(False, help="--distill shrinks the decoder")
     lora_rank: int | None = card_option(
         None,
         section="LoRA",
@@ -110,16 +124,48 @@ class AdaptationOptions:
     )
 
     def __post_init__(self) -> None:
-        for name in ("lora_alpha", "lora_dropout", "lora_targets"):
-            if self.lora_rank is None and getattr(self, name):
-                raise InputError(f"--{name} is about --lora_rank, which is not given")
+        for owner, value, names in (
+            ("--distill sft", self.distill, ("layers", "do_encoder", "do_decoder")),
+            ("--lora_rank", self.lora_rank, ("lora_alpha", "lora_dropout", "lora_targets")),
+        ):
+            for name in names:
+                if value is None and getattr(self, name):
+                    raise InputError(f"--{name} is about {owner}, which is not given")
+        if self.distill is not None and (self.layers is None or not self.shrunk_stacks):
+            raise InputError("--distill sft needs --layers, and --do_encoder, --do_decoder or both")
         if self.lora_rank is not None and importlib.util.find_spec("peft") is None:
             raise InputError(f"--lora_rank is {self.lora_rank}; it needs the package peft: pip install peft")
+
+    @property
+    def shrunk_stacks(self) -> list[str]:
+        return [name for name, is_shrunk in (("encoder", self.do_encoder), ("decoder", self.do_decoder)) if is_shrunk]
+
+    @property
+    def kept_layers(self) -> list[int]:
+        try:
+            layers = [int(number) for number in (self.layers or "").split("-")]
+            if sorted(set(layers)) != layers:
+                raise ValueError
+        except ValueError:
+            raise InputError(f"--layers is {self.layers!r}; allowed: rising numbers such as 0-6-11") from None
+        return layers
 
     @property
     def lora_scale(self) -> float | None:
         """The factor of the product of an adapter's matrices; None without LoRA."""
         return None if self.lora_rank is None else (self.lora_alpha or 2 * self.lora_rank) / self.lora_rank
+
+    def check_config(self, config: ModelConfig) -> None:
+        """Raise InputError for options about what a network of this config has not."""
+        architecture = config.model_types[0]
+        for name in self.shrunk_stacks:
+            if name not in config.depths:
+                raise InputError(f"--do_{name} is given; {architecture} has no {name}")
+            count = getattr(config, config.depths[name])
+            if max(self.kept_layers) >= count:
+                raise InputError(f"--layers is {self.layers}; the {name} has {count} layers, allowed: 0 to {count - 1}")
+        if self.lora_rank is not None and self.lora_rank > config.d_model:
+            raise InputError(f"--lora_rank is {self.lora_rank}; allowed: at most {config.d_model}, its d_model")
 
 
 @dataclass(frozen=True)
@@ -131,15 +177,21 @@ class ModelOptions:
     computing: ComputingOptions = part(ComputingOptions)
 
     def __post_init__(self) -> None:
-        if self.weights.is_scratch and self.adaptation.lora_rank is not None:
-            raise InputError(f"--lora_rank is about trained weights; --model_name_or_path is {SCRATCH}")
+        weights, adaptation = self.weights, self.adaptation
+        for name in ("freeze_embeds", "lora_rank"):
+            if weights.new_vocabulary and getattr(adaptation, name):
+                raise InputError(f"--new_vocabulary and --{name} exclude each other: new embeddings must be trained")
+        for name in ("distill", "lora_rank"):
+            if weights.is_scratch and getattr(adaptation, name):
+                raise InputError(f"--{name} is about trained weights; --model_name_or_path is {SCRATCH}")
 
     def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
         """The config of --config_path or of the weights, with the dropouts that are given in place of its own."""
-        config, rank = _config_of(self.weights, kinds), self.adaptation.lora_rank
+        config = _config_of(self.weights, kinds)
+        if self.weights.new_vocabulary and "bart" not in config.model_types:
+            raise InputError(f"--new_vocabulary takes a model of bart; this one is {config.model_types[0]}")
         self.computing.set_dropouts(config)
-        if rank is not None and rank > config.d_model:
-            raise InputError(f"--lora_rank is {rank}; allowed: at most {config.d_model}, its d_model")
+        self.adaptation.check_config(config)
         return config
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import metadata
+from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytorch_lightning as pl
@@ -24,11 +27,10 @@ from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.cli import all_options
 from utils.app.errors import RunError
-from utils.app.machine import check_gpus, environment
+from utils.app.machine import check_gpus, environment, is_first
 from utils.app.output_files import LOCK, check_output, held, writable_folder
 from utils.app.progress import start_log
 from utils.app.run_directory import LOG, check_free, options_to_resume, remove_run
-from utils.app.start import is_first
 from utils.data.order import ORDER
 from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
@@ -76,10 +78,14 @@ def run(args: TrainingArguments) -> None:
 
 def check_machine(args: TrainingArguments) -> None:
     """Raise InputError where the machine lacks what a run needs, or its folder holds another run."""
-    project = args.run.wandb_project
-    check_gpus(args.hardware.gpus)
+    gpus, project, compiles = args.hardware.gpus, args.run.wandb_project, args.model.computing.compile
+    check_gpus(gpus)
     if project is not None and not any(metadata.distributions(name="wandb")):
         raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb")
+    if compiles and gpus and find_spec("triton") is None:
+        raise InputError("--compile needs the package triton on GPUs; this build of torch came without it")
+    if compiles and not gpus and which(compiler := os.environ.get("CXX", "g++")) is None:
+        raise InputError(f"--compile needs a C++ compiler on CPUs; {compiler} is not found (CXX names another one)")
     if args.do_train and is_first():
         check_free(Path(args.run.output_dir), args.resumed, args.run.overwrite_output_dir)
 
@@ -118,6 +124,7 @@ def set_up(args: TrainingArguments) -> None:
         "smaller than the logging interval",
         "isinstance.treespec, LeafSpec",
         "sync_dist=True",  # which sums figures that are sums of all processes already
+        "FSDP2-wrapped module .* returned a view tensor",  # which nothing changes in place
     ):
         warnings.filterwarnings("ignore", message=f".*{harmless}")
     if not torch.cuda.is_available():
@@ -154,7 +161,7 @@ def train(
         checkpoint=checkpoint,
     )
     data = TrainingData(train, val, partial(task.collate, tokenizer=loaded.tokenizer), plan)
-    trainer.check_plan(plan, data)
+    trainer.check_plan(plan, loaded.model, data)
     if is_first():
         if args.run.overwrite_output_dir:
             remove_run(output_dir, earlier_log)

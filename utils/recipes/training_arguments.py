@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bart.errors import InputError
 from bart.files import as_named
 from utils.app.cli import OnResume, all_options
-from utils.app.start import is_first
+from utils.app.machine import is_first
 from utils.data.options import BatchOptions, LengthBatchOptions
 from utils.models.options import ModelOptions, NewModelOptions
 from utils.training.options import EpochOptions, HardwareOptions, OptimisationOptions, RunOptions
@@ -51,6 +51,11 @@ class TrainingArguments(ABC):
             self._fill_in(optimisation=replace(self.optimisation, learning_rate=rate))
         if self.run.output_dir is None:
             self._fill_in(run=replace(self.run, output_dir=self._new_output_dir(start)))
+        if self.hardware.strategy == "fsdp" and self.optimisation.optimizer in ("adafactor", "lamb", "fused_lamb"):
+            raise InputError(
+                f"--strategy fsdp and --optimizer {self.optimisation.optimizer} exclude each other: it needs whole "
+                "matrices, and fsdp gives each process parts; fsdp takes adamw, fused_adam or sgd"
+            )
 
     def _fill_in(self, **parts: Any) -> None:
         for name, value in parts.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -59,7 +59,6 @@ class Engine:
     model: BartForConditionalGeneration  # in eval mode; nobody else may use it
     batch_size: int  # articles decoded at once
     threads: int | None = None  # that torch computes with; None leaves it to torch
-    on_generated: Callable[[int], None] = lambda count: None  # called with the number of ids of each article
 
     def __post_init__(self) -> None:
         self._changed = threading.Condition()
@@ -161,7 +160,6 @@ class Engine:
             decoding = {**dict(options), "num_return_sequences": 1}
             for done in generate_live(self.model, arrivals, self.batch_size, **decoding):
                 [ids] = done.sequences.tolist()
-                self.on_generated(len(ids) - 1)
                 with self._changed:
                     article = self._in_work.pop(done.index)
                 article.result.set_result(ids)

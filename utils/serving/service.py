@@ -15,8 +15,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 from bart.files import as_named
 from utils.serving.arguments import ServeArguments
 
-SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60)
-
 
 def _not_blank(text: str) -> str:
     if not text.strip():
@@ -73,7 +71,7 @@ class Service(ABC):
             registry=self.registry,
         )  # fmt: skip
         self.seconds = prometheus.Histogram(
-            f"bart_{self.path[1:]}_seconds", "From a request to its answer", buckets=SECONDS, registry=self.registry
+            f"bart_{self.path[1:]}_seconds", "From a request to its answer", registry=self.registry
         )
 
     @contextmanager

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any, Literal
 
-import prometheus_client as prometheus
 from pydantic import BaseModel, Field
 
 from bart.errors import InputError
@@ -76,13 +75,7 @@ class SummaryService(Service):
             raise InputError(f"--max_source_length is {limit}; allowed: at most {self.positions}, the positions")
         self.defaults = model.generation_config.merged(num_return_sequences=1)
         super().__init__(args, summary_request(self.defaults, args, self.positions))
-        tokens = prometheus.Counter("bart_generated_tokens", "Tokens generated", registry=self.registry)
-        self.engine = Engine(model, args.batch_size, args.threads, on_generated=tokens.inc)
-        for name, text, count in (
-            ("bart_queue_articles", "Articles that wait for a place in the batch", lambda: self.engine.waiting),
-            ("bart_batch_articles", "Articles in the batch", lambda: self.engine.in_work),
-        ):
-            prometheus.Gauge(name, text, registry=self.registry).set_function(count)
+        self.engine = Engine(model, args.batch_size, args.threads)
         self.engine.thread.start()
 
     @property

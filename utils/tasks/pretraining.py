@@ -23,7 +23,7 @@ from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, ShardExamples, StreamedShards
 from utils.models.loading import LoadedModel, check_lengths, fit_vocabulary
 from utils.models.model_to_train import pretraining_model, resumed_model
-from utils.models.options import NewModelOptions
+from utils.models.options import AdaptationOptions, NewModelOptions
 from utils.tasks.options import PretrainingOptions
 from utils.tasks.task import Model, TrainedTask
 
@@ -86,10 +86,10 @@ class Pretraining(TrainedTask[Model]):
     def initial_model(
         self, model: NewModelOptions, learned: None, checkpoint: Path | None = None
     ) -> LoadedModel[Model]:
-        config = self.config(model)
+        config, keeps = self.config(model), model.config_path is None
         if checkpoint is None:
             return pretraining_model(config, model, *self.model_classes, self.tokenizer, self.weights)
-        loaded = resumed_model(checkpoint, config, self.model_classes, model.config_path, model.computing)
+        loaded = resumed_model(checkpoint, config, self.model_classes, model.computing, AdaptationOptions(), keeps)
         fit_vocabulary(loaded.model, self.tokenizer)
         return loaded
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from utils.app.start import is_first
+from utils.app.machine import is_first
 from utils.data.parallel_text import Pairs
 from utils.metrics.rouge import leads, rouge, rouge_per_example
 from utils.metrics.rouge_pairs import RougeRule

@@ -156,8 +156,8 @@ def keep_as_last(checkpoint: Path, output_dir: Path) -> None:
 
 
 def completed(stored: Mapping[str, Any], current: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a run of an earlier version: options that it did not know have their defaults, others are gone."""
-    return {name: stored.get(name, defaults.get(name)) for name in current}
+    """The record of a run, in which options that the version of this code then did not know have their defaults."""
+    return {**{name: defaults.get(name) for name in current}, **stored}
 
 
 def check_identity(path: Path, identity: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 from utils.app.formatting import format_metric
 from utils.app.memory import peak_memory_gb
 from utils.app.progress import IN_THE_LINE, progress
-from utils.app.run_metrics import SECONDS
+from utils.app.run_directory import SECONDS
 from utils.data.batches import Batch
 from utils.training.module import TrainingModule
 from utils.training.stopping import Divergence

@@ -12,6 +12,8 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from utils.app.memory import FittingSize
@@ -20,7 +22,7 @@ from utils.models.loading import LoadedModel, checkpoint_parts
 from utils.tasks.task import TrainedTask
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
-from utils.training.precision import MasterWeights, precision_name
+from utils.training.precision import MasterWeights, half_dtype, precision_name
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +61,7 @@ class TrainingModule(pl.LightningModule):
         targets = self._summed(sum(counts, nothing)).to(torch.get_default_dtype())
         targets += targets == 0  # a loss over nothing is 0: sentences may be cut before the end of their first word
         losses = torch.zeros(len(step), device=self.device)
-        with self.model.backend.step():
+        with self.model.backend.step(self.model.layers):
             for number, batch in enumerate(step):
                 with self._exchanging_gradients(number == len(step) - 1):
                     # The strategies average gradients over processes.
@@ -84,7 +86,7 @@ class TrainingModule(pl.LightningModule):
             norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
         else:
             norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
-        self.grad_norm = norm.float()
+        self.grad_norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).float()
 
     def _summed(self, value: Tensor) -> Tensor:
         if self.trainer.world_size > 1:
@@ -96,6 +98,10 @@ class TrainingModule(pl.LightningModule):
         """Let a backward pass exchange gradients only after the last micro-batch; master weights need each one's."""
         if is_last or self.trainer.world_size == 1 or isinstance(self.optimizers().optimizer, MasterWeights):
             yield
+        elif isinstance(self.model, FSDPModule):
+            self.model.set_requires_gradient_sync(False)
+            yield
+            self.model.set_requires_gradient_sync(True)
         else:
             with self.trainer.model.no_sync():
                 yield
@@ -105,6 +111,17 @@ class TrainingModule(pl.LightningModule):
         optimizer = build_optimizer(self.model, options, self.plan.hardware)
         schedule = build_schedule(options.lr_scheduler, optimizer, options.warmup(self.total_steps), self.total_steps)
         return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+    def configure_model(self) -> None:
+        """Shard the network over all processes, layer by layer, for --strategy fsdp (Zhao et al., 2023)."""
+        if self.plan.hardware.strategy != "fsdp" or self.trainer.world_size == 1 or isinstance(self.model, FSDPModule):
+            return
+        half = half_dtype(self.plan.hardware)
+        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=None if half is None else torch.float32)
+        options = {"mesh": self.device_mesh["data_parallel"], "mp_policy": policy}
+        for layer in self.model.layers:
+            fully_shard(layer, **options)
+        fully_shard(self.model, **options)
 
     def on_train_start(self) -> None:
         """Let each process drop out different units; after an interruption, restore the random state of that time."""
@@ -133,6 +150,7 @@ class TrainingModule(pl.LightningModule):
     # ---- Validation
 
     def on_validation_epoch_start(self) -> None:
+        self.keep_whole(True)  # processes have unequal numbers of batches
         self.validated = self.task.for_validation(self.loaded, precision_name(self.plan.hardware))
         self.sums: Tensor | None = None
 
@@ -145,10 +163,23 @@ class TrainingModule(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self.validated = self.loaded
+        self.keep_whole(False)
         metrics = self.task.metrics_of(self._summed(self.sums).tolist(), self.loaded)
         # For the callbacks; Measurements writes the files.
         values = {self.task.validation_name(name): value for name, value in metrics.items()}
         self.log_dict(values, logger=False)
+
+    def keep_whole(self, whole: bool) -> None:
+        """Let every process of --strategy fsdp hold all weights, so that it waits for none, or only its share."""
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                # FSDP keeps the root's weights after the forward pass in any case, and has no public setting for it.
+                if module is not self.model:
+                    module.set_reshard_after_forward(not whole, recurse=False)
+                if whole:
+                    module.unshard()
+                else:
+                    module.reshard()
 
     # ---- Checkpoints
 

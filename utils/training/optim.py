@@ -75,12 +75,12 @@ def _build(groups: list[dict[str, Any]], options: OptimisationOptions, hardware:
 def apex_class(optimizer: str, hardware: HardwareOptions) -> type[Optimizer] | None:
     """The class of NVIDIA's apex for fused_adam or fused_lamb; None, and a line in the log, where it cannot run."""
     name, stand_in = APEX_CLASSES[optimizer]
-    if hardware.gpus:
+    if hardware.gpus and hardware.strategy != "fsdp":
         with suppress(ImportError, AttributeError):
             importlib.import_module("amp_C")  # its CUDA extensions
             return getattr(importlib.import_module("apex.optimizers"), name)
     logger.info(
-        "--optimizer %s needs GPUs and NVIDIA's apex, built with its CUDA extensions from "
+        "--optimizer %s needs GPUs, --strategy ddp, and NVIDIA's apex, built with its CUDA extensions from "
         "https://github.com/NVIDIA/apex (PyPI's is another package); %s is used instead",
         *(optimizer, stand_in),
     )

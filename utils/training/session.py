@@ -14,8 +14,7 @@ from pytorch_lightning.callbacks import Callback
 from bart.hub import EXPORT
 from utils.app.machine import peak_rate
 from utils.app.memory import peak_memory_gb
-from utils.app.run_directory import options_to_resume
-from utils.app.run_metrics import SECONDS, seconds_of_sessions
+from utils.app.run_directory import SECONDS, options_to_resume, seconds_of_sessions
 from utils.app.signals import NAMES, status
 from utils.data.batches import Batch
 from utils.tasks.task import TrainedTask
@@ -95,6 +94,7 @@ class Session(Callback):
         examples = len(trainer.datamodule.val) // trainer.world_size
         all_come_here = batch_idx * self.plan.batches.eval_batch_size < examples
         if all_come_here and not trainer.sanity_checking and self.termination.agree():
+            pl_module.keep_whole(False)
             self.in_validation = True
             self._save(trainer)
             self._leave(trainer)

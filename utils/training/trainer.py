@@ -12,7 +12,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
-from pytorch_lightning.strategies import DDPStrategy, Strategy
+from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
 
 from bart.errors import InputError
@@ -20,10 +20,10 @@ from bart.files import write_json
 from bart.hub import EXPORT
 from utils.app.distributed import lost_peers_named
 from utils.app.formatting import format_metric, metric_label, plain_table
+from utils.app.machine import is_first
 from utils.app.memory import keep_freed_memory
 from utils.app.run_directory import LAST, REPORT_ORDER, remove, scored
 from utils.app.signals import Interruption
-from utils.app.start import is_first
 from utils.data.batches import padded_length
 from utils.models.loading import LoadedModel, export
 from utils.tasks.task import TrainedTask
@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData) -> None:
     """Train, keep the best and the last checkpoint, and export the best one in Hub format."""
-    output_dir, model = Path(plan.run.output_dir), loaded.model
+    output_dir, model, model_class = Path(plan.run.output_dir), loaded.model, type(loaded.model)
     if plan.checkpoint is not None:
         logger.info("going on from %s", plan.checkpoint)
         if is_first():
@@ -65,7 +65,7 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
                 summary = session.summary(trainer, best)
                 if summary["steps_since_start"]:  # otherwise the export stays as it was scored
                     remove(output_dir, *scored(*REPORT_ORDER))
-                export(loaded, best, output_dir / EXPORT)
+                export(loaded, model_class, best, output_dir / EXPORT)
                 write_json(output_dir / "train_summary.json", summary)
                 shown = [(metric_label(name), format_metric(name, value)) for name, value in summary.items()]
                 table = plain_table([*shown, ("best model", str(output_dir / EXPORT))])
@@ -82,11 +82,16 @@ class _TensorBoard(TensorBoardLogger):
         self.experiment.flush()  # without Lightning's hparams.yaml, which would be empty
 
 
-def check_plan(plan: Plan, data: TrainingData) -> None:
+def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
     """Raise InputError for options that do not fit the size of the data, or the checkpoint to go on from."""
     steps, processes = data.total_steps, plan.hardware.processes
     if plan.checkpoint is not None:
         check_identity(plan.checkpoint, plan.identity, plan.defaults)
+    if plan.hardware.strategy == "fsdp" and processes > 1 and drops_layers(model):
+        raise InputError(
+            "--strategy fsdp and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the config's) exclude each "
+            "other"
+        )
     warmup = plan.optimisation.warmup(steps)
     if warmup >= steps and plan.optimisation.lr_scheduler != "constant":
         name = "proportion makes" if plan.optimisation.warmup_proportion else "steps is"
@@ -100,15 +105,22 @@ def check_plan(plan: Plan, data: TrainingData) -> None:
         raise InputError(f"{len(data.val)} validation examples cannot be shared by {processes} processes")
 
 
+def drops_layers(model: nn.Module) -> bool:
+    config = model.config
+    return any(getattr(config, field) > 0 for name, field in config.dropouts.items() if name.endswith("layerdrop"))
+
+
 def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Session) -> pl.Trainer:
     """Lightning's trainer. To Lightning the whole run is one epoch, and an optimizer step is one batch."""
     run, hardware = plan.run, plan.hardware
     strategy: str | Strategy = "auto"
     if hardware.processes > 1:
         # LayerDrop leaves layers without gradients, for which plain DDP would wait.
-        dropouts = model.config.dropouts.items()
-        drops_layers = any(getattr(model.config, field) > 0 for name, field in dropouts if name.endswith("layerdrop"))
-        strategy = DDPStrategy(find_unused_parameters=drops_layers, gradient_as_bucket_view=True)
+        strategy = DDPStrategy(find_unused_parameters=drops_layers(model), gradient_as_bucket_view=True)
+        if hardware.strategy == "fsdp":
+            strategy = ModelParallelStrategy(
+                data_parallel_size=hardware.processes, tensor_parallel_size=1, save_distributed_checkpoint=False
+            )
     if hardware.accelerator == "cpu":
         keep_freed_memory()
         emulated = platform.machine() == "x86_64" and not torch.cpu.get_capabilities().get("avx512_bf16", False)

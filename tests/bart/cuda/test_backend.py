@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.utils import counters
 
 from bart import torch_internals
+from bart.backend import IGNORE_INDEX
+from bart.cpu.backend import CpuBackend
+from bart.cuda import backend as cuda
+from bart.cuda.backend import CudaBackend, CudaRows
+from bart.modeling import layers
+from bart.unpadding import KnownRows, UnpaddingBackend, carrying
+from tests.tiny_run import tiny_bart
 
 
 @torch.library.custom_op("tests::attend_to_spans", mutates_args=())
@@ -19,6 +27,43 @@ def attend(
 
 attend.register_fake(lambda query, *_: torch.empty_like(query, memory_format=torch.contiguous_format))
 attend.register_autograd(lambda _, gradient: (gradient, None, None, [None, None], None, None))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", [CudaBackend, CpuBackend])
+def test_compiled_layers_know_all_lengths_after_the_first_step(
+    backend: type[UnpaddingBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "has_flash", lambda *_: True)
+    monkeypatch.setattr(
+        cuda,
+        "attend_to_spans",
+        lambda query, keys, values, starts, longest, is_causal, dropout: attend(
+            query, keys, values, list(starts), list(longest), dropout
+        ),
+    )
+    torch.compiler.reset()
+    layers.compile_whole_layers()
+    compiled = torch.compile(layers._call, dynamic=True, backend="eager")
+    monkeypatch.setattr(layers, "compiled_call", lambda: compiled)
+    model = tiny_bart(dropout=0.1, max_position_embeddings=512, encoder_layers=3, decoder_layers=3).train()
+    model.compute_with(backend(leaves_out_padding=True))
+    model.compile_layers()
+    generator, graphs = torch.Generator().manual_seed(0), []
+    counters.clear()
+    for step in range(60):
+        articles = int(torch.randint(2, 9, (), generator=generator))
+        given = []
+        for most in (30, 30) if step == 0 else (400, 60):  # equal sizes at first, which are no rule
+            length = most if step == 0 else int(torch.randint(3, most, (), generator=generator))
+            counts = torch.randint(2, length + 1, (articles, 1), generator=generator)
+            ids = torch.randint(4, 50, (articles, length), generator=generator)
+            given.append(ids.where(torch.arange(length) < counts, IGNORE_INDEX))
+        sources, targets = (carrying(each, KnownRows.of(each != IGNORE_INDEX, CudaRows)) for each in given)
+        mask = carrying((sources != IGNORE_INDEX).long(), sources.known_rows)
+        model(sources.clamp(min=1), mask, labels=targets, summed_loss=True).loss.backward()
+        graphs.append(counters["stats"]["unique_graphs"])
+    assert graphs[0] > 0 and graphs == graphs[:1] * 60
 
 
 @pytest.mark.parametrize("are_alike", [True, False])

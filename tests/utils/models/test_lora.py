@@ -62,6 +62,7 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[nn.Module]:
     [
         ([*TARGETS, "--lora_dropout", 0.2], 2.0),
         (["--lora_alpha", 12, "--freeze_encoder"], 4.0),
+        (["--distill", "sft", "--layers", "0", "--do_decoder"], 2.0),
     ],
 )
 def test_whatever_is_loaded_computes_as_the_trained_model(
@@ -121,8 +122,9 @@ def test_a_run_in_parts_ends_as_the_whole_one(options: list[object], lora: Lora)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.usefixtures("double")
-def test_processes_train_adapters_as_one_would(lora: Lora, tiny: list[str], tmp_path: Path) -> None:
+def test_processes_train_adapters_as_one_would(strategy: str, lora: Lora, tiny: list[str], tmp_path: Path) -> None:
     common = [
         "--dropout",
         0,
@@ -136,7 +138,7 @@ def test_processes_train_adapters_as_one_would(lora: Lora, tiny: list[str], tmp_
     ]
     one = lora("one", *common)
     start = ["--model_name_or_path", tmp_path / "base", "--lora_rank", 3, "--learning_rate", 0.05, *common]
-    two = [*tiny, *start, "--lr_scheduler", "constant", "--train_batch_size", 2]
+    two = [*tiny, *start, "--lr_scheduler", "constant", "--train_batch_size", 2, "--strategy", strategy]
     forked.run([*map(str, two)], tmp_path / "two", ranks=2, before=compute_in_double)
     for column in ("train_loss", "val_loss"):
         ours, theirs = ([row[column] for row in rows(output, column)] for output in (one, tmp_path / "two"))
@@ -150,6 +152,7 @@ def test_processes_train_adapters_as_one_would(lora: Lora, tiny: list[str], tmp_
         (["--lora_targets", "fc1"], "--lora_targets is about --lora_rank"),
         (["--lora_rank", 17], r"--lora_rank is 17; allowed: at most 16, its d_model"),
         (["--lora_rank", 4, "--model_name_or_path", "scratch"], "--lora_rank is about trained weights; .* is scratch"),
+        (["--lora_rank", 4, "--new_vocabulary"], "--new_vocabulary and --lora_rank exclude each other"),
         (["--lora_rank", 4, "--do_predict", "--no_do_train"], "--lora_rank is 4; it needs --do_train"),
     ],
 )

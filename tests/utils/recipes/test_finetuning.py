@@ -154,6 +154,12 @@ def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: 
     assert not (output / "test_scores.json").exists()  # they were those of the export before
 
 
+def test_a_compiler_that_is_missing_is_named(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(InputError, match="--compile needs a C\\+\\+ compiler on CPUs; no-such-compiler is not found"):
+        train("run", "--compile")
+
+
 def test_a_folder_that_is_removed_during_the_run_is_named(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     def removed(args: Any, *_: object) -> None:
         shutil.rmtree(args.run.output_dir)

@@ -28,8 +28,8 @@ ISSUE_FLAGS = """--data_dir --config_path --output_dir --gpus --learning_rate --
 --resume_from_checkpoint --config --model_name_or_path --tokenizer --task""".split()
 # Those of NVIDIA's finetune.py and run_eval.py, of both its versions, that no option here is called by.
 NVIDIAS = {
-    parse_finetune_arguments: "affinity allreduce_post_accumulation_half_precision distill do_decoder do_encoder "
-    "layers load_model_weights_only local_rank logger_name n_tpu_cores pre_ln profile src_lang tgt_lang",
+    parse_finetune_arguments: "affinity allreduce_post_accumulation_half_precision load_model_weights_only local_rank "
+    "logger_name n_tpu_cores pre_ln profile src_lang tgt_lang",
     parse_eval_arguments: "distill do_decoder do_encoder layers local_rank pre_ln sync_timeout",
 }
 ROOT = Path(__file__).parents[3]
@@ -95,14 +95,26 @@ def test_every_option_is_read_somewhere() -> None:
         (["--json-summary", "a"], "--json_summary is a; it needs --do_predict"),
         (["--gpus", "2", "--accelerator", "cpu"], "--accelerator is cpu and --gpus is 2"),
         (["--gpus", "2", "--devices", "3"], "--devices is 3, --accelerator is gpu and --gpus is 2"),
+        (["--strategy", "fsdp", "--bf16", "--amp_level", "O2"], "--strategy fsdp and --amp_level O2"),
+        (["--gpus", "1", "--strategy", "fsdp", "--fp16"], "--strategy fsdp and --fp16 exclude"),
+        (["--strategy", "fsdp", "--optimizer", "lamb"], "--strategy fsdp and --optimizer lamb exclude"),
         (["--amp_level", "O3"], "--amp_level is O3; allowed: O1 or O2"),
         (["--lr_scheduler", "polynomial", "--learning_rate", "1e-7"], "--learning_rate is 1e-07"),
         (["--n_val", "0"], "--n_val is 0"),
+        (["--new_vocabulary"], "--new_vocabulary needs --tokenizer"),
+        (["--new_vocabulary", "--tokenizer", "t", "--model_name_or_path", "scratch"], "that is not scratch"),
+        (["--new_vocabulary", "--tokenizer", "t", "--freeze_embeds"], "--new_vocabulary and --freeze_embeds exclude"),
         (
             ["--data_dir", "absent.jsonl.gz", "--config_path", "configs/config.json"],
             "--data_dir absent.jsonl.gz: no such",
         ),
         (["--val_check_interval", "80.5"], "--val_check_interval is 80.5"),
+        (["--distill", "sft", "--layers", "0-1"], "--distill sft needs"),
+        (["--distill", "sft", "--do_encoder"], "--distill sft needs --layers"),
+        (
+            ["--distill", "sft", "--layers", "0", "--do_encoder", "--model_name_or_path", "scratch"],
+            "--model_name_or_path is scratch",
+        ),
         (["--source_field", "text"], "--source_field is text, .* the data directory is data/cnn_dm"),
         (["--task", "translation", "--val_metric", "rouge1"], "allowed for --task translation: loss$"),
         (

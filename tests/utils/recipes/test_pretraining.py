@@ -206,7 +206,7 @@ NVIDIAS = """--config_path --data_dir --output_dir --max_source_length --train_b
 --resume_from_checkpoint --save_checkpoint_steps --log_freq --mlm_probability --permute_sentence_ratio --poisson_lambda
 --token_mask_ratio --token_delete_ratio --rotate_ratio --weight_decay --gradient_clip_val --dropout --attention_dropout
 --dropout_off_ratio --fp16 --bf16 --tf32 --gpus --num_workers --seed --eval_batch_size --val_check_interval --n_val
---activation_checkpointing --wandb_project""".split()
+--activation_checkpointing --strategy --wandb_project""".split()
 
 
 def test_options(capsys: pytest.CaptureFixture[str], tiny: list[str]) -> None:

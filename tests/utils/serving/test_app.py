@@ -157,14 +157,12 @@ def test_metrics(client: TestClient) -> None:
         'bart_requests_total{path="/summarize",status="422"}',
         'bart_requests_total{path="other",status="404"}',
         "bart_summarize_seconds_count",
-        "bart_generated_tokens_total",
     ]
     before = [value(name) for name in names]
-    client.post("/summarize", json={"text": "A dog ran.", "max_length": 16, "min_length": 16})
+    client.post("/summarize", json={"text": "A dog ran."})
     client.post("/summarize", json={"text": 5})
     client.get("/no/such")
-    assert [value(name) - old for name, old in zip(names, before, strict=True)] == [1, 1, 1, 1, 15]
-    assert value("bart_queue_articles") == value("bart_batch_articles") == 0
+    assert [value(name) - old for name, old in zip(names, before, strict=True)] == [1, 1, 1, 1]
     if sys.platform == "linux":
         assert value("process_resident_memory_bytes") > 1e7
 

@@ -139,8 +139,7 @@ def test_articles_fail_when_the_engine_ends(engine: Engine, decoder: Decoder, fa
 def test_results_are_those_of_generate(export: Path, texts: list[str]) -> None:
     model = BartForConditionalGeneration.from_pretrained(export).eval()
     sources = tokenizer()(texts[:38])["input_ids"]
-    counts: list[int] = []
-    engine = Engine(model, batch_size=4, threads=1, on_generated=counts.append)
+    engine = Engine(model, batch_size=4, threads=1)
     different: list[dict[str, Any]] = [{}, {"num_beams": 1}, {"num_beams": 3, "max_length": 9, "length_penalty": 0.5}]
     futures = [engine.submit([source], different[i % 3])[0] for i, source in enumerate(sources[:20])]
     engine.thread.start()
@@ -150,5 +149,4 @@ def test_results_are_those_of_generate(export: Path, texts: list[str]) -> None:
     engine.thread.join(60)
     for index, source in enumerate(sources):
         assert outputs[index] == model.generate(torch.tensor([source]), **different[index % 3])[0].tolist()
-    assert sum(counts) == sum(len(ids) - 1 for ids in outputs)
     assert len({len(ids) for ids in outputs}) > 3, "all are of like length, which shows nothing"

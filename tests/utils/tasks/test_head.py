@@ -33,6 +33,7 @@ from utils.predict import main as predict
 from utils.tasks import find_task
 
 WEIGHTED = dict.fromkeys(("classification", "tagging"), ("--class_weights", "balanced", "--label_smoothing", 0.1))
+BASE, FEWER = ("--model_name_or_path", "BASE"), ("--distill", "sft", "--layers", "0")
 TASKS = {"classification": "topics", "tagging": "tags", "question_answering": "questions"}
 Run = Callable[..., Path]
 
@@ -336,7 +337,7 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
         ),
         (
             *("question_answering", {"both__jsonl": ASKED}, ("--max_source_length", 100, "--doc_stride", 32)),
-            "--max_source_length is 100; beside a question of --max_query_length 64 it has room for 32 tokens",
+            "--max_source_length is 100; beside a question of --max_query_length 64 it has room for 32 tokens;",
         ),
     ],
 )
@@ -384,10 +385,15 @@ def test_a_step_without_targets_has_no_loss(train: Run, tmp_path: Path) -> None:
     [
         ("classification", ("--decoder_layerdrop", 0.1), "--decoder_layerdrop is 0.1; bert has no such dropout"),
         ("tagging", ("--token_states", "decoder"), "--token_states is decoder; bert has one stack alone"),
+        ("tagging", (*BASE, "--new_vocabulary"), "--new_vocabulary takes a model of bart"),
+        ("tagging", (*BASE, *FEWER, "--do_decoder"), "--do_decoder is given; bert has no decoder"),
         ("summarization", (), "model_type 'bert'; allowed: 'bart' and 'mbart'"),
     ],
 )
 def test_what_bert_has_not(task: str, options: tuple[object, ...], message: str, train: Run, corpus: Path) -> None:
+    if "BASE" in options:
+        base = train("base", "tagging", "--max_steps", 1, network="bert")
+        options = tuple(base if word == "BASE" else word for word in options)
     given = ("--task", task, "--data_dir", corpus / TASKS.get(task, "topics"))
     with pytest.raises(InputError, match=message):
         train("run", "classification", *given, *options, network="bert")

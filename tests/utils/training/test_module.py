@@ -49,7 +49,7 @@ def assert_trained_alike(output: Path, other: Path) -> None:
         pytest.param(
             cut(8, 1),
             [cut(4, 2), cut(1, 8)],
-            [cut(2, 2), cut(4, 1, "--num_sanity_val_steps", 2)],
+            [cut(2, 2), cut(4, 1, "--strategy", "fsdp", "--num_sanity_val_steps", 2)],
             marks=pytest.mark.slow,
         ),
         pytest.param(cut(8, 1, "--no_sortish_sampler"), [cut(2, 4)], [cut(1, 4)], marks=pytest.mark.slow),
@@ -79,7 +79,10 @@ def test_training_does_not_depend_on_how_a_step_is_cut(
 
 
 def test_training_runs_in_training_mode(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    """from_pretrained gives eval mode; dropout must be on all the same, also after a validation."""
+    """from_pretrained gives eval mode; dropout must be on all the same, also after a validation.
+
+    A validation makes no tensors of inference mode, which FSDP could not train on.
+    """
     first = train("first", "--max_steps", 1)
     seen: dict[str, list[Any]] = {}
 
@@ -139,10 +142,14 @@ def decode_by_a_copy() -> None:
     Summarization.for_validation = with_copy
 
 
-def test_validation_decodes_by_a_copy_what_the_model_itself_decodes(tiny: list[str], tmp_path: Path) -> None:
-    """With the weights of that time."""
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_validation_decodes_by_a_copy_what_the_model_itself_decodes(
+    tiny: list[str], tmp_path: Path, ranks: int
+) -> None:
+    """With the weights of that time; two processes share the model by FSDP."""
+    options = [*tiny, *map(str, BEAMS), *["--strategy", "fsdp"] * (ranks > 1)]
     for name, before in (("itself", None), ("copy", decode_by_a_copy)):
-        forked.run([*tiny, *map(str, BEAMS)], tmp_path / name, before=before)
+        forked.run(options, tmp_path / name, ranks=ranks, before=before)
     expected, copied = (rows(tmp_path / name, "val_rouge2") for name in ("itself", "copy"))
     assert copied == [pytest.approx(row, rel=1e-5) for row in expected] and len(expected) == 2
 

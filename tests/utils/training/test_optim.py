@@ -96,7 +96,7 @@ def test_apex_on_gpus(half: dict[str, Any], model: nn.Module, monkeypatch: pytes
 
 @pytest.mark.parametrize(
     ("missing", "hardware"),
-    [("classes", {}), ("CUDA extensions", {}), ("GPUs", {"gpus": 0})],
+    [("classes", {}), ("CUDA extensions", {}), ("GPUs", {"gpus": 0}), ("ddp", {"strategy": "fsdp"})],
 )
 def test_without_apex_one_line_says_what_is_missing_and_what_serves(
     missing: str,
@@ -111,7 +111,7 @@ def test_without_apex_one_line_says_what_is_missing_and_what_serves(
         with caplog.at_level(logging.INFO):
             assert type(build(model, name, **hardware)) is stand_in
         (line,) = [record.message for record in caplog.records]
-        assert line.startswith(f"--optimizer {name} needs GPUs and ") and line.endswith(" is used instead")
+        assert line.startswith(f"--optimizer {name} needs GPUs, ") and line.endswith(" is used instead")
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIMIZERS if "fused" not in name])

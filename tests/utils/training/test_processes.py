@@ -62,13 +62,17 @@ def launch(command: list[str], options: list[str], output: Path) -> subprocess.C
     return subprocess.run(words, capture_output=True, text=True, timeout=forked.SECONDS, cwd=ROOT, **own_group)
 
 
-@pytest.mark.parametrize("command", [ITSELF, TORCHRUN], ids=["finetune.py", "torchrun"])
+@pytest.mark.parametrize(
+    "command",
+    [ITSELF, [*ITSELF, "--strategy", "fsdp"], TORCHRUN],
+    ids=["finetune.py", "fsdp", "torchrun"],
+)
 @pytest.mark.slow
 def test_a_signal_to_a_launcher_saves_and_the_resumed_run_ends_as_the_uninterrupted_one(
     command: list[str], options: list[str], tmp_path: Path
 ) -> None:
     (tmp_path / "ending.py").write_text(ENDING)
-    options += ["--task", str(tmp_path / "ending.py")]
+    options += ["--task", str(tmp_path / "ending.py"), *command[command.index("finetune.py") + 3 :]]
     done = launch(command, options, tmp_path / "run")
     assert done.returncode == (1 if command is TORCHRUN else 130), done.stderr  # torchrun has a status of its own
     assert f"ended by {'SIGTERM' if command is TORCHRUN else 'Ctrl-C'} after step" in done.stderr
@@ -106,7 +110,7 @@ def end_in_validation(rank: int, step: int, batch: int) -> None:
 @pytest.mark.parametrize(
     ("rank", "step", "batch", "more_options"),
     [
-        (1, 4, 0, ["--n_val", "4", "--max_steps", "6"]),
+        (1, 4, 0, ["--n_val", "4", "--strategy", "fsdp", "--max_steps", "6"]),
         (1, STEPS, 0, ["--n_val", "4"]),  # the run's last validation
         (0, 4, 1, []),  # a batch that the other process lacks
     ],

@@ -12,6 +12,7 @@ import torch
 
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
+from tests import forked
 from tests.tiny_run import Train, checkpoint_of, rows
 
 ROOT = Path(__file__).parents[3]
@@ -37,6 +38,18 @@ def test_validations_and_the_end_of_a_run(train: Train, options: tuple[object, .
     assert checkpoint_of(output)["global_step"] == expected[-1]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 1), ("ddp", 2), ("fsdp", 2)])
+def test_compiled_layers_train_alike(strategy: str, ranks: int, tiny: list[str], tmp_path: Path) -> None:
+    options = [*tiny, "--max_steps", 6, "--dropout", 0, "--attention_dropout", 0, "--strategy", strategy]
+    losses = []
+    for name, flags in (("plain", ()), ("compiled", ("--compile",))):
+        forked.run([*options, *flags], tmp_path / name, ranks=ranks)
+        losses.append([row["train_loss"] for row in rows(tmp_path / name)])
+    # A loss is the end of some 300 additions in a row, and of six steps that Adam makes of gradients' signs.
+    assert losses[0] == pytest.approx(losses[1], rel=6 * 300 * torch.finfo(torch.float32).eps)
+
+
 def test_batches_of_tokens_validate_by_samples_and_say_their_size(
     train: Train, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -57,6 +70,10 @@ def test_batches_of_tokens_validate_by_samples_and_say_their_size(
         (("--warmup_proportion", 1), "--warmup_proportion makes 6; allowed: fewer than the run's 6 steps"),
         (("--warmup_proportion", 0.5, "--warmup_steps", 1), "--warmup_steps and --warmup_proportion exclude"),
         (("--gpus", 0, "--devices", 2, "--n_val", 1), "1 validation examples cannot be shared by 2 processes"),
+        (
+            ("--gpus", 0, "--devices", 2, "--strategy", "fsdp", "--decoder_layerdrop", 0.1),
+            "--strategy fsdp and layer dropout",
+        ),
         (("--max_tokens_per_batch", 39), "--max_tokens_per_batch is 39; allowed: at least 56, which the longest"),
     ],
 )

@@ -14,8 +14,7 @@ import yaml
 from bart.errors import InputError
 from bart.files import PathName
 from utils.app.errors import brief
-from utils.app.run_directory import REPORT_ORDER, of_sessions
-from utils.app.run_metrics import Metrics, joined, metrics_of_sessions
+from utils.app.run_directory import REPORT_ORDER, Metrics, joined, metrics_of_sessions, of_sessions
 from utils.tasks import find_task
 from utils.tasks.options import TOKEN
 
