@@ -140,17 +140,13 @@ def generate_many(
     """Generate for any number of articles; new ones take the places of those that are done.
 
     Long sources come first, so that memory runs out at once if at all. In fp32 each article gets the ids that
-    `generate` gives it alone.
+    `generate` gives it alone. Articles are yielded in the order in which they are done.
 
     Args:
         sources: the ids of each article, without padding.
         batch_size: articles decoded at once.
-        encoded: called, in inference mode, for each group of articles after they were encoded; its time counts in no
-            article's seconds.
+        encoded: called for each group of articles after they were encoded; its time counts in no article's seconds.
         options: fields of GenerationConfig; return_dict_in_generate and output_scores have no effect.
-
-    Yields:
-        Articles in the order in which they are done.
 
     Raises:
         InputError: as `generate` does, before anything is generated.
@@ -170,18 +166,13 @@ def generate_many(
 
 @torch.no_grad()
 def generate_live(model: Model, arrivals: Arrivals, batch_size: int, **options: Any) -> Iterator[GeneratedArticle]:
-    """Generate for sources that arrive while others are decoded, and then join these.
+    """Generate as `generate_many` does, for sources that arrive while others are decoded, and then join these.
 
-    In fp32 each article gets the ids that `generate` gives it alone.
+    Articles are yielded as soon as they are done; in a batch of more than eight, when an eighth of it is.
 
     Args:
-        arrivals: asked once before the first step, and after each step (on accelerators after some steps) until there
-            is no room or it gives none. Generation ends when all articles are done and there are no more.
-        batch_size: articles decoded at once.
-        options: as for `generate_many`.
-
-    Yields:
-        Articles as soon as they are done; in a batch of more than eight, when an eighth of it is.
+        arrivals: asked before the first step, and after each step (on accelerators after some steps) until there is no
+            room or it gives none. Generation ends when all articles are done and there are no more.
 
     Raises:
         InputError: as `generate` does; for a source when it arrives.

@@ -12,19 +12,12 @@ from bart.errors import InputError
 from utils.app.progress import progress
 from utils.data.rows import json_lines
 from utils.evaluation.report.runs import ReportedRun, scores_of
+from utils.evaluation.report.tables import STATISTICS
 from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in
 from utils.metrics.files import label_of
 from utils.text.scripts import WORD_CHARACTERS
 
 _WORD = regex.compile(rf"[\p{{L}}\p{{N}}][{WORD_CHARACTERS}]*")
-# Statistics that the table of articles shows: heading and digits.
-COLUMNS = {
-    "wrong": ("Wrong facts", 0),
-    "words": ("Words", 0),
-    "length_ratio": ("÷ ref.", 2),
-    "novel2": ("New bigrams %", 0),
-    "repeated3": ("Repeats %", 0),
-}
 
 
 def add_articles(run: ReportedRun, split: str) -> None:
@@ -118,8 +111,9 @@ def columns_of(run: ReportedRun) -> list[dict[str, Any]]:
     names = [name for article in run.articles[:1] for name in scores_of(article)]
     scores = {name: (label_of(name), 2 if name == "error" else 1) for name in names}
     columns = []
-    for name, (heading, digits) in {"wrong": COLUMNS["wrong"], **scores, **COLUMNS}.items():  # wrong facts come first
-        values = [_rounded(record.get(name)) for record in (statistics if name in COLUMNS else run.articles)]
+    every = {"wrong": STATISTICS["wrong"], **scores, **STATISTICS}  # wrong facts come first
+    for name, (heading, digits) in every.items():
+        values = [_rounded(record.get(name)) for record in (statistics if name in STATISTICS else run.articles)]
         if any(value is not None for value in values):
             columns.append({"heading": heading, "digits": digits, "values": values})
     return columns
