@@ -64,12 +64,8 @@ class Backend:
     ) -> tuple[Rows, Rows, Any]:
         """The rows to compute of targets and sources, and the mask with which the first read the second.
 
-        Args:
-            states: (B, T, D) of the targets.
-            mask: (B, T) of ones and zeros, which hides target positions in addition to causality, or None.
-            wanted: (B, T), true or 1 where the caller reads a state, or None: everywhere.
-            encoder_states: (B, S, D).
-            encoder_mask: (B, S) of ones and zeros, or None.
+        states are (B, T, D), encoder_states (B, S, D). mask (B, T) hides target positions in addition to causality,
+        encoder_mask (B, S) those of sources; wanted (B, T) is true where the caller reads a state, None: everywhere.
         """
         length = states.shape[1]
         past = None if mask is None else _readable(mask) & mask.new_ones(length, length, dtype=torch.bool).tril()
@@ -125,10 +121,8 @@ class Backend:
     ) -> tuple[Tensor, Tensor]:
         """Cross entropy (Szegedy et al., 2016, section 7) of logits (N, V), which it may overwrite.
 
-        Args:
-            bias: (V,), in fp32 or fp64, which is added to the logits.
-            labels: (N,), from 0 to V - 1, or IGNORE_INDEX where there is no target: loss and hit are 0 there, and
-                gradients mean nothing.
+        bias (V,), in fp32 or fp64, is added to the logits. labels (N,) are IGNORE_INDEX where there is no target: loss
+        and hit are 0 there, and gradients mean nothing.
 
         Returns:
             The losses (N,), and with `gradients` those by the logits, as the logits; else (N,) true, or 1, where the

@@ -92,15 +92,8 @@ def attend_to_spans(
     computes in fp32, too, drops other weights in the backward pass than in the forward pass where articles have lengths
     of their own (torch 2.11; https://github.com/pytorch/pytorch/issues/115590).
 
-    Args:
-        query, keys, values: (N, H, Dh), of N rows of queries or keys.
-        starts: of queries and keys, (B + 1,) in int32, the first row of each article, and behind them N.
-        longest: the most rows of queries, and of keys, that an article has.
-        is_causal: a query reads its article's keys up to its own position.
-        dropout: the probability with which a weight is dropped.
-
-    Returns:
-        As query.
+    query, keys, values and the result are (N, H, Dh), of N rows. starts (B + 1,) in int32, of queries and of keys, are
+    the first rows of the articles, and N; longest are the most rows of each that an article has.
     """
     width = query.shape[2]
     if lacking := -width % 8:  # the kernel takes multiples of 8

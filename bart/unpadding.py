@@ -1,8 +1,7 @@
 """Batches without their padding, for training.
 
-Layers see the rows of tokens alone, one article behind the other, and attention is told where each article begins
-(unpadding, or the padding-free algorithm of Zhai et al., 2023, arXiv:2210.03052). Behind them lie a few spare rows, an
-article of their own that nobody reads, so that numbers of rows recur from batch to batch.
+Layers see the rows of tokens alone, one article behind the other (the padding-free algorithm of Zhai et al., 2023,
+arXiv:2210.03052). Behind them lie a few spare rows, an article of their own that nobody reads, so that numbers recur.
 
 Shapes: B articles, L length of the longest, N tokens of all articles, M > N rows, D model width.
 """

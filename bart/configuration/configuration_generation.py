@@ -43,9 +43,8 @@ class GenerationConfig:
     """Options of :func:`bart.generation.generate`; names, defaults and meaning are those of transformers, but for
     max_ratio and min_ratio.
 
-    Lengths count decoder ids, the start token included. ``None`` is a value of its own where the default is ``None``;
-    for any other option it means "off". Options of a method that is not in use (``temperature`` without sampling) are
-    kept and have no effect.
+    Lengths count decoder ids, the start token included. ``None`` means "off" where it is not the default. Options of a
+    method that is not in use (``temperature`` without sampling) have no effect.
 
     Raises:
         InputError: a value out of range, or options that exclude each other.
@@ -137,10 +136,7 @@ class GenerationConfig:
 
     @classmethod
     def from_dict(cls, options: Mapping[str, Any]) -> GenerationConfig:
-        """Options as a generation_config.json holds them; ``None`` stands for the default.
-
-        Unknown names are left out, with a warning if they could have changed the result.
-        """
+        """Options of a generation_config.json, without unknown ones; a warning names those that could change ids."""
         given = cls.effective(options)
         known = {option.name for option in dataclasses.fields(cls)}
         without_effect = known | _BOOKKEEPING | (_NOT_BUILT.keys() - given.keys())
@@ -164,8 +160,7 @@ class GenerationConfig:
     def from_model_config(cls, fields: Mapping[str, Any]) -> GenerationConfig:
         """The decoding options among the fields of a model's configuration, its special ids included.
 
-        A config that does not name ``forced_eos_token_id`` forces EOS at ``max_length``, as transformers' BART does; a
-        config that says null does not.
+        As of transformers' BART, EOS is forced at ``max_length`` unless the config has ``forced_eos_token_id``.
         """
         known = {option.name for option in dataclasses.fields(cls)} | _NOT_BUILT.keys()
         known.add("force_bos_token_to_be_generated")
@@ -221,10 +216,7 @@ class GenerationConfig:
         return self.min_length if self.min_new_tokens is None else self.min_new_tokens + 1
 
     def longest(self, positions: int) -> int:
-        """The greatest length of a sequence for a decoder with so many positions; InputError where more is asked for.
-
-        It may be one longer than the positions, because the last id is never read.
-        """
+        """The greatest length of a sequence, at most one more than the positions, for the last id is never read."""
         if self.max_new_tokens is not None:
             name, value, start = "max_new_tokens", self.max_new_tokens, 1
         elif self.max_length is not None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bart.cpu.kernels import FLOATS, NO_DRAWS, Draws, Spans, load
-from bart.cpu.operators import CompiledAttention, CompiledDropout, attend_in_parts, finite_mask
+from bart.cpu.operators import CompiledAttention, CompiledDropout, finite_mask
 from bart.rounding import recurring
 from bart.unpadding import Unpadded, UnpaddingBackend, until_last
 
@@ -53,8 +53,6 @@ class CpuBackend(UnpaddingBackend):
             parts = (states.split(count, dim=2) for states, count in zip((query, keys, values), counts, strict=True))
             articles = [self.attend(*part, None, is_causal, dropout) for part in zip(*parts, strict=True)]
             return torch.cat(articles, dim=2)
-        if query.dtype == torch.bfloat16 and not (is_causal or dropout or torch.is_grad_enabled()):
-            return attend_in_parts(query, keys, values, mask)
         return super().attend(query, keys, values, mask, is_causal, dropout)
 
     def dropout(self, states: Tensor, probability: float, added: Tensor | None = None) -> Tensor:

@@ -101,14 +101,12 @@ class PackedCodes:
 class Kernels:
     """The compiled functions.
 
-    Tensors are on the CPU and in the formats that each method names; where strides are not mentioned, they are
-    contiguous. autograd does not follow them.
+    Tensors are on the CPU; where strides are not mentioned, they are contiguous. autograd does not follow them.
 
     Attributes:
         is_avx512: true if attention has code for this processor.
-        multiplies: true if `multiply` exists, which takes codes of weights up to `greatest_code`.
-        multiplies_fp32: true if `multiply_fp32` exists.
-        attends_in_int8: true if `attend_many` exists.
+        multiplies, multiplies_fp32, attends_in_int8: true if `multiply`, `multiply_fp32`, `attend_many` exist.
+        greatest_code: of weights, for `multiply`.
         panel: outputs whose weights lie together in `PackedWeight` and `PackedCodes`.
 
     Raises (all methods):
@@ -311,11 +309,7 @@ class Kernels:
     def cross_entropy(
         self, logits: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, gradients: bool
     ) -> tuple[Tensor, Tensor]:
-        """`Backend.cross_entropy` of logits (N, O) in fp32 or bf16, with a bias (O,) in fp32 and labels (N,) in int64.
-
-        Raises:
-            IndexError: labels that are neither below O nor IGNORE_INDEX.
-        """
+        """`Backend.cross_entropy` of logits (N, O) in fp32 or bf16; IndexError for labels that are not below O."""
         rows, width = logits.shape
         addresses = _address(bias, (torch.float32,), width), _address(labels, (torch.int64,), rows)
         targets = labels[labels != IGNORE_INDEX]

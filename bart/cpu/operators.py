@@ -1,11 +1,10 @@
-"""Operators that are slow in torch on CPUs: dropout, attention with dropout or of spans, and attention in bf16.
+"""Operators that are slow in torch on CPUs: dropout, and attention with dropout or of spans.
 
 The compiled ones have other draws than torch, and draw again in the backward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,8 +13,6 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 from bart.cpu.kernels import Draws, Kernels, Spans
 from bart.generation.cache import additive
-
-SCORES_AT_ONCE = 2**22  # bytes of attention scores that have room in a processor's cache
 
 
 class CompiledDropout(torch.autograd.Function):
@@ -54,34 +51,6 @@ class CompiledAttention(torch.autograd.Function):
         mask = ctx.spans or mask
         gradients = ctx.kernels.attend_dropped_backward(gradient, *states, mask, ctx.is_causal, ctx.draws)
         return *gradients, None, None, None, None
-
-
-def attend_in_parts(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """`Backend.attend` as two products, of so many heads at once that their scores have room in the processor's cache.
-
-    In bf16 this takes about half the time of torch's fused kernel. There is no gradient.
-    """
-    mask = finite_mask(mask, query.dtype)
-    context = torch.empty_like(query)
-    query = query * query.shape[3] ** -0.5
-    for part in _parts(query, keys):
-        scores = query[part] @ keys[part].transpose(2, 3)
-        if mask is not None:
-            scores += mask[part[0]] if len(mask) > 1 else mask
-        context[part] = scores.softmax(dim=-1) @ values[part]
-    return context
-
-
-def _parts(query: Tensor, keys: Tensor) -> Iterator[tuple[slice, slice]]:
-    articles, heads, length, _ = query.shape
-    per_head = length * keys.shape[2] * query.element_size()
-    if articles * heads * per_head <= SCORES_AT_ONCE:
-        yield slice(None), slice(None)
-        return
-    step = max(1, SCORES_AT_ONCE // per_head)
-    for article in range(articles):
-        for head in range(0, heads, step):
-            yield slice(article, article + 1), slice(head, head + step)
 
 
 def finite_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:

@@ -66,13 +66,8 @@ def _attend_few(
 def attend_few(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
     """Attention of few queries (B, H, K, Dh) to many keys and values (B, H, L, Dh), in half precision.
 
-    Its time is that of reading keys and values once, up to the last key of an article that may be read.
-
-    Args:
-        mask: (B or 1, 1, K or 1, L), 0 where a key may be read, -inf elsewhere.
-
-    Returns:
-        (B, H, K, Dh), in memory (B, K, H, Dh).
+    The mask (B or 1, 1, K or 1, L) is 0 where a key may be read, -inf elsewhere. The result (B, H, K, Dh) lies in
+    memory as (B, K, H, Dh).
     """
     articles, heads, queries, width = query.shape
     length = keys.shape[2]

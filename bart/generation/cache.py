@@ -64,8 +64,6 @@ class DecoderCache:
         cross: per layer, the keys and values of the encoder states, each (B, H, S, Dh).
         self_keys: some keys of self-attention (…, Dh), for their type.
         readable: (B, S), true where a source position may be read, or None for all positions.
-        beams: K, decoder rows per article.
-        max_length: the most tokens a beam will be given.
     """
 
     def __init__(

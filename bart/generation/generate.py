@@ -140,17 +140,13 @@ def generate_many(
     """Generate for any number of articles; new ones take the places of those that are done.
 
     Long sources come first, so that memory runs out at once if at all. In fp32 each article gets the ids that
-    `generate` gives it alone.
+    `generate` gives it alone. Articles are yielded in the order in which they are done.
 
     Args:
         sources: the ids of each article, without padding.
         batch_size: articles decoded at once.
-        encoded: called, in inference mode, for each group of articles after they were encoded; its time counts in no
-            article's seconds.
+        encoded: called for each group of articles after they were encoded; its time counts in no article's seconds.
         options: fields of GenerationConfig; return_dict_in_generate and output_scores have no effect.
-
-    Yields:
-        Articles in the order in which they are done.
 
     Raises:
         InputError: as `generate` does, before anything is generated.
@@ -170,18 +166,13 @@ def generate_many(
 
 @torch.no_grad()
 def generate_live(model: Model, arrivals: Arrivals, batch_size: int, **options: Any) -> Iterator[GeneratedArticle]:
-    """Generate for sources that arrive while others are decoded, and then join these.
+    """Generate as `generate_many` does, for sources that arrive while others are decoded, and then join these.
 
-    In fp32 each article gets the ids that `generate` gives it alone.
+    Articles are yielded as soon as they are done; in a batch of more than eight, when an eighth of it is.
 
     Args:
-        arrivals: asked once before the first step, and after each step (on accelerators after some steps) until there
-            is no room or it gives none. Generation ends when all articles are done and there are no more.
-        batch_size: articles decoded at once.
-        options: as for `generate_many`.
-
-    Yields:
-        Articles as soon as they are done; in a batch of more than eight, when an eighth of it is.
+        arrivals: asked before the first step, and after each step (on accelerators after some steps) until there is no
+            room or it gives none. Generation ends when all articles are done and there are no more.
 
     Raises:
         InputError: as `generate` does; for a source when it arrives.
@@ -286,17 +277,14 @@ def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, in
 
 def _check_source(model: Model, number: int, source: Sequence[int]) -> None:
     """Raise InputError for a source that is no ids, has none or too many, or has ids outside the vocabulary."""
+    name, most = f"source {number}", model.config.max_position_embeddings
     try:
         ids = torch.as_tensor(source)
     except (TypeError, ValueError, RuntimeError):
-        ids = None
-    if ids is None or ids.dim() != 1 or (len(ids) and ids.is_floating_point()):
-        raise InputError(f"source {number} is {in_short(source)}; allowed: ids, such as tokenizer(text)['input_ids']")
-    most, last = model.config.max_position_embeddings, model.config.source_vocab_size - 1
-    if not 0 < len(source) <= most:
-        raise InputError(f"source {number} has {len(source)} ids; allowed: 1 to {most}, the model's positions")
-    if not (min(source) >= 0 and max(source) <= last):
-        raise InputError(f"source {number} holds {min(source)} to {max(source)}; allowed: ids from 0 to {last}")
+        raise InputError(f"{name} is {in_short(source)}; allowed: ids, such as tokenizer(text)['input_ids']") from None
+    if not 0 < ids.numel() <= most:
+        raise InputError(f"{name} has {ids.numel()} ids; allowed: 1 to {most}, the model's positions")
+    check_ids(name, ids[None], model.config.source_vocab_size)
 
 
 def _output(config: GenerationConfig, hypotheses: Hypotheses, kept: list[Tensor] | None) -> GenerationOutput:

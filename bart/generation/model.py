@@ -22,10 +22,7 @@ class Sizes(Protocol):
 
 
 class Model(Protocol):
-    """An encoder and a decoder that reads one token per row and step.
-
-    A step (`decode`) does the same operations every time and does not wait for the device, so that it can be recorded.
-    """
+    """An encoder and a decoder, whose step (`decode`) does not wait for the device, so that it can be recorded."""
 
     config: Sizes
     generation_config: GenerationConfig

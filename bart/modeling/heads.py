@@ -144,8 +144,7 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
         """Classify.
 
         Args:
-            input_ids: (B, S), with a `</s>` in each row; rows may hold different numbers of them, other than in
-                transformers.
+            input_ids: (B, S), with a `</s>` in each row.
             attention_mask, decoder_attention_mask, encoder_outputs: as for `BartForConditionalGeneration`.
             decoder_input_ids: (B, S); by default input_ids moved one place right behind the start token.
             labels: (B,) classes, (B,) or (B, N) numbers of a regression, or (B, N) of 0.0 and 1.0.
@@ -216,13 +215,10 @@ class BartForQuestionAnswering(SpanHead, _HeadedBart):
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
     ) -> QuestionAnsweringOutput:
-        """Find answers.
+        """Find answers; the inputs are those of `BartForSequenceClassification`.
 
-        Args:
-            input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs: as for
-                `BartForSequenceClassification`.
-            start_positions, end_positions: (B,) the answer's first and last token. The loss is the mean of their cross
-                entropies; positions behind the text have no part in it.
+        start_positions and end_positions (B,) are the answer's first and last token. The loss is the mean of their
+        cross entropies; positions behind the text have no part in it.
         """
         hidden, encoder_states = self._states(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs

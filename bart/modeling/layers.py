@@ -147,13 +147,11 @@ class BartDecoderLayer(_Layer):
         """Run the layer over a whole target, or with a cache over the next token of each beam.
 
         Args:
-            hidden, read: (B, T, D), or the rows that the backend packed; with a cache (B, K, D), where beams take the
-                place of positions.
+            hidden, read: (B, T, D), or the rows that the backend packed; with a cache (B, K, D).
             self_mask: a tensor that broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None and
                 masks of a backend's own mean causal.
             cross_mask: (B, 1, 1, S), None, or the backend's own.
             sources: encoder states (B, S, D), or packed rows, or their keys and values, each (B, H, S, Dh).
-            columns: the columns of the cache for the keys and values of these tokens.
         """
 
         def self_attention(states: Tensor) -> Tensor:

@@ -28,9 +28,8 @@ def chunked_cross_entropy(
 ) -> tuple[Tensor, Tensor]:
     """Label-smoothed cross entropy (Szegedy et al., 2016, section 7) of the logits `states · weightᵀ + bias`.
 
-    The value and its gradients are those of `torch.nn.functional.cross_entropy(logits.float(), ..., reduction="sum")`.
-    Gradients that are wanted are computed in the forward pass, chunk by chunk, so that nothing of the size (N, V) is
-    kept for the backward pass.
+    Value and gradients are those of `torch.nn.functional.cross_entropy(logits.float(), ..., reduction="sum")`. The
+    gradients are computed in the forward pass, chunk by chunk, so that nothing of the size (N, V) is kept.
 
     Args:
         states, weight, bias: (N, D), (V, D) and (V,).

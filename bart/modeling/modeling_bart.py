@@ -169,15 +169,7 @@ class BartModel(PretrainedBart):
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
     ) -> Seq2SeqStates:
-        """Encode, and decode under teacher forcing.
-
-        Args:
-            input_ids, attention_mask, decoder_attention_mask, encoder_outputs: as for `BartForConditionalGeneration`.
-            decoder_input_ids: (B, T); by default input_ids moved one place right behind the start token.
-
-        Raises:
-            InputError: see `BartNetwork.forward`.
-        """
+        """Encode, and decode under teacher forcing; arguments are those of `BartForConditionalGeneration`."""
         if decoder_input_ids is None:
             check_ids("input_ids", input_ids, self.config.vocab_size)
             decoder_input_ids = self.shifted(input_ids)
@@ -205,9 +197,6 @@ class BartForConditionalGeneration(PretrainedBart):
     def tie_weights(self) -> None:
         super().tie_weights()
         self.lm_head.weight = self.model.shared.weight
-
-    def get_output_embeddings(self) -> nn.Linear:
-        return self.lm_head
 
     def forward(
         self,
@@ -270,11 +259,7 @@ class BartForConditionalGeneration(PretrainedBart):
         return logits if self.is_packed else logits + self.final_logits_bias  # which a packed head adds
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Encoder states (B, S, D) of input_ids (B, S) under a mask (B, S), 1 for tokens and 0 for padding.
-
-        Raises:
-            InputError: inputs are of other shapes or outside the vocabulary, or longer than there are positions.
-        """
+        """Encoder states (B, S, D) of input_ids (B, S) under a mask (B, S), 1 for tokens and 0 for padding."""
         check_ids("input_ids", input_ids, self.config.source_vocab_size, attention_mask=attention_mask)
         articles = max(1, TOKENS_AT_ONCE // max(1, input_ids.shape[1]))
         if self.device.type != "cpu" or torch.is_grad_enabled() or len(input_ids) <= articles:

@@ -74,8 +74,8 @@ class PackedLinear(nn.Module):
 class Int8Linear(nn.Module):
     """A linear layer with weights and inputs of 8 bits and sums of 32 bits, and the activation after it.
 
-    Weights have one scale per output. Inputs have one per row, which is found in each call (dynamic quantisation;
-    Zafrir et al., 2019, arXiv:1910.06188), so that a row's result does not depend on the other rows of its batch.
+    Weights have one scale per output, inputs one per row (dynamic quantisation; Zafrir et al., 2019, arXiv:1910.06188),
+    so that a row's result does not depend on its batch.
     """
 
     def __init__(

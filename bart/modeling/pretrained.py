@@ -132,10 +132,6 @@ class PretrainedModel(BackendModule):
         self.tie_weights()
         return new
 
-    def get_output_embeddings(self) -> nn.Linear | None:
-        """The layer that gives logits over the vocabulary, of a model that has one."""
-        return None
-
     @property
     def device(self) -> torch.device:
         return self.get_input_embeddings().weight.device
@@ -339,7 +335,7 @@ class PretrainedModel(BackendModule):
     def pack(self, model: Self, packer: Packer) -> None:
         """Make this skeleton the copy for inference of a model."""
         self.is_packed = True
-        replaced = {self.get_output_embeddings(), *(part for layer in self.layers for part in layer.modules())}
+        replaced = {getattr(self, "lm_head", None), *(part for layer in self.layers for part in layer.modules())}
         for module, original in zip(self.modules(), model.modules(), strict=True):
             if module not in replaced or isinstance(module, nn.LayerNorm):
                 weights = dict(original.named_parameters(recurse=False))

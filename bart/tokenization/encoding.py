@@ -86,13 +86,9 @@ class TextEncoder:
     def add_tokens(
         self, new_tokens: str | AddedToken | Sequence[str | AddedToken], special_tokens: bool = False
     ) -> int:
-        """Add tokens, which are found in texts before all else; returns how many were added, as transformers
-        counts: those that the vocabulary has already, too.
+        """Add tokens, which `skip_special_tokens` leaves out if they are special; return their number.
 
         A model needs rows for them: `model.resize_token_embeddings(len(tokenizer))`.
-
-        Args:
-            special_tokens: true if `skip_special_tokens` shall leave them out.
         """
         tokens = [new_tokens] if isinstance(new_tokens, (str, AddedToken)) else list(new_tokens)
         added = self._backend.add_special_tokens(tokens) if special_tokens else self._backend.add_tokens(tokens)
@@ -206,11 +202,7 @@ class TextEncoder:
         return [[self.bos_token_id, *row.ids[: max_length - 2], self.eos_token_id] for row in rows]
 
     def cut(self, first: list[int], second: list[int], most: int) -> tuple[list[int], list[int]]:
-        """Cut the ids of a pair of texts so that `join` makes at most so many of them, as transformers does it.
-
-        Raises:
-            InputError: `most` has no room for special tokens.
-        """
+        """Cut the ids of a pair of texts so that `join` makes at most so many of them, as transformers does it."""
         check_integer("max_length", most, 2 + self.separators)
         room = most - 2 - self.separators
         if len(first) + len(second) <= room:
@@ -284,13 +276,12 @@ class TextEncoder:
         """The text of one sequence of ids: a list, a 1-D tensor, or a single id.
 
         Args:
-            ids: ids from 0. Those beyond the vocabulary, which a padded output table may generate, give no text.
-            skip_special_tokens: leave out special tokens.
+            ids: ids from 0. Those beyond the vocabulary give no text.
             clean_up_tokenization_spaces: leave out spaces before English marks and contractions; by default as the
                 tokenizer's files say, or false. Without effect on byte-level BPE, as in transformers 5.
 
         Raises:
-            InputError: ids that are negative (-100 marks ignored labels), not integers, or several sequences.
+            InputError: ids that are negative, not integers, or several sequences.
         """
         if isinstance(ids, int) or (hasattr(ids, "dim") and ids.dim() == 0):
             ids = [int(ids)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from bart.tokenization.encoding import check_integer
 from bart.tokenization.tokenizer import PretrainedTokenizer, texts_to_learn
 
 _BYTES = 256
-_WORD_END = re.compile(r"(?<=\w) (?=[^\W\d_])")
-_CHARACTERS_PER_TOKEN = 4.6  # in English; results do not depend on it
 
 
 class BartTokenizer(PretrainedTokenizer):
@@ -36,7 +33,6 @@ class BartTokenizer(PretrainedTokenizer):
         backend.post_processor = processors.RobertaProcessing(
             ("</s>", self.eos_token_id), ("<s>", self.bos_token_id), add_prefix_space=self.add_prefix_space
         )
-        self._tokens_span_words = self._spans_words()
         self._other_prefix: Tokenizer | None = None
 
     @classmethod
@@ -98,47 +94,12 @@ class BartTokenizer(PretrainedTokenizer):
         model = models.BPE(vocab=vocabulary | {"<mask>": len(vocabulary)}, merges=merges)
         return cls(_pipeline(model))
 
-    def encode_many(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """The `input_ids` that `tokenizer(texts, max_length=max_length, truncation=True)` gives, but faster.
-
-        Long texts are encoded in parts, cut where no token can span the cut, and only until there are enough tokens.
-        """
-        check_integer("max_length", max_length, 3)
-        room = max_length - 2
-        rows: list[list[int]] = [[] for _ in texts]
-        starts = [0] * len(texts)
-        todo, size = range(len(texts)), round(room * _CHARACTERS_PER_TOKEN)
-        while todo or not texts:  # _encode refuses an empty list
-            ends = [self._cut(texts[i], starts[i] + size) for i in todo]
-            parts = self._encode([texts[i][starts[i] : end] for i, end in zip(todo, ends, strict=True)])
-            for i, end, part in zip(todo, ends, parts, strict=True):
-                rows[i] += part.ids
-                starts[i] = end
-            todo = [i for i in todo if starts[i] < len(texts[i]) and len(rows[i]) < room]
-            size = room  # usually little is missing
-        return [[self.bos_token_id, *row[:room], self.eos_token_id] for row in rows]
-
-    def _cut(self, text: str, least: int) -> int:
-        """The first place from `least` on at which a text may be cut: before a space and a letter, after a word."""
-        if least >= len(text) or self._tokens_span_words:
-            return len(text)
-        word_end = _WORD_END.search(text, least)
-        return word_end.start() if word_end else len(text)
-
     def add_tokens(
         self, new_tokens: str | AddedToken | Sequence[str | AddedToken], special_tokens: bool = False
     ) -> int:
         added = super().add_tokens(new_tokens, special_tokens)
         self._other_prefix = None
-        self._tokens_span_words = self._spans_words()
         return added
-
-    def _spans_words(self) -> bool:
-        """False if no token spans the place between a word and the space before the next word."""
-        return not self._backend.pre_tokenizer.use_regex or any(
-            token.rstrip or any(map(str.isspace, token.content))
-            for token in self._backend.get_added_tokens_decoder().values()
-        )
 
     def _backend_for(self, add_prefix_space: bool | None) -> Tokenizer:
         if add_prefix_space in (None, self.add_prefix_space):

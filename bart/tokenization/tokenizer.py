@@ -37,8 +37,7 @@ class PretrainedTokenizer(TextEncoder):
         names: of the classes of transformers with this pipeline; each may end in Fast.
         vocabulary_files: the files that a folder may hold in place of tokenizer.json.
         mask_takes_space: true if the spaces before a mask in a text belong to it.
-        cls_token, pad_token, sep_token, unk_token, mask_token: `special_tokens` by transformers' names, which their ids
-            have, too; bos_token and eos_token are None of BERT.
+        cls_token, pad_token, sep_token, unk_token, mask_token: `special_tokens` by transformers' names, as their ids.
         padding_side, truncation_side: always "right"; they cannot be set.
     """
 
@@ -86,12 +85,11 @@ class PretrainedTokenizer(TextEncoder):
 
     @classmethod
     def from_pretrained(cls, path_or_name: PathName) -> Self:
-        """Load a tokenizer.
+        """Load a tokenizer; settings and added tokens are those that transformers finds there.
 
         Args:
             path_or_name: a folder with `tokenizer.json`, or with all of `vocabulary_files`; a Hub name; a file of such
-                a folder; a run's directory; or a checkpoint of this project. Settings and added tokens of a folder are
-                those that transformers finds there.
+                a folder; a run's directory; or a checkpoint of this project.
 
         Raises:
             InputError: nothing there, no tokenizer in it, or files that cannot be read as one.
@@ -112,10 +110,7 @@ class PretrainedTokenizer(TextEncoder):
         named = settings.get("tokenizer_class") or model.get("tokenizer_class") or cls.names[0]
         kind = str(named).removesuffix("Fast")
         if kind not in cls.names + _ANY_PIPELINE:
-            raise OtherTokenizer(
-                f"{path}: its tokenizer_class is {named!r}; allowed: {', '.join(cls.names)}; BERT's is read by "
-                "bert.tokenization.tokenization_bert"
-            )
+            raise OtherTokenizer(f"{path}: its tokenizer_class is {named!r}; allowed: {', '.join(cls.names)}")
         backend, source = cls._pipeline_in(path, path_or_name)
         own = None  # ids by the post-processor in the file, where that class takes it
         if kind in _ANY_PIPELINE:
@@ -159,9 +154,7 @@ class PretrainedTokenizer(TextEncoder):
             except Exception as error:  # the library raises bare Exception for every fault of the files
                 named = " and ".join([str(files[0]), *(file.name for file in files[1:])])
                 raise InputError(f"{named}: {one_line(error)}") from error
-        pieces = next(folder.glob("*.model"), None)
-        hint = "" if pieces is None else f"; {pieces.name} is of SentencePiece (mBART's, T5's), which is not read"
-        raise OtherTokenizer(f"{name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}{hint}")
+        raise OtherTokenizer(f"{name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}")
 
     @classmethod
     def pipeline_of(cls, files: Sequence[Path]) -> Tokenizer:

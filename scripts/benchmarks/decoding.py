@@ -32,6 +32,7 @@ if __name__ == "__main__":
 from bart.configuration.configuration_generation import GenerationConfig
 from scripts.benchmarks import measuring
 from utils.app.cli import option, parse_dataclass
+from utils.app.machine import ROOT
 
 # torch, transformers and ctranslate2 are imported where they are used, so that each process holds its own alone.
 
@@ -43,7 +44,7 @@ Decode = Callable[[], list[list[int]]]  # the ids of each article
 
 @dataclass(frozen=True)
 class DecodingShape:
-    network: str  # a key of measuring.NETWORKS
+    config: str  # a file in configs/
     articles: int
     source_length: int
     steps: int
@@ -52,11 +53,11 @@ class DecodingShape:
 
 
 SHAPES = {
-    "base": DecodingShape("base", 8, 512, 60, 6),
-    "large": DecodingShape("large", 4, 1024, 142, 4),
-    "xsum": DecodingShape("large", 128, 1024, 60, 6),
-    "large_batch1": DecodingShape("large", 1, 1024, 142, 4),
-    "tiny": DecodingShape("tiny", 3, 16, 12, 3, vocab_size=300),
+    "base": DecodingShape("config_base.json", 8, 512, 60, 6),
+    "large": DecodingShape("config.json", 4, 1024, 142, 4),
+    "xsum": DecodingShape("config.json", 128, 1024, 60, 6),
+    "large_batch1": DecodingShape("config.json", 1, 1024, 142, 4),
+    "tiny": DecodingShape("config_tiny.json", 3, 16, 12, 3, vocab_size=300),
 }
 
 
@@ -76,11 +77,13 @@ def prepare(args: DecodingArguments, folder: Path) -> None:
     """Write `folder/{model,ctranslate2_*}` and `folder/inputs.json`."""
     import torch
 
+    from bart.configuration.configuration_bart import BartConfig
     from bart.modeling.modeling_bart import BartForConditionalGeneration
 
     torch.manual_seed(0)
     shape = SHAPES[args.shape]
-    config = measuring.made_up_config(*measuring.NETWORKS[shape.network], vocab_size=shape.vocab_size)
+    fields = {"vocab_size": shape.vocab_size, "pre_ln": False}  # the peers lack Pre-LN
+    config = BartConfig.from_pretrained(ROOT / "configs" / shape.config, **fields)
     # With this deviation layers keep the scale of their input, so that the ids generated depend on the article.
     config.init_std = config.d_model**-0.5
     # CTranslate2's converter reads these, and transformers 5 no longer writes them.

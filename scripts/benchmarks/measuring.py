@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bart.errors import InputError
 from bart.files import write_json
@@ -24,11 +24,6 @@ from utils.app.formatting import markdown_table
 from utils.app.machine import environment, process_memory_gb
 from utils.app.output_files import check_output
 
-if TYPE_CHECKING:
-    from bart.configuration.configuration_bart import BartConfig
-
-# Width, layers of the encoder and as many of the decoder, heads.
-NETWORKS = {"tiny": (32, 2, 4), "base": (768, 6, 12), "large": (1024, 12, 16)}
 MODES_ON_CUDA = ("transformers_fp32", "transformers_bf16", "ours_fp32", "ours_bf16")
 LEAST_SECONDS = 2  # of inference that is timed
 
@@ -180,12 +175,3 @@ def compare_inference(
     columns = {"mode": "mode", "rate": unit, "seconds": "seconds", "speed_up": "speed-up", "peak_memory_gb": "peak GB"}
     columns[difference.__name__] = title
     report(args, columns, rows, packages_of(args.modes))
-
-
-def made_up_config(width: int, layers: int, heads: int, **fields: Any) -> BartConfig:
-    """The config of a network with as many layers in the encoder as in the decoder."""
-    from bart.configuration.configuration_bart import BartConfig
-
-    for side in ("encoder", "decoder"):
-        fields |= {f"{side}_layers": layers, f"{side}_attention_heads": heads, f"{side}_ffn_dim": 4 * width}
-    return BartConfig(d_model=width, **fields)

@@ -21,7 +21,7 @@ from utils.data.batches import Batch
 from utils.training.module import TrainingModule
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import HardwareOptions
-from utils.training.precision import half_dtype, keeps_master_weights, trainer_precision
+from utils.training.precision import half_dtype, keeps_master_weights, precision_plugins
 
 # Precision, level and optimizer.
 Mix = tuple[str, str, str]
@@ -76,8 +76,8 @@ class _Stepper:
 
     def __init__(self, module: _Module) -> None:
         hardware, options = module.plan.hardware, module.plan.optimisation
-        arguments = trainer_precision(hardware)
-        self.plugin: Precision = arguments["plugins"][0] if "plugins" in arguments else Precision()
+        plugins = precision_plugins(hardware)
+        self.plugin: Precision = plugins[0] if plugins else Precision()
         self.plugin._after_closure = lambda _, optimizer: module.on_before_optimizer_step(optimizer)
         self.module = module
         self.optimizer: Optimizer = build_optimizer(module.model, options, hardware)

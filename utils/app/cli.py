@@ -51,7 +51,7 @@ _ELSEWHERE = {
     "spreadsheet": "leave it off: a program that opens the table must read its cells as text",
     **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates the one pair of its data"),
     "unknown_labels": "leave it off, and rows with other labels out of the data",
-    **dict.fromkeys(("sources", "cnn_stories", "dailymail_stories", "url_lists"), "leave it off: the Hub has the set"),
+    "url_lists": "leave it off: the published lists of abisee/cnn-dailymail are downloaded",
     "sync_timeout": "leave it off: processes wait for each other",
 }
 _URL = re.compile(r"\s*([^/\s]+://|hub:)", re.IGNORECASE)  # as a path it would be a folder here, such as ./s3:/bucket

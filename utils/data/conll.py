@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
 from bart.errors import InputError
@@ -51,12 +50,10 @@ def read_conll(
     words_column: str | None = None,
     tags_column: str | None = None,
     tags_option: str = "tags_column",
-    trained: Mapping[str, str] = MappingProxyType({}),
 ) -> list[Sentence]:
     """Read a CoNLL file, with words in the first column and tags in the last one, unless options name others.
 
-    Comments, a header, and words that are blank are left out. `trained` has the values of the options in training,
-    which count for what is not given; an error names `tags_option` for tags_column.
+    Comments, a header, and words that are blank are left out. An error names `tags_option` for tags_column.
     """
     rows = _rows(path)
     likely = [row for row in rows if not row.may_be_comment] or rows
@@ -66,20 +63,16 @@ def read_conll(
     likely = [row for row in likely if len(row.columns) == width]
     header = likely.pop(0) if likely and _is_header(likely[0], likely[1:]) else None
     names = header.columns if header else []
-    trained = trained if width > 1 else {}
 
-    def index_of(option: str, given: str | None, of_training: str | None, default: int) -> int:
-        columns, usual = [*map(str, range(1, width + 1)), *names], () if of_training else (str(default),)
-        chosen = column_of(option, given, usual, columns, str(path), [of_training] if of_training else [])
+    def index_of(option: str, given: str | None, default: int) -> int:
+        chosen = column_of(option, given, (str(default),), [*map(str, range(1, width + 1)), *names], str(path))
         return names.index(chosen) if chosen in names else int(chosen.partition(".")[0]) - 1
 
-    words_in = index_of("words_column", words_column, trained.get("words_column"), 1)
-    tags_in = index_of(tags_option, tags_column, trained.get("tags_column") if labelled else None, width)
+    words_in, tags_in = index_of("words_column", words_column, 1), index_of(tags_option, tags_column, width)
     are_numbers = bool(likely) and width > 1 + labelled and all(NUMBER.fullmatch(row.columns[0]) for row in likely)
     known = {row.columns[tags_in] for row in likely}
     scheme = scheme_of(known)
-    is_told = words_column is not None or "words_column" in trained or tags_option != "tags_column"
-    if not is_told and width > 1:
+    if words_column is None and tags_option == "tags_column" and width > 1:
         of_tags = (n for n in range(width - 1) if scheme is None and scheme_of(row.columns[n] for row in likely))
         column = 0 if are_numbers else next(of_tags, None)
         if column is not None:

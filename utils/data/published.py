@@ -31,8 +31,7 @@ def opening(what: str) -> Iterator[None]:
     except Exception as error:
         if type(error).__name__ == "DatasetGenerationError" and error.__cause__:  # says only that there was an error
             error = error.__cause__
-        text = brief(error)
-        reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        reason = ": ".join(filter(None, (type(error).__name__, brief(error))))
         raise InputError(f"{what} cannot be opened ({reason})") from error
 
 

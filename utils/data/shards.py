@@ -148,31 +148,31 @@ class ShardReader:
 
     def __init__(self, directory: Path, shards: Sequence[Shard], position: dict[str, Any] | None = None) -> None:
         self.directory, self.shards = directory, shards
-        position = position or {"count": 0, "file": 0, "row": 0}
-        self.count, self._file, self._row = (int(position[name]) for name in ("count", "file", "row"))
+        self.count = 0 if position is None else int(position["count"])
 
     def position(self) -> dict[str, Any]:
         """The position of the next row, as plain values for a checkpoint."""
-        return {"count": self.count, "file": self._file, "row": self._row}
+        return {"count": self.count}
 
     def __iter__(self) -> Iterator[ShardRow]:
-        while self._file < len(self.shards):
-            shard = self.shards[self._file]
-            for columns in islice(self._rows(shard), shard.examples - self._row):
-                number = shard.first + self._row
-                self._row += 1
+        skipped = self.count
+        for shard in self.shards:
+            if skipped >= shard.examples:
+                skipped -= shard.examples
+                continue
+            rows = islice(self._rows(shard, skipped), shard.examples - skipped)
+            for number, columns in enumerate(rows, shard.first + skipped):
                 self.count += 1
                 yield ShardRow(number, *columns)
-            self._file, self._row = self._file + 1, 0
+            skipped = 0
 
-    def _rows(self, shard: Shard) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-        """Read the ids, sentences and labels of a shard's rows, from the next on."""
+    def _rows(self, shard: Shard, skipped: int) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+        """Read the ids, sentences and labels of a shard's rows, without the first ones."""
         path = self.directory / shard.file
         try:
             if _sha256_of(path) != shard.sha256:
                 raise RunError(f"{path}: the shard is damaged: its SHA-256 is not the one in {MANIFEST}")
             with pq.ParquetFile(path, pre_buffer=False) as file:  # which would start threads
-                skipped = self._row
                 for group in range(file.num_row_groups):
                     rows = file.metadata.row_group(group).num_rows
                     if skipped >= rows:

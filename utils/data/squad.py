@@ -33,6 +33,11 @@ class Question:
     answers: tuple[str, ...] | None = None
     starts: tuple[int, ...] = ()
 
+    def misplaced(self) -> list[tuple[str, int]]:
+        """The answers that are not at their place in the context, with this place."""
+        pairs = zip(self.answers or (), self.starts, strict=True)
+        return [(text, at) for text, at in pairs if not text or at < 0 or not self.context.startswith(text, at)]
+
 
 def read_questions(
     data_dir: str, split: str, choice: Choice = EVERY, labelled: bool = True, skip_bad_answers: bool = False
@@ -44,27 +49,27 @@ def read_questions(
     rows = _rows(data_dir, split, replace(choice, limit=-1))
     rows = Choice(limit=choice.limit).of(rows, lambda row: f"{row.values.get('question')}\n{_context_of(row)}")
     rows = without_blank(rows, lambda row: question_of(*row), choice.tables.skip_blank)
-    bad: list[str] = []
-    every = [question_of(*row, labelled, bad) for row in rows]
-    questions = [question for question in every if question is not None]
+    questions = [question_of(*row, labelled) for row in rows]
+    bad = [(question, *pair) for question in questions for pair in question.misplaced()]
     if bad:
         text = f"{len(bad)} answers of the {split} split are not at their places"
         if not skip_bad_answers:
-            raise InputError(f"{text}: {bad[0]}; --skip_bad_answers leaves them out")
-        logger.warning("%s and left out, with %d questions that have no others", text, len(every) - len(questions))
+            question, answer, start = bad[0]
+            where = f"{question.name}: the answer {answer!r} is not at answer_start {start}"
+            raise InputError(f"{text}: {where}; --skip_bad_answers leaves them out")
+        kept = [_without_misplaced(question) for question in questions]
+        questions = [now for now, before in zip(kept, questions, strict=True) if now.answers or not before.answers]
+        logger.warning("%s and left out, with %d questions that have no others", text, len(kept) - len(questions))
     check_split(questions, data_dir, split, "questions")
     return list(_by_id(questions).values())
 
 
 def read_answers(path: str, tables: TableOptions) -> dict[str, Question]:
     """Read all questions of a file, by their ids; their answers may stand anywhere."""
-    questions = []
-    for name, values in _rows(path, WHOLE, Choice(tables=tables)):
-        question = question_of(name, values)
-        questions.append(replace(question, answers=tuple(text for text, _ in _answers_in(name, values))))
-    if not questions:
+    rows = _rows(path, WHOLE, Choice(tables=tables))
+    if not rows:
         raise InputError(f"{path}: no questions in it")
-    return _by_id(questions)
+    return _by_id(question_of(*row, labelled=True) for row in rows)
 
 
 def _rows(data_dir: str, split: str, choice: Choice) -> list[Record]:
@@ -130,39 +135,29 @@ def squad_rows(file: Path) -> Iterator[Record]:
         raise InputError(f"{file}: not SQuAD's JSON ({type(error).__name__}: {error})") from None
 
 
-def _answers_in(name: str, values: Mapping[str, Any]) -> list[tuple[str, int]]:
-    """The answers of a row, and the characters of the context where they begin."""
+def question_of(name: str, values: Mapping[str, Any], labelled: bool = False) -> Question:
+    """The question of a row; with `labelled` its answers, as they are given."""
+    for column in COLUMNS:
+        text_in(Record(name, values), column)
+    question = Question(name, str(values.get("id", name)), values["question"], values["context"])
+    if not labelled:
+        return question
     answers = values.get("answers")
     if isinstance(answers, list) and all(isinstance(answer, Mapping) for answer in answers):
         answers = {name: [answer.get(name) for answer in answers] for name in ("text", "answer_start")}
     try:
-        columns = zip(answers["text"], answers["answer_start"], strict=True)
-        return [(str(text), int(start)) for text, start in columns]
+        texts, starts = tuple(map(str, answers["text"])), tuple(map(int, answers["answer_start"]))
+        if len(texts) != len(starts):
+            raise ValueError
     except (TypeError, KeyError, ValueError):
         raise InputError(
             f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "
             ".jsonl or .parquet, or --predict, which reads none"
         ) from None
+    return replace(question, answers=texts, starts=starts)
 
 
-def question_of(
-    name: str, values: Mapping[str, Any], labelled: bool = False, bad: list[str] | None = None
-) -> Question | None:
-    """The question of a row, or None if all its answers are misplaced; `bad` gets a message for each of these."""
-    for column in COLUMNS:
-        text_in(Record(name, values), column)
-    context = values["context"]
-    question = Question(name, str(values.get("id", name)), values["question"], context)
-    if not labelled:
-        return question
-    pairs = _answers_in(name, values)
-    good = []
-    for text, start in pairs:
-        there = context[max(0, start) :][: len(text)]
-        if text and start >= 0 and there == text:
-            good.append((text, start))
-        else:
-            bad.append(f"{name}: the answer {text!r} is not at answer_start {start}, where {there!r} is")
-    if pairs and not good:
-        return None
+def _without_misplaced(question: Question) -> Question:
+    pairs = zip(question.answers, question.starts, strict=True)
+    good = [pair for pair in pairs if pair not in question.misplaced()]
     return replace(question, answers=tuple(text for text, _ in good), starts=tuple(start for _, start in good))

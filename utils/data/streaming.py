@@ -22,11 +22,9 @@ from utils.data.shard_format import ShardRow
 from utils.data.shards import StreamedShards
 
 logger = logging.getLogger(__name__)
-# Steps that a loader process makes ahead: enough to train on while it reads the next window, but fewer where they would
-# have more examples than AHEAD, since they are all in memory.
+# Steps that a loader process makes ahead, to train on while it reads the next window; of at most AHEAD examples.
 PREFETCHED, AHEAD = 32, 4096
-# Optimizer steps whose examples are read, and shuffled, at a time: fewer where they would have more examples than MOST,
-# since they are all in memory.
+# Optimizer steps whose examples are read, and shuffled, at a time; of at most MOST examples, since they are in memory.
 WINDOW = TrainOrder.WINDOW
 MOST = 1 << 16
 BEGINNING = {"step": 0, "epoch": 0, "window": 0, "position": None}  # a cursor
@@ -37,16 +35,11 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
     """One process's optimizer steps, epoch after epoch without end, made of shards while they are read.
 
     `TrainOrder` shuffles, groups and cuts the examples of a window, which is at most WINDOW optimizer steps. Every
-    process reads all examples and encodes its share. So an epoch's order depends on (seed, epoch) alone, the examples
-    of a step do not depend on how it is cut into micro-batches and processes, each example is seen once an epoch, and
-    all processes have equally many steps, of the same bins. Where there are several bins, each has as many steps as it
-    needs, the last of them smaller if need be, and which comes when is drawn at random. Files are read in another order
-    in every epoch, unless `--n_train` takes the first examples.
+    process reads all examples and encodes its share, so that an epoch's order depends on (seed, epoch) alone, and all
+    processes have equally many steps, of the same bins. Each bin has as many steps as it needs, in a random order.
 
-    It yields a cursor, which says where the step's window begins and from which an interrupted run goes on, and the
-    step's micro-batches. Where the data cannot be read any further, a RunError stands in their place: raised here, it
-    would reach the training process from a loader process as many lines. `start` is the number of optimizer steps that
-    the run has taken.
+    It yields a cursor, from which an interrupted run goes on, and the step's micro-batches. Where the data cannot be
+    read any further, a RunError stands in their place: raised in a loader process, it would be many lines.
     """
 
     examples: StreamedShards
@@ -57,7 +50,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
     rank: int = 0
     world_size: int = 1
     cursor: dict[str, Any] | None = None
-    start: int = 0
+    start: int = 0  # the optimizer steps that the run has taken
 
     @property
     def examples_per_step(self) -> int:

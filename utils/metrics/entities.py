@@ -91,15 +91,12 @@ class EntityArguments:
     tags_field: str | None = option(
         None,
         section="columns",
-        help="of the right tags, by the number or name of a CoNLL file's column, by default the last one, or by the "
-        f"name of a table's, by default {', '.join(TAGS)}",
+        help=f"of the right tags: a CoNLL column's number or name, by default the last; else {', '.join(TAGS)}",
     )
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
-    text = (
-        "Score tags of CoNLL files, or of tables with lists of tags: entities as seqeval counts them, or each word's."
-    )
+    text = "Score tags of CoNLL files, or of tables with lists of tags: entities as seqeval counts them, or words."
     args = parse_dataclass(EntityArguments, argv, text, prog)
     files = args.files
     references = _read(files.references, args.tags_field, "tags_field", TAGS, files.tables)
@@ -153,8 +150,8 @@ def _predicted(path: str, files: FileOptions, references: Sequence[Sentence]) ->
         raise InputError(f"{path} has {len(sentences)} sentences; allowed: {len(references)}, as the references have")
     for sentence, reference in zip(sentences, references, strict=True):
         if len(sentence.tags) != len(reference.tags):
-            counts = f"{len(sentence.tags)} tags; {reference.name} has {len(reference.tags)} words"
-            raise InputError(f"{sentence.name}: {counts}")
+            allowed = f"{len(reference.tags)}, as {reference.name} has"
+            raise InputError(f"{sentence.name}: {len(sentence.tags)} tags; allowed: {allowed}")
         if sentence.words and reference.words and sentence.words != reference.words:
             raise InputError(f"{sentence.name}: other words than those of {reference.name}; allowed: the same ones")
     return [sentence.tags for sentence in sentences]

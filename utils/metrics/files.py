@@ -39,14 +39,12 @@ class FileOptions:
     compare: str | None = option(
         None,
         metavar="OTHER",
-        help="another system's predictions: adds the difference (PREDICTIONS less OTHER), its 95 % bootstrap interval "
-        "and the two-sided p value of approximate randomisation",
+        help="another system's predictions: adds the difference (PREDICTIONS less OTHER), its interval and p value",
     )
     prediction_field: str | None = option(
         None,
         section="columns",
-        help="of predictions in tables, by default prediction or, where there is none, a usual one of the task; of a "
-        "CoNLL file by its number or name, by default the last one",
+        help="of predictions, by default prediction or a usual one of the task; in a CoNLL file a number or a name",
     )
     json: bool = option(False, help="print JSON with all digits in place of the table")
     tables: TableOptions = part(TableOptions)

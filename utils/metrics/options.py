@@ -45,21 +45,18 @@ class RougeOptions:
     rouge_tokenizer: str = option(
         ROUGE_TOKENIZERS[0],
         choices=ROUGE_TOKENIZERS,
-        help="what mode rouge-score counts: the package's stemmed words of a to z and digits; unstemmed words of any "
-        "script; or characters, for scripts without blanks",
+        help="what mode rouge-score counts: stemmed words of a to z and digits, words of any script, or characters",
         on_resume="validation",
     )
     wordnet_exceptions: str | None = changeable(
         None,
         metavar="DIR",
-        help="folder of {adj,adv,noun,verb}.exc for --rouge_mode rouge-1.5.5; by default those of nltk's corpus "
-        "wordnet, if it is installed",
+        help="folder of {adj,adv,noun,verb}.exc for --rouge_mode rouge-1.5.5; by default nltk's corpus wordnet",
     )
     sentence_end: str = option(
         "",
         metavar="MARK",
-        help="marks of sentence ends, which are no words, such as '<q>' or, several, '<t> </t>'; by default nltk's "
-        "Punkt finds the ends",
+        help="marks of sentence ends, such as '<q>' or, several, '<t> </t>'; by default nltk's Punkt finds the ends",
         on_resume="validation",
     )
 

@@ -73,26 +73,19 @@ class _UnicodeTokenizer:
         return [word for word, _ in self.splitter.pre_tokenize_str(normalize("NFC", text).lower())]
 
 
-@cache
-def rouge_tokenizer(name: str) -> _Tokenizer | _UnicodeTokenizer:
-    """The tokenizer of mode rouge-score of this name, one of ROUGE_TOKENIZERS."""
-    return _UnicodeTokenizer(_UNICODE_WORDS[name]) if name in _UNICODE_WORDS else _Tokenizer(porter())
-
-
 def score_pairs(pairs: Sequence[tuple[str, str]], rule: RougeRule) -> list[list[float]]:
     """F in percent of each (prediction, reference), in the order of the mode's types."""
     from rouge_score.rouge_scorer import RougeScorer
 
     kinds = ROUGE_TYPES[rule.mode]
-    words = rouge_tokenizer(rule.tokenizer)
     if rule.mode == "rouge-1.5.5":
         kinds = tuple(kind.replace("rougeL", "rougeLsum") for kind in kinds)
         martins = porter("MARTIN_EXTENSIONS")
-
-        def stem(word: str) -> str:
-            return rule.exceptions.get(word) or martins(word)
-
-        words = _Tokenizer(stem)
+        words = _Tokenizer(lambda word: rule.exceptions.get(word) or martins(word))
+    elif rule.tokenizer in _UNICODE_WORDS:
+        words = _UnicodeTokenizer(_UNICODE_WORDS[rule.tokenizer])
+    else:
+        words = _Tokenizer(porter())
     scorer = RougeScorer(kinds, tokenizer=words)
     rows = []
     for pair in pairs:

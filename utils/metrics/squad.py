@@ -102,13 +102,9 @@ def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]
         if len(answers) < len(ids):
             raise InputError(f"{path}: {len(ids) - len(answers)} rows repeat an id; allowed: each id once")
     if not all(isinstance(text, str) for text in answers.values()):
-        raise InputError(
-            f"{path}: allowed: an object of texts by the ids of questions, or a table with texts in {column}"
-        )
+        raise InputError(f"{path}: allowed: an object of texts by ids of questions, or a table with texts in {column}")
     if missing := questions.keys() - answers.keys():
-        raise InputError(
-            f"{path}: no answer to {len(missing)} questions, such as {min(missing)!r}; allowed: one to each"
-        )
+        raise InputError(f"{path}: no answer to {len(missing)} questions, such as {min(missing)!r}; allowed: one each")
     if others := len(answers) - len(questions):  # as of the whole set where DATASET is a part of it
         logger.warning("%s: answers to %d other questions are ignored", path, others)
     return answers

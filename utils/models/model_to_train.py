@@ -16,23 +16,11 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.tensor_files import read_file
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.models.loading import LoadedModel, Model, class_for, fit_vocabulary, own_vocabulary, vocabulary_at
-from utils.models.options import (
-    DROPOUTS,
-    LORA_DEFAULT,
-    AdaptationOptions,
-    ComputingOptions,
-    ModelOptions,
-    NewModelOptions,
-    WeightsOptions,
-)
+from utils.models.options import LORA_DEFAULT, AdaptationOptions, ComputingOptions, ModelOptions, NewModelOptions
 
 logger = logging.getLogger(__name__)
-# Fields that may differ between the config of a run and that of the weights it starts from.
-NOT_OF_SHAPE = (
-    *DROPOUTS,
-    *("activation_dropout", "init_std", "hidden_dropout_prob", "attention_probs_dropout_prob"),
-    *("classifier_dropout", "initializer_range"),
-)
+# Parts of names of the fields that may differ between the config of a run and that of the weights it starts from.
+NOT_OF_SHAPE = ("drop", "init")
 OF_HEADS = {"problem_type", "token_states"}  # what configs of models with a head say of it, besides its labels
 # What a training checkpoint holds; a file that lacks one of these is something else.
 CHECKPOINT_PARTS = {"config", "state_dict", "optimizer_states", "loops", "identity"}
@@ -70,52 +58,45 @@ def initial_model(
             )
         tokenizer = vocabulary_at(model_class, weights.tokenizer)
         config.vocab_size = len(tokenizer)
-        if labels is not None:
-            config.labels = labels
-        config.validate()
-        model = model_class(config)
+        stored = generation = None
     else:
-        model, tokenizer = _model_of_weights(weights, config, model_class, labels, new_head)
-    fit_vocabulary(model, tokenizer)
+        stored, generation = stored_configs(name, [type(config)])
+        read = partial(vocabulary_at, model_class)
+        if weights.new_vocabulary:
+            tokenizer = read(weights.tokenizer)
+        else:
+            tokenizer = own_vocabulary(name, weights.tokenizer, read, ", or give --new_vocabulary")
+    if stored is not None:
+        config.vocab_size = stored.vocab_size
+        if not new_head:
+            labels = _labels_of_head(stored, config, labels, name)
+    if labels is not None:
+        config.labels = labels
+    config.validate()
+    model = model_class(config) if weights.is_scratch else model_class.from_pretrained(name, config, new_head=new_head)
+    if weights.config_path is None and None not in (generation, model.generation_config):
+        model.generation_config = generation
+    if weights.new_vocabulary:
+        model.resize_token_embeddings(len(tokenizer), keep=False)
+        logger.info("--new_vocabulary: random embeddings for %d tokens", len(tokenizer))
     model.config.extra.pop("columns", None)  # of the run that the weights come from
     if columns:
         model.config.columns = columns if isinstance(columns, Mapping) else list(columns)
     if options.adaptation.distill is not None:
         shrink(model, options.adaptation.kept_layers, options.adaptation.shrunk_stacks)
-    adapt(model, options.adaptation)
-    set_computing(model, options.computing)
-    return LoadedModel(model, tokenizer, lora_scale=options.adaptation.lora_scale)
+    return _to_train(model, tokenizer, options.computing, options.adaptation)
 
 
-def _model_of_weights(
-    options: WeightsOptions,
-    config: ModelConfig,
-    model_class: type[Model],
-    labels: Sequence[str] | None,
-    new_head: bool | None,
-) -> tuple[Model, PretrainedTokenizer]:
-    """The model with stored weights that `initial_model` begins with, and its vocabulary."""
-    name = options.model_name_or_path
-    stored, generation = stored_configs(name, [type(config)])
-    if stored is not None:
-        config.vocab_size = stored.vocab_size
-        config.validate()
-        if not new_head:
-            labels = _labels_of_head(stored, config, labels, name)
-    if labels is not None:
-        config.labels = labels
-    if options.new_vocabulary:
-        tokenizer = vocabulary_at(model_class, options.tokenizer)
-    else:
-        read = partial(vocabulary_at, model_class)
-        tokenizer = own_vocabulary(name, options.tokenizer, read, ", or give --new_vocabulary")
-    model = model_class.from_pretrained(name, config, new_head=new_head)
-    if options.config_path is None and None not in (generation, model.generation_config):
-        model.generation_config = generation
-    if options.new_vocabulary:
-        model.resize_token_embeddings(len(tokenizer), keep=False)
-        logger.info("--new_vocabulary: random embeddings for %d tokens", len(tokenizer))
-    return model, tokenizer
+def _to_train(
+    model: Model, tokenizer: PretrainedTokenizer, computing: ComputingOptions, adaptation: AdaptationOptions
+) -> LoadedModel[Model]:
+    """The model with frozen parts and adapters, which keeps and computes activations as the options say."""
+    fit_vocabulary(model, tokenizer)
+    adapt(model, adaptation)
+    model.set_activation_checkpointing(computing.activation_checkpointing)
+    if computing.compile:
+        model.compile_layers()
+    return LoadedModel(model, tokenizer, lora_scale=adaptation.lora_scale)
 
 
 def _labels_of_head(
@@ -171,10 +152,7 @@ def resumed_model(
     model = model_class.from_pretrained(checkpoint, new_head=False)
     if not keeps_generation and model.generation_config is not None:
         model.generation_config = GenerationConfig.from_model_config(config.to_dict())
-    fit_vocabulary(model, tokenizer)
-    adapt(model, adaptation)
-    set_computing(model, computing)
-    return LoadedModel(model, tokenizer, lora_scale=adaptation.lora_scale)
+    return _to_train(model, tokenizer, computing, adaptation)
 
 
 def pretraining_model(
@@ -213,16 +191,14 @@ def pretraining_model(
         if options.config_path is None and None not in (generation, model.generation_config):
             model.generation_config = generation
     logger.info("initial weights: %s", weights or f"random, by --config_path {options.config_path}")
-    fit_vocabulary(model, tokenizer)
-    set_computing(model, options.computing)
-    return LoadedModel(model, tokenizer)
+    return _to_train(model, tokenizer, options.computing, AdaptationOptions())
 
 
 def check_same_config(stored: ModelConfig, config: ModelConfig, where: str, apart_from: Sequence[str] = ()) -> None:
     """Raise InputError where the config of stored weights is another one than this run's."""
     for name in config.types:
         old, new = getattr(stored, name), getattr(config, name)
-        if old != new and name not in apart_from:
+        if old != new and not any(part in name for part in apart_from):
             raise InputError(f"{where}: its {name} is {old}, this run's is {new}")
 
 
@@ -265,10 +241,3 @@ def adapt(model: PretrainedModel, options: AdaptationOptions) -> None:
         if not trained:
             raise InputError("--freeze_encoder and --lora_rank exclude each other: bert has no other layers to adapt")
         inject_adapter_in_model(adapters, trained[0] if len(trained) == 1 else network)
-
-
-def set_computing(model: PretrainedModel, options: ComputingOptions) -> None:
-    """Set how activations are computed and kept in training."""
-    model.set_activation_checkpointing(options.activation_checkpointing)
-    if options.compile:
-        model.compile_layers()

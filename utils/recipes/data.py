@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, TypeVar
 
 from bart.configuration.configuration import stored_configs
@@ -27,20 +26,15 @@ def as_trained(task: AnyTask, model: str) -> AnyTask:
 def with_table_prepared(task: AnyTask) -> AnyTask:
     """A task on the data directory that is made of its table once, if it reads pairs of lines."""
     place, ready = task.place, task
-
-    def refused(fault: str) -> InputError:
-        given = f"--val_ratio is {place.val_ratio}; {place.data_dir} {fault}"
-        return InputError(f"{given}; allowed: data without a validation split")
-
-    if place.val_ratio is not None and Path(place.data_dir).expanduser().is_file():
-        raise refused("is one file, which is split by itself")
     if task.pair_fields is not None:
         data_dir = prepared(place.data_dir, task.pair_fields, place.cache_dir, place.tables)
         ready = task.with_parts(place=replace(place, data_dir=data_dir))
     if place.val_ratio is not None:
         with suppress(MissingSplit):
             ready.with_parts(place=replace(ready.place, val_ratio=None)).read("val")
-            raise refused("has a validation split")
+            raise InputError(
+                f"--val_ratio is {place.val_ratio}; {place.data_dir} has a validation split; allowed: data without one"
+            )
     return ready
 
 

@@ -61,22 +61,18 @@ class PrecisionOptions:
     int8: bool = option(False, help="weights and inputs of matrix products in 8 bits; runs on the CPU")
 
     def __post_init__(self) -> None:
-        if len(self._chosen) > 1:
-            names = " and ".join(f"--{name}" for name in self._chosen)
-            raise InputError(f"{names} exclude each other; give one precision")
+        chosen = [f"--{name}" for name in PRECISIONS if getattr(self, name, False)]
+        if len(chosen) > 1:
+            raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
         if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise InputError(f"--device is {self.device!r}; allowed: cpu, cuda, or cuda:N such as cuda:1")
         if self.device is not None and ":" in self.device and os.environ.get("LOCAL_WORLD_SIZE", "1") != "1":
             raise InputError(f"--device is {self.device}, and torchrun started several processes; allowed: cuda, cpu")
 
     @property
-    def _chosen(self) -> list[str]:
-        return [name for name in PRECISIONS if getattr(self, name, False)]
-
-    @property
     def precision(self) -> str:
         """One of PRECISIONS."""
-        return self._chosen[0] if self._chosen else "fp32"
+        return next((name for name in PRECISIONS if getattr(self, name, False)), "fp32")
 
 
 @dataclass(frozen=True, kw_only=True)

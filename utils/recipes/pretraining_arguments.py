@@ -91,7 +91,7 @@ class PretrainingArguments(TrainingArguments):
         return find_task(self.task)
 
     def make_task(self) -> Pretraining:
-        from utils.corpora.text_shards import is_text, shards_of_text
+        from utils.corpora.make_shards import is_text, shards_of_text
         from utils.models.loading import check_lengths, own_vocabulary
 
         self.check_metric(self.task_class.metrics)

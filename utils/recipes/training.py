@@ -102,10 +102,6 @@ def run_folder(args: TrainingArguments) -> Iterator[int]:
             start_log(file=log)
             logger.info("writing to %s", folder)
             yield earlier_log
-        except FileNotFoundError as error:
-            if folder.exists():
-                raise
-            raise RunError(f"--output_dir {folder}: it was removed during the run") from error
         except RunError as error:  # the terminal gets it from the command
             if is_first() and folder.exists():
                 with log.open("a", encoding="utf-8") as file:

@@ -26,7 +26,6 @@ SOURCE_LENGTH, TARGET_LENGTH = 1024, 142
 QUESTION_LENGTH = 64  # tokens
 TOKEN = "target token"  # what the loss of tasks is the mean over that generate text
 MOST_OF_TEXT = 128  # tokens of an example of text by default
-TASK_NAME_HELP = f"a task of GLUE ({', '.join(GLUE)}): its columns, labels and, without --data_dir, its set on the Hub"
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,9 @@ class HeadEvalOptions:
 
 @dataclass(frozen=True)
 class ClassificationOptions(LabelOptions):
-    task_name: str | None = option(None, section="texts", choices=tuple(GLUE), help=TASK_NAME_HELP)
+    task_name: str | None = option(
+        None, section="texts", choices=tuple(GLUE), help="a task of GLUE, by default of its set on the Hub"
+    )
     text_field: str | None = option(None, help=f"column of the texts; by default {', '.join(TEXTS)}")
     pair_field: str | None = option(
         None, help=f"column of the second texts of pairs; without --text_field by default {', '.join(PAIRS)}"
@@ -222,7 +223,9 @@ class WindowOptions:
         None, section="windows", least=0, help="tokens that windows share; by default 128, at most half of one"
     )
     max_query_length: int | None = option(
-        None, least=1, help=f"tokens of a question; by default as in training, there {QUESTION_LENGTH} or, of few, half"
+        None,
+        least=1,
+        help=f"tokens of a question; by default as in training, there {QUESTION_LENGTH}, or half a window",
     )
     version_2_with_negative: bool | None = option(
         None,

@@ -112,14 +112,13 @@ class QuestionAnswering(HeadTask):
         if stride >= room or room < SHORTEST_CONTEXT:
             raise InputError(
                 f"--max_source_length is {length}; beside a question of --max_query_length {options.max_query_length} "
-                f"it has room for {room} tokens of a context; allowed: {SHORTEST_CONTEXT} or more, and more than "
-                f"--doc_stride {stride}"
+                f"it has room for {room} tokens; allowed: at least {SHORTEST_CONTEXT}, and above --doc_stride {stride}"
             )
         contexts = list(dict.fromkeys(question.context for question in raw))
         read = tokenizer(contexts, add_special_tokens=False, return_offsets_mapping=True)
         encoded = dict(zip(contexts, zip(read["input_ids"], read["offset_mapping"], strict=True), strict=True))
         most = options.max_query_length + 2
-        asked, is_cut = encode_cut(tokenizer, [question.question.strip() for question in raw], most)
+        question_ids, is_cut = encode_cut(tokenizer, [question.question.strip() for question in raw], most)
         questions = f"questions{self.of_split(split)}"
         warn_of_cut(int(is_cut.sum()), len(raw), questions, options.max_query_length, "--max_query_length")
         warn_of_unknown(tokenizer, read["input_ids"], contexts, f"contexts{self.of_split(split)}")
@@ -127,7 +126,7 @@ class QuestionAnswering(HeadTask):
             without = sum(question.answers == () for question in raw)
             warn_of(without, len(raw), f"{questions} have no answer, and get one without --version_2_with_negative")
         several, end = [], [tokenizer.eos_token_id]
-        for question, begins in zip(raw, asked, strict=True):
+        for question, begins in zip(raw, question_ids, strict=True):
             begins = [*begins, *end * (tokenizer.separators - 1)]
             second, windows, (context, places) = len(begins), [], encoded[question.context]
             read_at_once = length - second - 1
@@ -180,7 +179,7 @@ class QuestionAnswering(HeadTask):
     def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
         """Sums (5,): loss, windows, questions, F1 and exact matches."""
         predictions = self.predict_batch(loaded, batch)
-        each = _scores_of_each([asked.question for asked in batch["questions"]], predictions)
+        each = _scores_of_each([example.question for example in batch["questions"]], predictions)
         counts = torch.tensor([len(predictions), *(values.sum() for values in each.values())])
         return self.sums_of(predictions, counts, loaded)
 
@@ -192,7 +191,7 @@ class QuestionAnswering(HeadTask):
 
     def predict_batch(self, loaded: LoadedModel, batch: Inputs) -> list[Prediction]:
         model = loaded.model
-        windows = [window for asked in batch["questions"] for window in asked.windows]
+        windows = [window for example in batch["questions"] for window in example.windows]
         of_windows: list[tuple[np.ndarray, np.ndarray, float]] = []  # logits and loss of each
         size = max(1, len(batch["questions"]))
         for begin in range(0, len(windows), size):
@@ -205,19 +204,19 @@ class QuestionAnswering(HeadTask):
             logits = (side.float().cpu().numpy() for side in (output.start_logits, output.end_logits))
             of_windows += zip(*logits, losses, strict=True)
         predictions, results = [], iter(of_windows)
-        for asked in batch["questions"]:
-            outputs = [next(results) for _ in asked.windows]
-            values = self._answer(asked, [(start, end) for start, end, _ in outputs])
-            targets = 0 if asked.windows[0].labels is None else len(outputs)
+        for example in batch["questions"]:
+            outputs = [next(results) for _ in example.windows]
+            values = self._answer(example, [(start, end) for start, end, _ in outputs])
+            targets = 0 if example.windows[0].labels is None else len(outputs)
             predictions.append(Prediction(values, sum(loss for _, _, loss in outputs), targets))
         return predictions
 
-    def _answer(self, asked: Windows, logits: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
+    def _answer(self, example: Windows, logits: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any]:
         """The answer to a question, the `n_best`, and `null_odds`, no answer's score minus the best span's."""
         options = self.options.windows
         spans: dict[tuple[int, int], float] = {}
         null = math.inf
-        for window, (starts, ends) in zip(asked.windows, logits, strict=True):
+        for window, (starts, ends) in zip(example.windows, logits, strict=True):
             null = min(null, float(starts[NO_ANSWER] + ends[NO_ANSWER]))
             of_context = slice(window.second, window.second + len(window.places))
             scores = np.add.outer(starts[of_context], ends[of_context])
@@ -228,10 +227,10 @@ class QuestionAnswering(HeadTask):
             for place in np.argpartition(-scores, count - 1)[:count] if count else ():
                 first, last = divmod(int(place), len(window.places))
                 span = int(window.places[first, 0]), int(window.places[last, 1])
-                if asked.question.context[slice(*span)].strip():  # a token may be but a space
+                if example.question.context[slice(*span)].strip():  # a token may be but a space
                     spans[span] = max(float(scores[place]), spans.get(span, -math.inf))
         ranked = sorted(spans.items(), key=lambda item: (-item[1], item[0]))[: options.n_best_size]
-        named = [(asked.question.context[begin:end], (begin, end), score) for (begin, end), score in ranked]
+        named = [(example.question.context[begin:end], (begin, end), score) for (begin, end), score in ranked]
         odds = null - (named[0][2] if named else float(np.finfo(np.float32).min))  # JSON has no infinity
         if options.version_2_with_negative or not named:
             named = sorted([*named, ("", None, null)], key=lambda item: -item[2])
@@ -244,20 +243,20 @@ class QuestionAnswering(HeadTask):
         answer = next((answer for answer in n_best if answer["span"] is not None), n_best[0])
         if options.version_2_with_negative and odds > options.null_score_diff_threshold:
             answer = next(answer for answer in n_best if answer["span"] is None)
-        return {"id": asked.question.id, **answer, "n_best": n_best, "null_odds": odds}
+        return {"id": example.question.id, **answer, "n_best": n_best, "null_odds": odds}
 
     def score(self, raw: Sequence[Question], predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
         each = _scores_of_each(raw, predictions)
         scores = {name: float(values.mean()) for name, values in each.items()}
-        has_answer = np.array([bool(asked.answers) for asked in raw])
+        has_answer = np.array([bool(question.answers) for question in raw])
         if not has_answer.all():
             for kind, chosen in (("HasAns", has_answer), ("NoAns", ~has_answer)):
                 if chosen.any():
                     scores |= {f"{kind}_{name}": float(values[chosen].mean()) for name, values in each.items()}
-        given = [" | ".join(dict.fromkeys(asked.answers)) for asked in raw]
+        given = [" | ".join(dict.fromkeys(question.answers)) for question in raw]
         wrong = (
-            (number, asked.question, right, prediction.values["text"], 100 * prediction.values["probability"])
-            for number, (asked, right, prediction) in enumerate(zip(raw, given, predictions, strict=True))
+            (number, question.question, right, prediction.values["text"], 100 * prediction.values["probability"])
+            for number, (question, right, prediction) in enumerate(zip(raw, given, predictions, strict=True))
             if not each["exact_match"][number]
         )
         scores["errors"], surest = surest_errors(wrong, len(raw))
@@ -266,10 +265,10 @@ class QuestionAnswering(HeadTask):
     def row(
         self, raw: Sequence[Question], examples: HeadExamples, number: int, prediction: Prediction
     ) -> dict[str, Any]:
-        asked = raw[number]
-        row = {"index": number, "id": asked.id, "source": asked.context, "question": asked.question}
-        if asked.answers is not None:
-            row["reference"] = " | ".join(dict.fromkeys(asked.answers))
+        question = raw[number]
+        row = {"index": number, "id": question.id, "source": question.context, "question": question.question}
+        if question.answers is not None:
+            row["reference"] = " | ".join(dict.fromkeys(question.answers))
         row["prediction"] = prediction.values["text"]
         row |= {name: prediction.values[name] for name in ("span", "score", "probability")}
         return {**row, **examples.counts(number)}
@@ -294,7 +293,7 @@ class QuestionAnswering(HeadTask):
 
 def _scores_of_each(questions: Sequence[Question], predictions: Sequence[Prediction]) -> dict[str, np.ndarray]:
     """F1 and exact match of each answer."""
-    pairs = [(each.values["text"], asked.answers) for each, asked in zip(predictions, questions, strict=True)]
+    pairs = [(each.values["text"], question.answers) for each, question in zip(predictions, questions, strict=True)]
     measures = {"f1": f1, "exact_match": exact_match}
     return {name: np.array([best(measure, *pair) for pair in pairs]) for name, measure in measures.items()}
 

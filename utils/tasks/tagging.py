@@ -90,9 +90,11 @@ class Tagging(LabelTask):
         if file is None:
             sentences = self._read_table(held_in, choice)
         else:
-            given, columns = (options.words_field, options.tags_field), self.trained.get("columns")
+            columns = self.trained.get("columns")
             trained = columns if isinstance(columns, Mapping) else {}
-            sentences = read_conll(file, self.is_labelled, *given, trained=trained)
+            words_in = options.words_field or trained.get("words_column")
+            tags_in = options.tags_field or trained.get("tags_column")
+            sentences = read_conll(file, self.is_labelled, words_in, tags_in if self.is_labelled else None)
             if file == Path(data_dir).expanduser():  # one for all splits
                 sentences = of_split(split, sentences, _text_of)
             sentences = choice.of(sentences, _text_of)

@@ -23,6 +23,7 @@ from utils.app.distributed import from_first
 from utils.app.errors import RunError
 from utils.app.output_files import difference
 from utils.app.run_directory import LAST
+from utils.training.options import Plan
 
 logger = logging.getLogger(__name__)
 LAST_FILE, PREVIOUS_FILE = "last.ckpt", "previous.ckpt"
@@ -61,11 +62,10 @@ class BestCheckpoints:
         of_kept: the conditions of their scores.
     """
 
-    def __init__(
-        self, directory: str | Path, metric: str, mode: str, count: int, conditions: Mapping[str, Any]
-    ) -> None:
-        self.directory, self.metric, self.mode, self.count = Path(directory), metric, mode, count
-        self.conditions = self.of_kept = dict(conditions)
+    def __init__(self, plan: Plan, metric: str) -> None:
+        self.directory, self.metric, self.mode = Path(plan.run.output_dir), metric, plan.direction
+        self.count, self.conditions = plan.run.save_top_k, plan.conditions
+        self.of_kept = self.conditions
         self.kept: list[dict[str, Any]] = []
 
     @property

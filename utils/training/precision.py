@@ -35,16 +35,16 @@ def keeps_master_weights(hardware: HardwareOptions) -> bool:
     return hardware.amp_level == "O2" and half_dtype(hardware) is not None
 
 
-def trainer_precision(hardware: HardwareOptions) -> dict[str, Any]:
-    """Lightning's Trainer arguments for the precision asked for."""
+def precision_plugins(hardware: HardwareOptions) -> list[MixedPrecision]:
+    """Lightning's plugin for half precision; none for fp32."""
     dtype = half_dtype(hardware)
     if dtype is None:
-        return {"precision": "32-true"}
+        return []
     name = "16" if dtype is torch.float16 else "bf16"
     device = "cuda" if hardware.gpus else "cpu"
     scaler = LossScaler(device) if dtype is torch.float16 else None
     plugin = HalfWeights if keeps_master_weights(hardware) else MixedPrecision
-    return {"plugins": [plugin(f"{name}-mixed", device, scaler)]}
+    return [plugin(f"{name}-mixed", device, scaler)]
 
 
 class LossScaler(torch.amp.GradScaler):

@@ -37,16 +37,13 @@ class Session(Callback):
 
     def __init__(self, plan: Plan, task: TrainedTask) -> None:
         run, self.plan, self.directory = plan.run, plan, Path(plan.run.output_dir)
-        metric, mode = task.validation_name(plan.metric), plan.direction
+        metric = task.validation_name(plan.metric)
         # Operations per second of this process's GPU at its best, where they are known.
         rate = peak_rate(torch.cuda.get_device_name(), precision_name(plan.hardware)) if plan.hardware.gpus else None
         self.measurements = Measurements(run.log_every_n_steps, rate, seconds_of_sessions(self.directory))
         self.divergence, self.termination = Divergence(), Termination()
-        self.best = BestCheckpoints(self.directory, metric, mode, run.save_top_k, plan.conditions)
-        self.patience: Patience | None = None
-        if run.early_stopping_patience >= 0:
-            patience, min_epochs = run.early_stopping_patience, plan.epochs.min_epochs
-            self.patience = Patience(metric, mode, patience, min_epochs, plan.conditions)
+        self.best = BestCheckpoints(plan, metric)
+        self.patience = Patience(plan, metric) if run.early_stopping_patience >= 0 else None
         self.in_validation = False
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

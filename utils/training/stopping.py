@@ -19,6 +19,7 @@ from utils.app.output_files import difference
 from utils.app.signals import Signals
 from utils.data.batches import Batch
 from utils.training.module import TrainingModule
+from utils.training.options import Plan
 
 logger = logging.getLogger(__name__)
 MAX_SKIPPED_IN_A_ROW = 20
@@ -30,10 +31,10 @@ class Patience:
     Validations under other conditions do not count.
     """
 
-    def __init__(self, metric: str, mode: str, patience: int, min_epochs: int, conditions: Mapping[str, Any]) -> None:
-        self.metric, self.mode, self.patience, self.min_epochs = metric, mode, patience, min_epochs
-        self.conditions = dict(conditions)
-        self.best = -math.inf if mode == "max" else math.inf
+    def __init__(self, plan: Plan, metric: str) -> None:
+        self.metric, self.mode, self.conditions = metric, plan.direction, plan.conditions
+        self.patience, self.min_epochs = plan.run.early_stopping_patience, plan.epochs.min_epochs
+        self.best = -math.inf if self.mode == "max" else math.inf
         self.waited, self.has_stopped = 0, False
 
     def after_validation(self, trainer: pl.Trainer) -> None:

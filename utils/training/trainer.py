@@ -11,7 +11,6 @@ from textwrap import indent
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
-from pytorch_lightning.plugins.environments import SLURMEnvironment, TorchElasticEnvironment
 from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from torch import nn
 
@@ -32,7 +31,7 @@ from utils.training.checkpoints import LAST_FILE, AtomicCheckpointIO, check_iden
 from utils.training.datamodule import TrainingData
 from utils.training.module import TrainingModule
 from utils.training.options import Plan
-from utils.training.precision import half_dtype, trainer_precision
+from utils.training.precision import half_dtype, precision_plugins
 from utils.training.session import Session
 
 logger = logging.getLogger(__name__)
@@ -130,11 +129,6 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Ses
         interval = int(interval * (data.total_steps if data.streams else data.steps_per_epoch))
     else:
         interval = round(interval / data.examples_per_step)
-    precision = trainer_precision(hardware)
-    plugins = [*precision.pop("plugins", []), AtomicCheckpointIO()]
-    if SLURMEnvironment.detect() and not TorchElasticEnvironment.detect():
-        # Lightning's own requeueing would write checkpoints in the midst of a step, and resume from them unasked.
-        plugins.append(SLURMEnvironment(auto_requeue=False))
     folder = run.output_dir
     loggers: list[Logger] = [kind(folder, name="", version="") for kind in (CSVLogger, _TensorBoard)]
     if run.wandb_project is not None:
@@ -152,12 +146,11 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Ses
         logger=loggers,
         callbacks=[session],
         enable_checkpointing=False,  # which the session does
-        plugins=plugins,
+        plugins=[*precision_plugins(hardware), AtomicCheckpointIO()],
         enable_model_summary=False,
         enable_progress_bar=False,
         use_distributed_sampler=False,
         default_root_dir=folder,
-        **precision,
     )
     lightning_internals.prepare(trainer)
     return trainer

@@ -149,13 +149,13 @@ def test_generate_many_refuses_bad_sources_before_it_generates(model):
     for sources, message in (
         ([[3], []], "source 1 has 0 ids"),
         ([[3] * 25], "source 0 has 25 ids; allowed: 1 to 24"),
-        ([[3, VOCAB]], "source 0 holds 3 to 71; allowed: ids from 0 to 70"),
+        ([[3, VOCAB]], "source 0 hold 3 to 71; allowed: ids from 0 to 70"),
         (["text"], r"source 0 is str 'text'; allowed: ids, such as tokenizer\(text\)\['input_ids'\]"),
         ("text", "source 0 is str 't'; allowed: ids"),
         ([[3], ["a", "b"]], "source 1 is list"),
-        ([[[3]], [3]], "source 0 is list"),
-        ([5], "source 0 is int 5"),
-        ([[0.5]], "source 0 is list"),
+        ([[[3]], [3]], r"source 0 are torch.int64 \(1, 1, 1\)"),
+        ([5], r"source 0 are torch.int64 \(1,\)"),
+        ([[0.5]], "source 0 are torch.float32"),
     ):
         with pytest.raises(InputError, match=message):
             next(model.generate_many(sources, 2))

@@ -73,13 +73,11 @@ def test_what_is_read(text: str, expected: list[list[str]], tmp_path: Path) -> N
             {"words_column": "form", "tags_column": "fine"},
             ["EU/B-a", "is/O"],
         ),
-        ("1 NNP Mary O\n", {"trained": {"words_column": "3", "tags_column": "2"}}, ["Mary/NNP"]),
-        ("1 NNP Mary O\n", {"trained": {"words_column": "3", "tags_column": "2"}, "words_column": "1"}, ["1/NNP"]),
+        ("1 NNP Mary O\n", {"words_column": "3", "tags_column": "2"}, ["Mary/NNP"]),
+        ("1 NNP Mary O\n", {"words_column": "1", "tags_column": "2"}, ["1/NNP"]),
     ],
 )
-def test_columns_that_options_or_training_name(
-    text: str, options: dict[str, Any], expected: list[str], tmp_path: Path
-) -> None:
+def test_columns_that_options_name(text: str, options: dict[str, Any], expected: list[str], tmp_path: Path) -> None:
     assert pairs(tmp_path / "a.conllu", text, **options) == [expected]
 
 
@@ -105,11 +103,6 @@ def test_the_log_says_what_was_taken(tmp_path: Path, caplog: pytest.LogCaptureFi
         ("tom B-X NNP\nran O VBD\n", {}, "column 2 of 3 holds tags; name the columns with --words_column"),
         ("a O\n", {"tags_column": "3"}, "--tags_column is '3'; allowed: 1, 2$"),
         ("(NP* (A0*\nx *)\n", {}, r"the tags are spans in brackets, such as \*\)"),
-        (
-            "a b O\n",
-            {"trained": {"words_column": "4"}},
-            "no column '4', which training read; name one with --words",
-        ),
         ("word\ttag\na\tB-X\n", {"words_column": "tga"}, "--words_column is 'tga'; allowed: 1, 2, tag, word"),
     ],
 )
@@ -119,8 +112,8 @@ def test_what_is_refused(text: str, options: dict[str, Any], message: str, tmp_p
 
 
 def test_words_without_tags(tmp_path: Path) -> None:
-    file, trained = tmp_path / "a.conll", {"words_column": "3", "tags_column": "2"}
-    for text, options in ("EU\n#Oslo\n", {"trained": trained}), ("1 EU\n2 #Oslo\n", {"words_column": "2"}):
+    file = tmp_path / "a.conll"
+    for text, options in ("EU\n#Oslo\n", {}), ("1 EU\n2 #Oslo\n", {"words_column": "2"}):
         file.write_text(text)
         [sentence] = read_conll(file, labelled=False, **options)
         assert sentence.words[0] == "EU" and sentence.tags is None

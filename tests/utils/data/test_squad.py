@@ -46,7 +46,7 @@ def test_misplaced_answers_are_counted_and_left_out(tmp_path: Path, caplog: pyte
         read(tmp_path, content)
     message = str(refused.value)
     assert message.startswith("7 answers of the val split are not at their places: ")
-    assert message.endswith("answer 'cat' is not at answer_start 0, where 'a c' is; --skip_bad_answers leaves them out")
+    assert message.endswith("answer 'cat' is not at answer_start 0; --skip_bad_answers leaves them out")
     kept = read(tmp_path, content, skip_bad_answers=True)
     assert [(question.id, question.answers) for question in kept] == [("1", ("cat",)), ("2", ("dog",)), ("3", ())]
     assert "7 answers of the val split are not at their places and left out, with 1 questions that have" in caplog.text

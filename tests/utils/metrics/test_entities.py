@@ -184,7 +184,7 @@ def test_the_command_reads_conll_and_tables(
     for words, message in (
         (["other.csv", "one.jsonl"], "other.csv:2: other words than those of one.jsonl:1"),
         (["less.conll", "r.conll"], f"less.conll has 1 sentences; allowed: {len(right)}, as the references have"),
-        (["short.conll", "r.conll"], "short.conll:1: 1 tags; r.conll:1 has 5 words"),
+        (["short.conll", "r.conll"], "short.conll:1: 1 tags; allowed: 5, as r.conll:1 has"),
         (["other.conll", "r.conll"], "other.conll:1: other words than those of r.conll:1"),
         (["p.conll", "r.jsonl", "--tags_field", "x"], "r.jsonl: --tags_field is 'x'; allowed: tags, words"),
         (["r.conll"] * 2, "r.conll: its tags would be its predictions; name these with --prediction_field"),

@@ -94,7 +94,7 @@ def test_the_command_scores_answers_as_the_official_script(
     assert "p.json: answers to 1 other questions are ignored" in caplog.messages
     del missing[first]
     for name, rows, message in (
-        ("p.json", [missing], f"p.json: no answer to 1 questions, such as '{first}'; allowed: one to each"),
+        ("p.json", [missing], f"p.json: no answer to 1 questions, such as '{first}'; allowed: one each"),
         ("p.jsonl", [{"id": "1"}, {"id": "2"}], "p.jsonl: no prediction column; name one with --prediction_field"),
         ("p.jsonl", [{"id": "1", "prediction": ""}] * 2, "p.jsonl: 1 rows repeat an id; allowed: each id once"),
         ("p.jsonl", [{"prediction": ""}], "p.jsonl has 1 lines, set.json has 1190; they must be equally many"),

@@ -153,7 +153,7 @@ def test_a_bart_may_have_berts_vocabulary(tmp_path: Path) -> None:
     assert (type(read), read.same_vocabulary(tokenizer)) == (BertTokenizer, True)
     (tmp_path / "vocab.txt").unlink()
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(InputError, match="its tokenizer_class is 'BertTokenizer'.*bert.tokenization.tokenization_bert"):
+    with pytest.raises(InputError, match="its tokenizer_class is 'BertTokenizer'; allowed: BartTokenizer"):
         BartTokenizer.from_pretrained(tmp_path)
     BartTokenizer.train(TEXTS, 265).save_pretrained(tmp_path / "bart")
     (tmp_path / "empty").mkdir()

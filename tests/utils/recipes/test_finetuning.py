@@ -6,10 +6,8 @@ import fnmatch
 import json
 import platform
 import re
-import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -21,10 +19,8 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import Train, rows
-from utils.app.errors import RunError
 from utils.app.output_files import held
 from utils.data.parallel_text import read_pairs
-from utils.recipes import training
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
 from utils.training import session
@@ -158,16 +154,6 @@ def test_a_compiler_that_is_missing_is_named(train: Train, monkeypatch: pytest.M
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(InputError, match="--compile needs a C\\+\\+ compiler on CPUs; no-such-compiler is not found"):
         train("run", "--compile")
-
-
-def test_a_folder_that_is_removed_during_the_run_is_named(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    def removed(args: Any, *_: object) -> None:
-        shutil.rmtree(args.run.output_dir)
-        Path(args.run.output_dir, "metrics.csv").read_bytes()
-
-    monkeypatch.setattr(training, "train", removed)
-    with pytest.raises(RunError, match=r"^--output_dir .*run: it was removed during the run$"):
-        train("run")
 
 
 def test_options_of_the_scoring_are_checked_before_training(train: Train, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import shift_tokens_right
 from tests.tiny_run import ALIKE, OF_BERT, SIZES, Train, rows, same, weights
 from tests.tiny_shards import WORDS, tiny_tokenizer
-from utils.corpora import text_shards
+from utils.corpora import make_shards
 from utils.corpora.shard_options import MakeShardsOptions
 from utils.data.shard_format import DENOISING, MLM, MLM_NSP
 from utils.data.shards import Manifest, ShardReader
@@ -146,13 +146,13 @@ def shards_of(place: Path, task: str, *options: object) -> Manifest:
 def test_shards_are_made_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And anew for another text, vocabulary, length, share or field; the documents held out are in no other example."""
     made: list[str] = []
-    make = text_shards.make_shards
+    make = make_shards.make_shards
 
     def noted(options: MakeShardsOptions, tokenizer: object) -> None:
         made.append(options.task)
         make(options, tokenizer)
 
-    monkeypatch.setattr(text_shards, "make_shards", noted)
+    monkeypatch.setattr(make_shards, "make_shards", noted)
     first = shards_of(place, DENOISING)
     read = [
         [row.ids.tolist() for row in ShardReader(first.directory, first.shards(split))] for split in ("train", "val")

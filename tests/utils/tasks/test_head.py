@@ -333,11 +333,11 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
         ),
         (
             *("question_answering", {"both__jsonl": ASKED.replace("[3]", "[2]")}, ()),
-            "1 answers of the train .*train.jsonl:1: the answer 'answer' is not at answer_start 2, where ' answe' is",
+            "1 answers of the train .*train.jsonl:1: the answer 'answer' is not at answer_start 2",
         ),
         (
             *("question_answering", {"both__jsonl": ASKED}, ("--max_source_length", 100, "--doc_stride", 32)),
-            "--max_source_length is 100; beside a question of --max_query_length 64 it has room for 32 tokens",
+            "--max_source_length is 100; beside a question of --max_query_length 64 it has room for 32 tokens;",
         ),
     ],
 )

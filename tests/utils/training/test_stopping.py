@@ -186,10 +186,10 @@ def test_all_processes_stop_and_name_the_examples_of_the_one_that_failed(options
 def scaled(monkeypatch: pytest.MonkeyPatch) -> None:
     """fp16 with a loss scaler, which Lightning refuses on CPUs."""
 
-    def half(hardware: object) -> dict[str, object]:
-        return {"plugins": [MixedPrecision("16-mixed", "cpu", LossScaler("cpu", init_scale=1024.0))]}
+    def half(hardware: object) -> list[MixedPrecision]:
+        return [MixedPrecision("16-mixed", "cpu", LossScaler("cpu", init_scale=1024.0))]
 
-    monkeypatch.setattr(trainer_module, "trainer_precision", half)
+    monkeypatch.setattr(trainer_module, "precision_plugins", half)
 
 
 @pytest.mark.usefixtures("scaled")

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
+
+import regex
 
 from bart.errors import InputError
 from utils.app.progress import progress
 from utils.data.rows import json_lines
 from utils.evaluation.report.runs import ReportedRun, scores_of
+from utils.evaluation.report.tables import STATISTICS
 from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in
 from utils.metrics.files import label_of
-from utils.metrics.text_statistics import novelty, repetition, words
+from utils.text.scripts import WORD_CHARACTERS
 
-# Statistics that the table of articles shows: heading and digits.
-COLUMNS = {
-    "wrong": ("Wrong facts", 0),
-    "words": ("Words", 0),
-    "length_ratio": ("÷ ref.", 2),
-    "novel2": ("New bigrams %", 0),
-    "repeated3": ("Repeats %", 0),
-}
+_WORD = regex.compile(rf"[\p{{L}}\p{{N}}][{WORD_CHARACTERS}]*")
 
 
 def add_articles(run: ReportedRun, split: str) -> None:
@@ -63,6 +60,27 @@ def add_articles(run: ReportedRun, split: str) -> None:
             }
 
 
+def words(text: str) -> list[str]:
+    """Lower-cased runs of letters, with their marks and joiners, and digits, in order."""
+    return [word.lower() for word in _WORD.findall(text)]
+
+
+def _ngrams(text: Sequence[str], order: int) -> list[tuple[str, ...]]:
+    return list(zip(*(text[start:] for start in range(order)), strict=False))
+
+
+def repetition(summary: Sequence[str]) -> float | None:
+    """Percent of the 3-grams that repeat an earlier one (seq-rep-n of Welleck et al., 2020); None if there are none."""
+    ngrams = _ngrams(summary, 3)
+    return 100 * (1 - len(set(ngrams)) / len(ngrams)) if ngrams else None
+
+
+def novelty(source: Sequence[str], summary: Sequence[str]) -> float | None:
+    """Percent of the distinct bigrams that the source lacks; None if there are none."""
+    bigrams = set(_ngrams(summary, 2))
+    return 100 * len(bigrams.difference(_ngrams(source, 2))) / len(bigrams) if bigrams else None
+
+
 def text_of(article: dict[str, Any], name: str) -> str:
     return article[name] if isinstance(article.get(name), str) else ""
 
@@ -93,8 +111,9 @@ def columns_of(run: ReportedRun) -> list[dict[str, Any]]:
     names = [name for article in run.articles[:1] for name in scores_of(article)]
     scores = {name: (label_of(name), 2 if name == "error" else 1) for name in names}
     columns = []
-    for name, (heading, digits) in {"wrong": COLUMNS["wrong"], **scores, **COLUMNS}.items():  # wrong facts come first
-        values = [_rounded(record.get(name)) for record in (statistics if name in COLUMNS else run.articles)]
+    every = {"wrong": STATISTICS["wrong"], **scores, **STATISTICS}  # wrong facts come first
+    for name, (heading, digits) in every.items():
+        values = [_rounded(record.get(name)) for record in (statistics if name in STATISTICS else run.articles)]
         if any(value is not None for value in values):
             columns.append({"heading": heading, "digits": digits, "values": values})
     return columns

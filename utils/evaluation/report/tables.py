@@ -22,12 +22,13 @@ SPEEDS = {
     "peak_memory_gb": ("Peak memory, GB", 2),
 }
 MOST_LISTED = 20  # confusions in a table
+# Of an article's texts, with their digits in the list of articles.
 STATISTICS = {
-    "wrong": ("Wrong numbers and names (in neither source nor reference)", 2),
-    "words": ("Length (words)", 1),
-    "length_ratio": ("Length ÷ reference (ratio)", 2),
-    "novel2": ("Novel bigrams (% not in the source)", 1),
-    "repeated3": ("Repeated 3-grams (% said before)", 1),
+    "wrong": ("Wrong facts", 0),
+    "words": ("Words", 0),
+    "length_ratio": ("÷ ref.", 2),
+    "novel2": ("New bigrams %", 0),
+    "repeated3": ("Repeats %", 0),
 }
 
 
@@ -162,11 +163,14 @@ def statistics_table(run: ReportedRun) -> ScoreTable:
     references = [article.get("reference_statistics", {}) for article in run.articles]
     summaries = [article["statistics"] for article in run.articles]
     rows = []
-    for name, (label, digits) in STATISTICS.items():
+    for name, (label, _) in STATISTICS.items():
         columns = [[each[name] for each in group if each.get(name) is not None] for group in (references, summaries)]
         if columns[1]:
-            rows.append([label, *(shown(fmean(values) if values else None, digits) for values in columns)])
-    caption = f"Means over {len(run.articles):,} articles. Words are lower-cased runs of letters and digits."
+            rows.append([label, *(shown(fmean(values) if values else None) for values in columns)])
+    caption = (
+        f"Means over {len(run.articles):,} articles. Wrong facts: numbers and names in neither source nor reference. "
+        "÷ ref.: the length by the reference's. Repeats: 3-grams that were said before."
+    )
     return ScoreTable(caption, ["Statistic", "References", "Summaries"], rows)
 
 

@@ -149,7 +149,7 @@ def test_a_translation_has_bleu_and_no_copy_rates(tmp_path: Path) -> None:
     (tmp_path / "val_scores.json").write_text(json.dumps(scores))
     page = page_of(tmp_path)
     assert "BLEU 40.50" in page.text and "BLEU signature: nrefs:1|case" in page.text
-    assert "Repeated 3-grams" in page.text and "Novel" not in page.text
+    assert "Repeats %" in page.text and "New bigrams %" not in page.text
     assert page.texts == [["A dog ran."], ["A dog ran ran."], ["Dogs run.\nA cat."]]
     assert len(page.columns) == 3  # words, their ratio, repeats
 

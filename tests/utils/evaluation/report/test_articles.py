@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from utils.metrics.text_statistics import novelty, repetition, words
+from utils.evaluation.report.articles import novelty, repetition, words
 
 SOURCE = words("The mayor of Langgate spoke on Monday. Rain closed the bridge, the mayor said.")
 SUMMARY = words("Mayor of Langgate closed the bridge on Sunday.")
