@@ -3,7 +3,7 @@
     python scripts/benchmarks/training.py --shape xsum --precision bf16 --device cuda --output results.json
     python scripts/benchmarks/training.py --shape base --tokenizer DIR
 
-- ours: finetune.py with the options of scripts/run_summarization.sh;
+- ours: finetune.py with the options of scripts/run_summarization.sh; ours_compiled: with --compile, too;
 - transformers: its Trainer with its BartForConditionalGeneration, torch's fused AdamW, and our batches in our order,
   which it pads; by itself it would draw them at random. On CPUs ours computes no padding.
 
@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # bart and utils, which Python does not find by itself
 
@@ -54,6 +54,7 @@ from utils.training.options import POLYNOMIAL_END
 
 # Every process loads this module; Lightning, which takes seconds to load, is imported where it is used.
 
+MODES = ("ours", "ours_compiled", "transformers")
 # Words of a document and of a summary: means (Narayan et al., 2018, table 1; See et al., 2017, section 4), and a
 # log-normal's spread.
 XSUM = {"source": (431, 0.6), "target": (23, 0.3)}
@@ -105,7 +106,9 @@ class TrainerArguments(measuring.BenchmarkOptions):
     steps: int = option(
         20, least=1, help=f"optimizer steps that are timed, after {LOG_EVERY} to warm up; multiples of {LOG_EVERY}"
     )
-    modes: ClassVar[tuple[str, ...]] = ("ours", "transformers")
+    modes: tuple[str, ...] = option(
+        ("ours", "transformers"), choices=MODES, help="what is run, in this order; speed-ups are over the last"
+    )
 
     @property
     def all_steps(self) -> int:
@@ -180,13 +183,17 @@ def training_order(args: TrainerArguments, folder: Path) -> tuple[TokenPairs, Ru
 
 
 def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
-    """Train in one of the modes: samples per second, peak memory, and the mean loss of every LOG_EVERY steps."""
+    """Train in one of MODES: samples per second, peak memory, and the mean loss of every LOG_EVERY steps."""
     from utils.training.measurements import seconds, stamp
 
     device, ends = torch.device(args.device), []  # of the optimizer's steps, whoever takes them
     hook = register_optimizer_step_post_hook(lambda *_: ends.append((stamp(device), peak_memory_gb(device))))
     with TemporaryDirectory(dir=folder) as output:
-        losses = (train_ours if mode == "ours" else train_transformers)(args, folder, Path(output))
+        if mode == "transformers":
+            losses = train_transformers(args, folder, Path(output))
+        else:
+            further = ["--compile"] if mode == "ours_compiled" else []
+            losses = train_ours([*recipe(args, folder), *further], Path(output))
     hook.remove()
     timed = args.all_steps - LOG_EVERY
     # Steps that fp16's loss scaler skips are not seen; they come first.
@@ -195,11 +202,11 @@ def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
     return {"rate": rate, "peak_memory_gb": peak, "losses": losses}
 
 
-def train_ours(args: TrainerArguments, folder: Path, output: Path) -> list[float]:
-    """Train by finetune.py; return the mean losses of every LOG_EVERY steps."""
+def train_ours(words: Sequence[str], output: Path) -> list[float]:
+    """Train by finetune.py with these options; return the mean losses of every LOG_EVERY steps."""
     from finetune import main as finetune
 
-    finetune([*recipe(args, folder), "--output_dir", str(output)])
+    finetune([*words, "--output_dir", str(output)])
     with (output / "metrics.csv").open(encoding="utf-8") as file:
         return [float(row["train_loss"]) for row in csv.DictReader(file) if row["train_loss"]]
 
@@ -270,7 +277,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(TrainerArguments, argv, str(__doc__))
     parse_finetune_arguments(recipe(args, Path()))  # refuses precisions that a CPU lacks
     runs = measuring.beside_peers(args, prepare, train)
-    results = measuring.compared(runs, "transformers")
+    results = measuring.compared(runs, args.modes[-1])
     for row in results:
         row["losses"] = runs[row["mode"]][0]["losses"]
     measuring.report(args, COLUMNS, results, ["accelerate"])

@@ -98,13 +98,13 @@ EVERY = Choice()
 
 def check_split(examples: Sequence[Any], data_dir: str, split: str, kind: str) -> None:
     """Raise InputError where a split of a data directory, or of one file, has no examples, which are of this kind."""
-    if not examples and split != WHOLE and Path(data_dir).expanduser().is_file():
-        raise InputError(
-            f"{data_dir} is split by a hash of its texts, and none of its {kind} come into the {split} split; allowed: "
-            "more of them, or a directory with a file of each split"
-        )
-    if not examples:
-        raise InputError(f"{data_dir}: " + (f"has no {kind}" if split == WHOLE else f"the {split} split has no {kind}"))
+    if examples:
+        return
+    if split == WHOLE:
+        raise InputError(f"{data_dir}: has no {kind}")
+    is_file = Path(data_dir).expanduser().is_file()
+    hint = ", which a hash of the texts chooses; allowed: a file of each split, or more texts" * is_file
+    raise InputError(f"{data_dir}: the {split} split has no {kind}{hint}")
 
 
 def _fraction(text: str, seed: int | str) -> float:

@@ -22,11 +22,9 @@ from utils.data.shard_format import ShardRow
 from utils.data.shards import StreamedShards
 
 logger = logging.getLogger(__name__)
-# Steps that a loader process makes ahead: enough to train on while it reads the next window, but fewer where they would
-# have more examples than AHEAD, since they are all in memory.
+# Steps that a loader process makes ahead, to train on while it reads the next window; of at most AHEAD examples.
 PREFETCHED, AHEAD = 32, 4096
-# Optimizer steps whose examples are read, and shuffled, at a time: fewer where they would have more examples than MOST,
-# since they are all in memory.
+# Optimizer steps whose examples are read, and shuffled, at a time; of at most MOST examples, since they are in memory.
 WINDOW = TrainOrder.WINDOW
 MOST = 1 << 16
 BEGINNING = {"step": 0, "epoch": 0, "window": 0, "position": None}  # a cursor

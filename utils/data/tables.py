@@ -1,8 +1,4 @@
-"""The rows of a split, from tables and published sets; and pairs of documents and summaries in them.
-
-A list of sentences is joined to a document; a list of summaries is a target of several references. A row in which one
-of the two is missing, null, no text, or empty once it is made one line is no example, and is left out.
-"""
+"""The rows of a split, from tables and published sets; and pairs of documents and summaries in them."""
 
 from __future__ import annotations
 
@@ -103,7 +99,10 @@ class Row:
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, Any], fields: Sequence[str]) -> Row:
-        """Make a row of the values of a table's columns, by the rule at the top of this module."""
+        """Make a row of the values of a table's columns.
+
+        A list of sentences is joined to a document; a list of summaries is a target of several references.
+        """
         texts = []
         for side, field in zip(SIDES, fields, strict=False):
             if (value := value_in(values, field, ABSENT)) is ABSENT:

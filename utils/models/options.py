@@ -54,16 +54,23 @@ class WeightsOptions:
         return self.model_name_or_path == SCRATCH
 
 
-def _config_of(options: WeightsOptions | NewModelOptions, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
-    """The config of --config_path or, without one, of the weights."""
+def _config_of(
+    options: WeightsOptions | NewModelOptions, computing: ComputingOptions, kinds: Sequence[type[ModelConfig]]
+) -> ModelConfig:
+    """The config of --config_path or, without one, of the weights, with the dropouts that are given."""
     from bart.configuration.configuration import stored_configs
     from utils.models.loading import read_config  # here, because --help needs no torch
 
     if options.config_path is not None:
-        return read_config(options.config_path, kinds)
-    config = stored_configs(options.model_name_or_path, kinds)[0]
-    if config is None:
+        config = read_config(options.config_path, kinds)
+    elif (config := stored_configs(options.model_name_or_path, kinds)[0]) is None:
         raise InputError(f"--model_name_or_path {options.model_name_or_path}: no config there; give --config_path")
+    for name in DROPOUTS:
+        value = getattr(computing, name)
+        if value is not None and name not in config.dropouts:
+            raise InputError(f"--{name} is {value}; {config.model_types[0]} has no such dropout")
+        if value is not None:
+            setattr(config, config.dropouts[name], value)
     return config
 
 
@@ -83,15 +90,6 @@ class ComputingOptions:
     attention_dropout: float | None = dropout_option(help="of attention weights; by default the config's", in_card=True)
     encoder_layerdrop: float | None = dropout_option(help="chance to skip an encoder layer; by default the config's")
     decoder_layerdrop: float | None = dropout_option(help="chance to skip a decoder layer; by default the config's")
-
-    def set_dropouts(self, config: ModelConfig) -> None:
-        """Put the dropouts that are given in place of the config's own."""
-        for name in DROPOUTS:
-            value = getattr(self, name)
-            if value is not None:
-                if name not in config.dropouts:
-                    raise InputError(f"--{name} is {value}; {config.model_types[0]} has no such dropout")
-                setattr(config, config.dropouts[name], value)
 
 
 @dataclass(frozen=True)
@@ -187,10 +185,9 @@ class ModelOptions:
 
     def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
         """The config of --config_path or of the weights, with the dropouts that are given in place of its own."""
-        config = _config_of(self.weights, kinds)
+        config = _config_of(self.weights, self.computing, kinds)
         if self.weights.new_vocabulary and "bart" not in config.model_types:
             raise InputError(f"--new_vocabulary takes a model of bart; this one is {config.model_types[0]}")
-        self.computing.set_dropouts(config)
         self.adaptation.check_config(config)
         return config
 
@@ -215,6 +212,4 @@ class NewModelOptions:
 
     def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
         """See `ModelOptions.config`."""
-        config = _config_of(self, kinds)
-        self.computing.set_dropouts(config)
-        return config
+        return _config_of(self, self.computing, kinds)

@@ -48,7 +48,7 @@ def test_a_split_that_nothing_comes_into_is_named(tmp_path: Path) -> None:
         try:
             counts += len(read_records(file, split, min))
         except InputError as error:
-            assert str(error).startswith(f"{file} is split by a hash of its texts, and none of its rows come into the")
+            assert str(error).startswith(f"{file}: the {split} split has no rows, which a hash of the texts chooses")
     assert counts == 1
 
 
