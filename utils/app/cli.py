@@ -285,18 +285,20 @@ def parse_dataclass(
 
 def _help_of_tasks(of_tasks: Mapping[str, Sequence[type]], shown: Mapping[str, str]) -> str:
     """The part of --help about options that are not `shown` yet; those of the same tasks stand together."""
-    others: dict[tuple[str, str], tuple[_Option, list[str]]] = {}  # with their tasks
+    tasks: dict[tuple[str, str], list[str]] = {}
+    made: dict[tuple[str, str], _Option] = {}
     for task, kinds in of_tasks.items():
         for field, annotation in (pair for kind in kinds for fields in option_groups(kind, {}) for pair in fields):
             key = field.name, field.metadata["help"]
             if shown.get(field.name) != field.metadata["help"]:
-                others.setdefault(key, (_Option(field, annotation, field.default), []))[1].append(task)
+                tasks.setdefault(key, []).append(task)
+                made[key] = _Option(field, annotation, field.default)
     sections = []
-    for names in dict.fromkeys(tuple(tasks) for _, tasks in others.values()):
+    for names in dict.fromkeys(map(tuple, tasks.values())):
         parser = _Parser(usage=argparse.SUPPRESS, add_help=False)
         group = parser.add_argument_group(f"with --task {' or '.join(names)}")
-        for each, tasks in others.values():
-            if tuple(tasks) == names:
+        for key, each in made.items():
+            if tuple(tasks[key]) == names:
                 each.add_to(group, each.default)
         sections.append(parser.format_help())
     return "\n".join(sections)
