@@ -19,7 +19,7 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Examples, Inputs
-from utils.data.columns import Record
+from utils.data.columns import FromTraining, Record
 from utils.data.options import Place
 from utils.data.rows import rows_of, whole
 from utils.data.splits import WHOLE
@@ -188,7 +188,8 @@ class ScoredTask(TrainedTask[Model]):
     def as_trained(self, config: ModelConfig) -> Self:
         """This task, reading the columns that training read, if the config names them."""
         columns = config.extra.get("columns", ())
-        return self.with_parts(columns=() if isinstance(columns, Mapping) else columns)  # of a table
+        of_table = () if isinstance(columns, Mapping) else columns
+        return self.with_parts(columns=[*map(FromTraining, of_table)])
 
     def match(self, raw: Any, split: str, loaded: LoadedModel[Model]) -> None:
         """Check that the model knows the labels in what is to be scored; they may get the names in it."""
