@@ -207,7 +207,7 @@ def score_predictions(
     if targets:
         loss = sum(prediction.loss for prediction in predictions) / targets
         metrics = {**metrics, "loss": round(loss, 4)}  # fp32 cannot be trusted further
-    return metrics, rows
+    return metrics | task.checks(raw, predictions), rows
 
 
 def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
@@ -223,6 +223,8 @@ def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
                 cell += f" (95 %: {low} to {high}; {other}: {same})"
             rows.append((name, cell))
     rows = rows or [("scores", "none without references")]
+    if facts := scores.get("unsupported_facts"):
+        rows.append(("unsupported", facts["text"]))
     if speed["timed_articles"]:
         rates = {"articles_per_second": "examples", "generated_tokens_per_second": "generated tokens"}
         rows += [
