@@ -211,6 +211,10 @@ class ScoredTask(TrainedTask[Model]):
         and a number: how many there are), and, as `utils.metrics.classification` has them, `confusion` and `errors`.
         """
 
+    def checks(self, raw: Any, predictions: Sequence[Prediction]) -> dict[str, Any]:
+        """What else is counted in the predictions, also where there are no targets; it is stored with the scores."""
+        return {}
+
     @abstractmethod
     def row(self, raw: Any, examples: Examples, number: int, prediction: Prediction) -> dict[str, Any]:
         """The row of an example in `<split>_articles.jsonl`, apart from its metrics."""
