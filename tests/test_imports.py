@@ -47,6 +47,7 @@ DISTRIBUTIONS = {
     "sklearn": "scikit-learn",
     "rouge_score": "rouge-score",
     "pytorch_lightning": "pytorch-lightning",
+    "prometheus_client": "prometheus-client",
 }
 # Imported by name inside Lightning's TensorBoardLogger.
 PINNED_BUT_NOT_IMPORTED = {"tensorboard"}

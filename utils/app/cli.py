@@ -29,14 +29,17 @@ _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or 
 PYTHON_M = "python -m "
 # Options of NVIDIA's finetune.py and run_eval.py, and what to do in a program that has not got them.
 _ELSEWHERE = {
-    "affinity": "torchrun --numa-binding=node binds processes to cores",
+    "affinity": "leave it off: torchrun --numa-binding=node binds processes to cores",
     "batching": "leave it off: new articles take the places of those that are done",
     "allreduce_post_accumulation_half_precision": "leave it off: gradients are averaged in fp32",
-    **dict.fromkeys(("num_beam_groups", "diversity_penalty"), "leave it off; --do_sample draws other sequences"),
-    **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "finetune.py --distill sft does it"),
+    **dict.fromkeys(("num_beam_groups", "diversity_penalty"), "leave it off: finetune.py --do_sample varies outputs"),
+    **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "finetune.py --distill sft removes layers"),
+    **dict.fromkeys(("do_train", "do_predict"), "leave it off: run_pretraining.py trains, run_eval.py scores"),
+    **dict.fromkeys(("freeze_embeds", "freeze_encoder"), "leave it off: finetune.py alone freezes weights"),
+    "buffer_size": "leave it off: it had no effect",
     "load_model_weights_only": "--model_name_or_path CHECKPOINT starts from weights alone",
     "datelines": "leave it off: articles keep their datelines, as published",
-    "label_separator": "a list of labels stands in .jsonl or .parquet",
+    "label_separator": "leave it off: several labels of a text are a list in JSON, also in a cell of a table",
     "local_rank": "leave it off: torchrun tells each process its rank",
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
     **dict.fromkeys(("max_option_sets", "max_articles_per_request"), "leave it off: --max_queue bounds what waits"),
@@ -44,13 +47,13 @@ _ELSEWHERE = {
     "drain_seconds": "leave it off: --request_timeout bounds the work that the service finishes when it ends",
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
     "per_article": "leave it off: run_eval.py writes each article's scores into test_articles.jsonl",
-    "picture": "leave it off: python -m utils.corpora.inspect prints counts and lengths alone",
-    "positive": "leave it off: the F1 of each class stands below the scores",
-    "pre_ln": 'the model\'s config says it, "pre_ln": true in the file of --config_path',
-    "profile": "nsys profile python finetune.py ... traces a run",
-    "spreadsheet": "leave it off: a program that opens the table must read its cells as text",
-    **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates the one pair of its data"),
-    "unknown_labels": "leave it off, and rows with other labels out of the data",
+    **dict.fromkeys(("picture", "repeats"), "leave it off: utils.corpora.inspect prints counts and lengths"),
+    "positive": "leave it off: the F1 of each class is printed below the scores",
+    "pre_ln": 'leave it off: "pre_ln": true in the file of the model\'s config says it',
+    "profile": "leave it off: nsys profile python finetune.py ... traces a run",
+    "spreadsheet": "leave it off: import the columns of the table as text, so that no cell is read as a formula",
+    **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates between the languages of its data"),
+    "unknown_labels": "leave it off, and remove rows with other labels from the data",
     "url_lists": "leave it off: the published lists of abisee/cnn-dailymail are downloaded",
     "sync_timeout": "leave it off: processes wait for each other",
 }
@@ -282,18 +285,20 @@ def parse_dataclass(
 
 def _help_of_tasks(of_tasks: Mapping[str, Sequence[type]], shown: Mapping[str, str]) -> str:
     """The part of --help about options that are not `shown` yet; those of the same tasks stand together."""
-    others: dict[tuple[str, str], tuple[_Option, list[str]]] = {}  # with their tasks
+    tasks: dict[tuple[str, str], list[str]] = {}
+    made: dict[tuple[str, str], _Option] = {}
     for task, kinds in of_tasks.items():
         for field, annotation in (pair for kind in kinds for fields in option_groups(kind, {}) for pair in fields):
             key = field.name, field.metadata["help"]
             if shown.get(field.name) != field.metadata["help"]:
-                others.setdefault(key, (_Option(field, annotation, field.default), []))[1].append(task)
+                tasks.setdefault(key, []).append(task)
+                made[key] = _Option(field, annotation, field.default)
     sections = []
-    for names in dict.fromkeys(tuple(tasks) for _, tasks in others.values()):
+    for names in dict.fromkeys(map(tuple, tasks.values())):
         parser = _Parser(usage=argparse.SUPPRESS, add_help=False)
         group = parser.add_argument_group(f"with --task {' or '.join(names)}")
-        for each, tasks in others.values():
-            if tuple(tasks) == names:
+        for key, each in made.items():
+            if tuple(tasks[key]) == names:
                 each.add_to(group, each.default)
         sections.append(parser.format_help())
     return "\n".join(sections)

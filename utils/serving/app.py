@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
+import prometheus_client as prometheus
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse
@@ -30,7 +31,9 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 TRIM_SECONDS = 5
+PATHS = ("/", "/healthz", "/metrics", "/openapi.json")  # of every service
 BEARER = HTTPBearer(auto_error=False, description="The key that the service was started with.")
+ENDING = HTTPException(503, "the service is shutting down", {"Retry-After": "5"})
 PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 )
@@ -42,7 +45,7 @@ def failure(error: HTTPException) -> JSONResponse:
 
 
 class Gate:
-    """ASGI middleware that lets requests in, counts those in work, and answers HEAD like GET.
+    """ASGI middleware that lets requests in, answers HEAD like GET, and counts answers by path and status.
 
     A Host header that is not allowed is refused, because a web page whose own name was made to point to this machine
     could read the answers. At the service's end connections are closed once they are answered.
@@ -58,9 +61,11 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        service = self.service
+        service, status = self.service, 500  # unless there is an answer
 
-        async def answer(message: Message) -> None:
+        async def observe(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
             if service.is_ending and "status" in message:
                 message["headers"].append((b"connection", b"close"))
             await send(message)
@@ -70,14 +75,14 @@ class Gate:
         refusal, is_work = self._refusal(scope), scope["method"] != "GET"
         service.in_work += is_work
         try:
-            await (refusal or self.app)(scope, self._limited(receive), answer)
+            await (refusal or self.app)(scope, self._limited(receive), observe)
         finally:
             service.in_work -= is_work
+            path = scope["path"] if scope["path"] in (service.path, *PATHS) else "other"
+            service.answers.labels(path, str(status)).inc()
 
     def _refusal(self, scope: Message) -> App | None:
         """The answer to a request that is not let in."""
-        if self.service.is_ending:
-            return failure(HTTPException(503, "the service is shutting down", {"Retry-After": "5"}))
         most = self.service.args.max_clients
         if scope["method"] != "GET" and self.service.in_work >= most:
             return failure(Busy(f"{most} requests are in work; allowed: {most}; try again"))
@@ -156,12 +161,18 @@ def create_app(service: Service) -> FastAPI:
         trimming.cancel()
         await service.stop()
 
+    async def not_ending() -> None:
+        if service.is_ending:
+            raise ENDING
+
     key = service.args.key
 
     async def with_key(sent: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
         if sent is None or not hmac.compare_digest(sent.credentials.encode(), key.encode()):
             message = "the API key is missing or wrong; allowed: the service's, as 'Authorization: Bearer KEY'"
             raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
+
+    guards = [] if key is None else [Depends(with_key)]
 
     async def refused(_: Request, error: HTTPException) -> Response:
         return failure(error)
@@ -182,6 +193,7 @@ def create_app(service: Service) -> FastAPI:
         docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,
         lifespan=lifespan,
+        dependencies=[Depends(not_ending)],
         exception_handlers={
             **dict.fromkeys((HTTPException, 400, 404, 405), refused),
             RequestValidationError: unfit, InputError: unfit, Exception: fault,
@@ -191,7 +203,7 @@ def create_app(service: Service) -> FastAPI:
 
     @app.post(
         service.path,
-        dependencies=[] if key is None else [Depends(with_key)],
+        dependencies=guards,
         description=inspect.cleandoc(service.description),
         response_model=service.answer_model,
         response_model_exclude_none=True,
@@ -200,7 +212,9 @@ def create_app(service: Service) -> FastAPI:
         start = time.perf_counter()
         with service.room(len(content.inputs)):
             fields = await _result(request, content, service)
-        return {**fields, "seconds": round(time.perf_counter() - start, 4)}
+        seconds = time.perf_counter() - start
+        service.seconds.observe(seconds)
+        return {**fields, "seconds": round(seconds, 4)}
 
     @app.get("/healthz")
     async def healthz() -> Response:
@@ -208,6 +222,11 @@ def create_app(service: Service) -> FastAPI:
         works, waiting, in_work = service.health
         content = {"status": "ok" if works else "failed", "queue": waiting, "batch": in_work}
         return JSONResponse(content, 200 if works else 500)
+
+    @app.get("/metrics", dependencies=guards)
+    async def metrics() -> Response:
+        """Prometheus's text format."""
+        return Response(prometheus.generate_latest(service.registry), media_type=prometheus.CONTENT_TYPE_LATEST)
 
     @app.get("/")
     async def index() -> Response:

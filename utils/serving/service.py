@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
+import prometheus_client as prometheus
 from fastapi import HTTPException
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
@@ -63,6 +64,15 @@ class Service(ABC):
         self.inputs = 0  # of the requests that are being answered
         self.in_work = 0  # requests that are not answered yet, but for those with GET, which are answered at once
         self.is_ending = False  # no request is let in any more
+        self.registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=self.registry)  # memory, processor time, open files; on Linux
+        self.answers = prometheus.Counter(
+            "bart_requests", "Requests by path and status; 499: the client left", ["path", "status"],
+            registry=self.registry,
+        )  # fmt: skip
+        self.seconds = prometheus.Histogram(
+            f"bart_{self.path[1:]}_seconds", "From a request to its answer", registry=self.registry
+        )
 
     @contextmanager
     def room(self, count: int) -> Iterator[None]:

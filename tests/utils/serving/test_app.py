@@ -135,8 +135,9 @@ def test_a_key_is_asked_for(export: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with TestClient(create_app(service(export)), "http://localhost") as client:
         for given in (None, "Bearer s3cre", "Bearer s3cret2", "Basic s3cret", b"Bearer \xff"):
             headers = {} if given is None else {"authorization": given}
-            answer = client.post("/summarize", json={"text": "A dog ran."}, headers=headers)
-            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
+            answers = [client.post("/summarize", json={"text": "A dog ran."}, headers=headers)]
+            for answer in (*answers, client.get("/metrics", headers=headers)):
+                assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
         headers = {"authorization": "Bearer s3cret"}
         assert client.post("/summarize", json={"text": "A dog ran."}, headers=headers).status_code == 200
         for path in ("/", "/healthz", "/openapi.json"):
@@ -144,6 +145,26 @@ def test_a_key_is_asked_for(export: Path, monkeypatch: pytest.MonkeyPatch) -> No
         description = client.get("/openapi.json").json()
         assert description["paths"]["/summarize"]["post"]["security"]
         assert "s3cret" not in json.dumps(description)
+
+
+def test_metrics(client: TestClient) -> None:
+    def value(name: str) -> float:
+        match = re.search(rf"^{re.escape(name)} (\S+)$", client.get("/metrics").text, re.MULTILINE)
+        return float(match[1]) if match else 0.0
+
+    names = [
+        'bart_requests_total{path="/summarize",status="200"}',
+        'bart_requests_total{path="/summarize",status="422"}',
+        'bart_requests_total{path="other",status="404"}',
+        "bart_summarize_seconds_count",
+    ]
+    before = [value(name) for name in names]
+    client.post("/summarize", json={"text": "A dog ran."})
+    client.post("/summarize", json={"text": 5})
+    client.get("/no/such")
+    assert [value(name) - old for name, old in zip(names, before, strict=True)] == [1, 1, 1, 1]
+    if sys.platform == "linux":
+        assert value("process_resident_memory_bytes") > 1e7
 
 
 @pytest.mark.parametrize(

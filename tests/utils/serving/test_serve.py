@@ -89,9 +89,9 @@ async def ask_all(address: str, requests: Sequence[dict[str, Any]], end: Callabl
     return answers
 
 
-def memory(process: subprocess.Popen[bytes]) -> float:
-    """Kilobytes of a process in physical memory."""
-    return float(re.search(r"^VmRSS:\s+(\d+) kB", Path(f"/proc/{process.pid}/status").read_text(), re.M)[1])
+def memory(address: str) -> float:
+    """Bytes in physical memory, as the service reports it."""
+    return float(re.search(r"^process_resident_memory_bytes (\S+)", httpx2.get(f"{address}/metrics").text, re.M)[1])
 
 
 @pytest.mark.slow
@@ -115,11 +115,11 @@ def test_fifty_clients_get_what_each_would_get_alone(export: Path, texts: list[s
 @pytest.mark.slow
 def test_memory_does_not_grow(export: Path, texts: list[str], tmp_path: Path) -> None:
     requests = [{"text": text, **OPTIONS[index % len(OPTIONS)]} for index, text in enumerate(texts)]
-    with service_process(export, tmp_path / "log", "--threads", 1) as (process, address):
+    with service_process(export, tmp_path / "log", "--threads", 1) as (_, address):
         asyncio.run(ask_all(address, requests * 160))  # until there are kernels for most shapes of batches
-        before = memory(process)
+        before = memory(address)
         asyncio.run(ask_all(address, requests * 80))
-        assert memory(process) < 1.05 * before
+        assert memory(address) < 1.05 * before
 
 
 @contextmanager
@@ -198,6 +198,7 @@ def test_a_client_that_leaves_leaves_no_work_behind(export: Path, decoder: Decod
         in_work(address, queue=1, batch=1)
         leaving.close()
         in_work(address, queue=0, batch=1)
+        assert 'path="/summarize",status="499"} 1.0' in httpx2.get(f"{address}/metrics").text
         decoder.run()
         assert answer(working)[0] == 200
 
@@ -238,7 +239,7 @@ def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
         in_work(address, queue=4, batch=1)
         end()
         until(lambda: httpx2.get(f"{address}/healthz").status_code == 503)
-        answers = [kept.post("/summarize", json={"text": "A cat sat." * 5000}), httpx2.get(f"{address}/openapi.json")]
+        answers = [kept.post("/summarize", json={"text": "A cat sat." * 5000}), httpx2.get(f"{address}/metrics")]
         for refused in answers:
             assert (refused.status_code, refused.json()) == ENDING
             assert (refused.headers["connection"], refused.headers["retry-after"]) == ("close", "5")
@@ -320,7 +321,7 @@ def test_requests_in_work_have_a_limit(export: Path) -> None:
         until(lambda: httpx2.post(f"{address}/summarize").status_code == 503)
         refused = httpx2.post(f"{address}/summarize").json()
         assert refused == {"error": "1 requests are in work; allowed: 1; try again"}
-        assert [httpx2.get(f"{address}/{path}").status_code for path in ("healthz", "openapi.json", "")] == [200] * 3
+        assert [httpx2.get(f"{address}/{path}").status_code for path in ("healthz", "metrics", "")] == [200] * 3
         held.close()
         until(lambda: httpx2.post(f"{address}/summarize").status_code == 422)
 
@@ -345,7 +346,7 @@ def test_clients_that_do_not_read_are_closed(export: Path) -> None:
 
 def test_head_is_get_without_a_body(export: Path) -> None:
     with server_thread(export) as (_, address):
-        for path in ("/", "/healthz", "/openapi.json", "/summarize", "/no"):
+        for path in ("/", "/healthz", "/openapi.json", "/metrics", "/summarize", "/no"):
             head, get = httpx2.head(f"{address}{path}"), httpx2.get(f"{address}{path}")
             assert (head.status_code, head.headers["content-type"]) == (get.status_code, get.headers["content-type"])
             assert head.content == b"" != get.content
