@@ -20,8 +20,10 @@ def check_tensors(**inputs: object) -> None:
             )
 
 
-def check_ids(name: str, ids: Tensor | None, size: int, or_embeds: bool = False, **same_shape: Tensor | None) -> None:
-    """Raise InputError unless ids are (B, S), of a vocabulary of that size, as far as the CPU tells, and others alike.
+def check_ids(
+    name: str, ids: Tensor | None, size: int, or_embeds: bool = False, /, **same_shape: Tensor | None
+) -> Tensor:
+    """The ids, if (B, S) integers below size, as far as the CPU tells, and others alike; else InputError.
 
     or_embeds: they may also be embeddings (B, S, D).
     """
@@ -34,10 +36,11 @@ def check_ids(name: str, ids: Tensor | None, size: int, or_embeds: bool = False,
     for beside, value in same_shape.items():
         check_shape(beside, value, ids.shape[:2], name)
     if is_embedded or ids.device.type != "cpu" or not ids.numel():
-        return
+        return ids
     least, most = map(int, ids.aminmax())
     if least < 0 or most >= size:
         raise InputError(f"{name} hold {least} to {most}; allowed: ids from 0 to {size - 1}")
+    return ids
 
 
 def states_of(encoder_outputs: Any) -> Tensor | None:

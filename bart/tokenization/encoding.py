@@ -160,7 +160,7 @@ class TextEncoder:
         for pair in self._encode_pairs(text, text_pair, add_prefix_space, return_offsets_mapping):
             parts = [encoding.ids for encoding in pair]
             if truncation and parts[1:]:  # `cut` leaves room for what stands around the texts
-                parts = self.cut(*parts, limit + (0 if add_special_tokens else 2 + self.separators))
+                parts = [*self.cut(parts[0], parts[1], limit + (0 if add_special_tokens else 2 + self.separators))]
             elif truncation:
                 parts = [parts[0][: limit - (2 if add_special_tokens else 0)]]
             row = self._joined(parts, self.bos_token_id, self.eos_token_id, add_special_tokens)
@@ -177,7 +177,7 @@ class TextEncoder:
             width = limit if padding == "max_length" else max(map(len, columns["input_ids"]))
         encoded = self._batch(columns, isinstance(text, str), width, return_tensors)
         if text_target is not None:
-            options = {"max_length": max_length, "truncation": truncation, "padding": padding}
+            options: dict[str, Any] = {"max_length": max_length, "truncation": truncation, "padding": padding}
             options |= {"return_tensors": return_tensors, "add_prefix_space": add_prefix_space}
             encoded["labels"] = self(text_target, add_special_tokens=add_special_tokens, **options)["input_ids"]
         return encoded
@@ -295,7 +295,7 @@ class TextEncoder:
             InputError: ids that are negative, not integers, or several sequences.
         """
         if isinstance(ids, int) or (hasattr(ids, "dim") and ids.dim() == 0):
-            ids = [int(ids)]
+            ids = [int(ids)]  # type: ignore[arg-type]  # a tensor of torch, which is not imported
         return self.batch_decode([ids], skip_special_tokens, clean_up_tokenization_spaces)[0]
 
     def batch_decode(
