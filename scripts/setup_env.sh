@@ -3,7 +3,8 @@
 #
 #   source scripts/setup_env.sh requirements.txt
 #
-# PYTHON names the interpreter that makes it, and VENV another place for it. pip leaves installed packages alone.
+# PYTHON names the interpreter that makes it, and VENV another place for it. pip leaves installed packages alone. On Linux
+# without an NVIDIA driver torch is PyTorch's build for CPUs, which saves gigabytes; CPU_TORCH=0 takes the usual one.
 # shellcheck shell=bash
 
 _works() { # true if a name is a Python of a supported version that has all that `-m venv` needs
@@ -23,10 +24,29 @@ _find_python() { # prints PYTHON, or the machine's usual python3 if it works, el
     return 2
 }
 
+_is_installed() { # words of pip that name packages: it has no index, so it installs nothing and fails if one is missing
+    PIP_CONFIG_FILE=/dev/null python -m pip --isolated install --quiet --no-index "$@" >/dev/null 2>&1
+}
+
+_has_driver() {
+    command -v nvidia-smi >/dev/null || [[ -e /proc/driver/nvidia || $(find /dev -maxdepth 1 -name 'nvidia*') ]]
+}
+
+_install_cpu_torch() { # requirements file: its torch as built for CPUs, on machines that have nothing else
+    local index=https://download.pytorch.org/whl/cpu pin
+    pin=$(cat "$1" "$(dirname "$1")/requirements.txt" 2>/dev/null | grep -om1 '^torch==[0-9.]*') || return 0
+    if [[ ${CPU_TORCH:-1} == 0 || $(uname -s) != Linux ]] || _has_driver || _is_installed --no-deps "$pin"; then
+        return
+    fi
+    echo "no NVIDIA driver here: taking $pin for CPUs from $index (CPU_TORCH=0 takes the one for GPUs)"
+    python -m pip install "${pip[@]}" --retries 1 --timeout 15 --no-deps --index-url "$index" "$pin" >&2 2>/dev/null ||
+        echo "$index does not give $pin: taking it from pip's own index, which may be gigabytes" >&2
+}
+
 _setup_env() { # requirements file
-    local venv=${VENV:-.venv} python clear=()
+    local venv=${VENV:-.venv} python clear=() pip=(--disable-pip-version-check --quiet)
     if [[ $1 == --help || $1 == -h ]]; then
-        sed -n '1,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+        sed -n '1,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
         return
     fi
     if [[ ! -f $1 ]]; then
@@ -51,8 +71,11 @@ _setup_env() { # requirements file
     venv=$(cd "$venv" && pwd)
     export VIRTUAL_ENV=$venv PATH=$venv/bin:$PATH
     hash -r
+    ! _is_installed -r "$1" || return 0
+    [[ ! -t 2 ]] || pip=(--disable-pip-version-check) # it shows its progress
+    _install_cpu_torch "$1"
     echo "installing what is missing of $1 (the first time this takes minutes)"
-    python -m pip install --quiet --disable-pip-version-check -r "$1"
+    python -m pip install "${pip[@]}" -r "$1" >&2
 }
 
 _setup_env "${1:-}"

@@ -8,13 +8,15 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from graphlib import TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 # From the roof to the ground. A folder imports from itself and from those below it. Folders of one floor do not know
-# each other. "utils" and "bart" alone are the files that stand directly in these folders.
+# each other. "utils" and "bart" alone are the files that stand directly in these folders; the public names of bart and
+# bert, in their __init__.py, are above all that they name.
 FLOORS = (
     ("scripts",),
     ("finetune", "run_eval", "run_pretraining"),
@@ -29,7 +31,9 @@ FLOORS = (
     ("utils.models",),
     ("utils.text",),
     ("utils.app",),
+    ("bert.__init__",),
     ("bert",),
+    ("bart.__init__",),
     ("bart.modeling",),
     ("bart.cpu", "bart.cuda"),
     ("bart.generation",),
@@ -76,15 +80,19 @@ def modules() -> dict[str, Path]:
     """Module -> file, of all source outside tests."""
     files = [path for part in ("bart", "bert", "utils", "scripts") for path in sorted((ROOT / part).rglob("*.py"))]
     files += [ROOT / f"{name}.py" for name in FLOORS[1] if (ROOT / f"{name}.py").exists()]
-    named = {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
-    return {name.removesuffix(".__init__"): path for name, path in named.items()}
+    return {".".join(path.relative_to(ROOT).with_suffix("").parts): path for path in files}
 
 
 def our_imports() -> dict[str, set[str]]:
     """Module -> those of our modules that it imports."""
     found = modules()
     return {
-        name: {other for other in imported(path.read_text(encoding="utf-8")) if other in found} - {name}
+        name: {
+            other
+            for module in imported(path.read_text(encoding="utf-8"))
+            if (other := module if module in found else f"{module}.__init__") in found
+        }
+        - {name}
         for name, path in found.items()
     }
 
@@ -110,6 +118,19 @@ def test_imports_go_downwards() -> None:
 
 def test_no_imports_in_a_circle() -> None:
     TopologicalSorter(our_imports()).prepare()  # raises CycleError, which names the circle
+
+
+@pytest.mark.parametrize("package", ["bart", "bert"])
+def test_public_names_are_those_that_type_checkers_see_and_load_torch_when_used(package: str) -> None:
+    module = import_module(package)
+    shown = imported((ROOT / package / "__init__.py").read_text(encoding="utf-8")) - {"typing.TYPE_CHECKING"}
+    names = {name for full in shown if (name := full.rpartition(".")[2])[0].isupper()}
+    assert f"{package.title()}ForSequenceClassification" in names
+    assert set(dir(module)) == set(module.__all__) == names
+    assert [getattr(module, name).__name__ for name in names] == [*names]
+    assert not hasattr(module, "AutoModel")
+    loaded = loaded_by(f"import {package}; dir({package}); {package}.{package.title()}Config")
+    assert package in loaded and "torch" not in loaded
 
 
 def test_bart_imports_torch_and_file_formats_only() -> None:

@@ -34,17 +34,10 @@ from utils.app.errors import unwritable
 from utils.app.output_files import LOCK, difference, file_digest, held, writable_folder
 from utils.app.progress import progress, start_log
 from utils.app.unfinished import Unfinished
+from utils.corpora import shard_stages as stages
 from utils.corpora.documents import PIECE, find_files, pieces_of
 from utils.corpora.shard_cluster import Numbers, cluster_of, run_stage
 from utils.corpora.shard_options import WORK, MakeShardsOptions, Work
-from utils.corpora.shard_stages import (
-    SHARD_SPLITS,
-    find_repeats,
-    hash_documents,
-    make_examples,
-    plan_shards,
-    write_shard,
-)
 from utils.data.options import SHARDS_VAL_RATIO, ShardOptions
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
 from utils.data.token_cache import cache_folder, made_once
@@ -83,7 +76,7 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
     with ThreadPool() as pool:
         contents = [*progress("comparing", len(files), "files", pool.imap(file_digest, [path for path, _ in files]))]
     sources = [
-        {"name": path.name, "bytes": path.stat().st_size, "content": content, "split": SHARD_SPLITS[is_val]}
+        {"name": path.name, "bytes": path.stat().st_size, "content": content, "split": stages.SHARD_SPLITS[is_val]}
         for (path, is_val), content in zip(files, contents, strict=True)
     ]
     if _is_made(options.output, plan, sources):
@@ -156,21 +149,21 @@ def _make(
     options = work.options
     pieces = chain.from_iterable(pieces_of(path, options.text_field, is_val) for path, is_val in files)
     numbered = {f"{number:06d}": (number, piece) for number, piece in enumerate(pieces)}
-    read = run("reading", hash_documents, numbered)
+    read = run("reading", stages.hash_documents, numbered)
     counts = [record["documents"] for record in read]
     dropped = sum((Counter(record["dropped"]) for record in read), Counter())
     if not sum(counts):
         raise InputError(f"--input {' '.join(options.input)}: no text in it{_reasons(dropped)}")
-    find_repeats(work)
+    stages.find_repeats(work)
     firsts = np.cumsum([0, *counts])[:-1].tolist()
     lowest = min((record["lowest"] for record in read if record["lowest"]), default=0.0)
     # At least one document is held out, by its hash too.
     ratio = max(options.val_ratio, math.nextafter(lowest, 1)) if options.val_ratio else 0.0
     with_firsts = {name: (*piece, first, ratio) for (name, piece), first in zip(numbered.items(), firsts, strict=True)}
-    made = run("tokenising", make_examples, with_firsts)
+    made = run("tokenising", stages.make_examples, with_firsts)
     dropped = sum((Counter(record["dropped"]) for record in made), dropped)
     kept = sum(record["kept"] for record in made)
-    shards = plan_shards(work)
+    shards = stages.plan_shards(work)
     purposes = {"train": "to train on"} | ({"val": "to hold out"} if options.val_input or options.val_ratio else {})
     for split, purpose in purposes.items():
         if not any(shard.name.startswith(f"{split}/") for shard in shards):
@@ -178,8 +171,8 @@ def _make(
                 f"--input {' '.join(options.input)}: no text is left {purpose}{_reasons(dropped)}; documents of all: "
                 f"{kept:,}, and an empty line ends one"
             )
-    written = run("writing", write_shard, {shard.name.replace("/", "-"): (shard,) for shard in shards})
-    splits: dict[str, list[dict[str, Any]]] = {split: [] for split in SHARD_SPLITS}
+    written = run("writing", stages.write_shard, {shard.name.replace("/", "-"): (shard,) for shard in shards})
+    splits: dict[str, list[dict[str, Any]]] = {split: [] for split in stages.SHARD_SPLITS}
     for shard, record in zip(shards, written, strict=True):
         facts = {"file": shard.name, "bin": options.bins[shard.group % len(options.bins)]}
         splits[shard.name.partition("/")[0]].append(facts | record)
@@ -197,7 +190,7 @@ def _reasons(dropped: Mapping[str, int]) -> str:
 
 
 def _report(folder: Path, manifest: Mapping[str, Any]) -> None:
-    train, val = (sum(file["examples"] for file in manifest["splits"][split]) for split in SHARD_SPLITS)
+    train, val = (sum(file["examples"] for file in manifest["splits"][split]) for split in stages.SHARD_SPLITS)
     documents = manifest["documents"]
     print(
         f"{folder}: {train:,} examples to train on and {val:,} held out, of at most {manifest['sequence_length']:,} "

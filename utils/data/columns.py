@@ -51,16 +51,13 @@ def value_in(values: Mapping[str, Any], column: str, default: Any = None) -> Any
     return value_in(values[outer], inner, default)
 
 
-def column_of(
-    option: str,
-    given: str | None,
-    known: Collection[str],
-    columns: Collection[str],
-    where: str,
-    trained: Sequence[str] = (),
-) -> str:
-    """Choose a column: the one given by the option, or the first of those that training read and of the usual ones."""
-    for name in [*trained, *known] if given is None else [given]:
+class FromTraining(str):
+    """The name of a column that training read: the model tells it, and no option gave it."""
+
+
+def column_of(option: str, given: str | None, known: Sequence[str], columns: Collection[str], where: str) -> str:
+    """Choose a column: the one given by the option, or the first of those that training read or that are usual."""
+    for name in known if given is None else [given]:
         if name in columns or name.partition(".")[0] in columns:  # see `value_in`
             return name
     there = ", ".join(sorted(columns))
@@ -69,17 +66,13 @@ def column_of(
         hint = f" (did you mean {near[0]!r}?)" if near else ""
         raise InputError(f"{where}: --{option} is {given!r}; allowed: {there}{hint}")
     what = f"{option.removesuffix('_field')} column"
-    if trained:
-        what = f"column {trained[0]!r}, which training read"
+    if known and isinstance(known[0], FromTraining):
+        what = f"column {known[0]!r}, which training read"
     elif known:
         there += f"; usual: {', '.join(dict.fromkeys(known))}"
     is_csv = where.endswith((".csv", ".tsv"))
     hint = "; --columns NAME,NAME names those of a table without a header" * is_csv
     raise InputError(f"{where}: no {what}; name one with --{option} (columns: {there}){hint}")
-
-
-class FromTraining(str):
-    """The name of a column that training read: the model tells it, and no option gave it."""
 
 
 def columns_of_pairs(columns: Collection[str], fields: Fields, where: str) -> tuple[str, ...]:
@@ -107,11 +100,10 @@ def columns_of_pairs(columns: Collection[str], fields: Fields, where: str) -> tu
     ]
     chosen = []
     for number, (option, field) in enumerate(zip(("source_field", "target_field"), fields, strict=False)):
+        known = [pair[number] for pair in fitting or KNOWN_FIELDS]
         if isinstance(field, FromTraining):
-            chosen.append(column_of(option, None, (), columns, where, [field]))
-        else:
-            known = [pair[number] for pair in fitting or KNOWN_FIELDS]
-            chosen.append(column_of(option, field, known, columns, where))
+            field, known = None, [field]
+        chosen.append(column_of(option, field, known, columns, where))
     if len({*chosen}) < len(chosen):
         raise InputError(f"--source_field and --target_field are both {chosen[0]!r}; allowed: two different columns")
     return tuple(chosen)

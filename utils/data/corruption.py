@@ -2,7 +2,7 @@
 
 Sentences are permuted first; then tokens are taken, by infilling, masking and deletion in this order; the insertions of
 infilling follow, and rotation comes last. The corruption of an example depends on the seed, the epoch, the example's
-number and its tokens alone: see `draws`.
+number and its tokens alone: see `noise`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from math import exp
 import numpy as np
 
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.data.draws import before_each, keys_of, part_of, places_of, random_bits, rows_of, shuffle_of, uniform
-from utils.data.noise import Noise
+from utils.data.noise import Noise, before_each, keys_of, part_of, places_of, random_bits, rows_of, shuffle_of, uniform
 from utils.data.options import CorruptionOptions
 from utils.data.pairs import Pair
 from utils.data.shard_format import ShardRow

@@ -117,6 +117,7 @@ def score_split(
         }
         for name, text in files.items():
             write_whole(run.save_dir / name, text)
+        logger.info("%s: %s predictions", run.save_dir / next(iter(files)), f"{len(lines):,}")
         write_json(run.save_dir / f"{run.split}_speed.json", speed)
         write_json(run.save_dir / f"{run.split}_scores.json", scores)  # last: so the others are of the same run
         remove(run.save_dir, run.progress.name)
@@ -206,7 +207,7 @@ def score_predictions(
     if targets:
         loss = sum(prediction.loss for prediction in predictions) / targets
         metrics = {**metrics, "loss": round(loss, 4)}  # fp32 cannot be trusted further
-    return metrics, rows
+    return metrics | task.checks(raw, predictions), rows
 
 
 def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
@@ -222,6 +223,8 @@ def format_scores(scores: Mapping[str, Any], speed: Mapping[str, Any]) -> str:
                 cell += f" (95 %: {low} to {high}; {other}: {same})"
             rows.append((name, cell))
     rows = rows or [("scores", "none without references")]
+    if facts := scores.get("unsupported_facts"):
+        rows.append(("unsupported", facts["text"]))
     if speed["timed_articles"]:
         rates = {"articles_per_second": "examples", "generated_tokens_per_second": "generated tokens"}
         rows += [

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence, Set
 from decimal import Decimal
 from functools import cached_property, lru_cache
+from itertools import chain
+from typing import Any
 from unicodedata import combining, normalize
 
 from utils.metrics.rouge_pairs import porter
@@ -105,6 +107,12 @@ class _Text:
         return not (values & self.values if values else fact in self.words or _stem(fact) in self.stems)
 
 
+def tell_names(texts: Iterable[str]) -> bool:
+    """True if capitals tell names in texts: most letters are small, and some are capitals."""
+    letters = [letter for text in texts for letter in text if letter.isalpha()]
+    return 2 * sum(map(str.islower, letters)) > len(letters) and any(map(str.isupper, letters))
+
+
 def names_in(texts: Iterable[str]) -> set[str]:
     """Words that are capitalised inside sentences, and in lower case nowhere."""
     read = [_Text(text) for text in texts]
@@ -134,3 +142,18 @@ def differing_facts(
         if in_summary.lacks(in_reference.text[begin:end], values):
             marks.append((begin, end, MISSING))
     return sorted(marks)
+
+
+def unsupported_facts(articles: Sequence[tuple[str, str | None, str]]) -> dict[str, Any]:
+    """The mean of WRONG facts in a summary, and how many summaries have none; empty where capitals tell no names.
+
+    Each article has a source, a reference or None, and a summary.
+    """
+    if not tell_names(summary for *_, summary in articles):
+        return {}
+    names = names_in(filter(None, chain.from_iterable(texts[1:] for texts in articles)))
+    counts = [sum(kind == WRONG for *_, kind in differing_facts(*texts, names)) for texts in articles]
+    mean, none = sum(counts) / len(counts), counts.count(0)
+    text = f"{mean:.2f} names or numbers a summary; {none:,} of {len(counts):,} have none"
+    place = "article" if articles[0][1] is None else "article or reference"
+    return {"not_in": place, "mean": mean, "summaries_with_none": none, "text": text}

@@ -78,7 +78,7 @@ class PretrainingArguments(TrainingArguments):
         if self.model.config_path is None and self.model.model_name_or_path is None:
             self._fill_in(model=replace(self.model, config_path=shipped_config(self.task_class.default_config)))
         weights = self.model.model_name_or_path
-        of_adam = SCRATCH_RATE if weights is None else FINE_TUNING_RATE
+        of_adam = FINE_TUNING_RATE if weights or self.load_model_weights_only else SCRATCH_RATE
         rate = LAMB_RATE if optimisation.is_lamb else of_adam
         self._complete(rate, (weights or self.model.config_path).removesuffix("/export"))
 

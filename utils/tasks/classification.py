@@ -29,21 +29,8 @@ from utils.data.places import is_published
 from utils.data.splits import check_split
 from utils.data.tables import read_records
 from utils.data.tokenized import encode_cut, warn_of_cut, warn_of_unknown
-from utils.metrics.classification import (
-    JOINT,
-    confusion_of_classes,
-    each_count,
-    in_order,
-    name_of,
-    number_of,
-    of_classes,
-    of_label_sets,
-    of_numbers,
-    read_label,
-    scores_by_class,
-    sets_of,
-    surest_errors,
-)
+from utils.metrics import classification as measures
+from utils.metrics.classification import JOINT, each_count, name_of, surest_errors
 from utils.metrics.significance import pearson_of, scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.model_to_train import renamed
@@ -109,17 +96,21 @@ class Classification(LabelTask):
 
     # ---- Data
 
+    @property
+    def known_columns(self) -> Sequence[str]:
+        """The columns of texts, and of second ones, by the task of GLUE or else by the model, if it tells any."""
+        return self.columns if self.glue is None else self.glue.columns
+
     def columns_in(self, columns: Collection[str]) -> tuple[str, ...]:
         """Choose the columns of texts and, where they come in pairs, of the second ones."""
         text, pair, where = self.options.text_field, self.options.pair_field, self.place.data_dir
-        trained, known = (self.columns, ()) if self.glue is None else ((), self.glue.columns)
-        are_known = len(trained or known)
-        texts_in, pairs_in = (known[:1], known[1:]) if are_known else (TEXTS, PAIRS)
-        chosen = column_of("text_field", text, texts_in, columns, where, trained[:1])
-        is_pair = are_known > 1 if are_known else text is None and {*PAIRS} & {*columns}
+        known = self.known_columns
+        texts_in, pairs_in = (known[:1], known[1:]) if known else (TEXTS, PAIRS)
+        chosen = column_of("text_field", text, texts_in, columns, where)
+        is_pair = len(known) > 1 if known else text is None and {*PAIRS} & {*columns}
         if pair is None and not is_pair:
             return (chosen,)
-        pair = column_of("pair_field", pair, pairs_in, columns, where, trained[1:])
+        pair = column_of("pair_field", pair, pairs_in, columns, where)
         if pair == chosen:
             raise InputError(f"{where}: --text_field and --pair_field are both {pair!r}; allowed: two columns")
         return chosen, pair
@@ -139,8 +130,8 @@ class Classification(LabelTask):
         # Nobody but gluebenchmark.com knows the labels of its test sets.
         if not self.is_labelled or (self.glue is not None and split == "test" and is_published(data_dir)):
             return self.given(records, columns)
-        trained = [*filter(None, [self.trained.get("label_field")])]
-        label = column_of("label_field", options.label_field, LABELS, names, data_dir, trained)
+        known = [*filter(None, [self.trained.get("label_field")]), *LABELS]
+        label = column_of("label_field", options.label_field, known, names, data_dir)
         records, labels = self._labelled(records, label, split)
         if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
             numbered = {str(number): name for number, name in enumerate(self.glue.labels)}
@@ -158,7 +149,7 @@ class Classification(LabelTask):
             if not dropped and value in (None, "-"):
                 way = f"--drop_label {value or -1} leaves such rows out, and with another value keeps them"
                 raise InputError(f"{record.name}: {column} is {value!r}; allowed: a label that is not blank; {way}")
-            label = read_label(f"{record.name}: {column}", value)
+            label = measures.read_label(f"{record.name}: {column}", value)
             if dropped.isdisjoint(_names_of(label)):
                 named = self.named(record.name, label)
                 if dropped.isdisjoint(_names_of(named)):
@@ -172,10 +163,10 @@ class Classification(LabelTask):
 
     def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
         typed = ("text", "pair") if "pair" in columns else ("text",)
-        trained = self.columns or (() if self.glue is None else self.glue.columns)
-        if trained and len(trained) != len(typed):
-            allowed = "JSON objects with text and pair" if trained[1:] else "a text without pair"
-            raise InputError(f"the model was trained on {' with '.join(trained)}; allowed: {allowed}")
+        known = self.known_columns
+        if known and len(known) != len(typed):
+            allowed = "JSON objects with text and pair" if known[1:] else "a text without pair"
+            raise InputError(f"the model was trained on {' with '.join(known)}; allowed: {allowed}")
         return typed
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> LabelledTexts:
@@ -203,7 +194,7 @@ class Classification(LabelTask):
         problem = self.chosen_problem
         if problem is None:
             problem, labels = SINGLE_LABEL, train.labels
-            are_numbers = all(math.isfinite(number_of(label)) for label in labels)
+            are_numbers = all(math.isfinite(measures.number_of(label)) for label in labels)
             if any(isinstance(label, list) for label in labels):
                 problem = MULTI_LABEL
             elif any(isinstance(label, float) and not label.is_integer() for label in labels):
@@ -215,7 +206,7 @@ class Classification(LabelTask):
             return Labels(["score"], problem, train.columns)
         if self.glue is not None:
             return Labels(list(self.glue.labels), problem, train.columns)
-        ordered = in_order(name for name, _ in self.labels_in(train))
+        ordered = measures.in_order(name for name, _ in self.labels_in(train))
         if len(ordered) < 2:
             raise InputError(
                 f"{self.place.data_dir}: the training labels are {', '.join(ordered) or 'none'}; allowed: at least two"
@@ -292,7 +283,7 @@ class Classification(LabelTask):
             return
         # A model that was trained here has the columns and the names of its data.
         if raw.labels is not None and "columns" not in config.extra:
-            names = in_order(name for name, _ in self.labels_in(raw))
+            names = measures.in_order(name for name, _ in self.labels_in(raw))
             numbers = [str(number) for number in range(len(config.labels))]
             if not config.has_unnamed_labels:
                 config.labels = renamed(config.labels, names)
@@ -356,7 +347,7 @@ class Classification(LabelTask):
             apart = np.abs(np.subtract(chosen, targets))
             wrong = zip(count(), raw.texts, map(name_of, raw.labels), map("{:.4g}".format, chosen), apart, strict=False)
             errors, surest = surest_errors(wrong, len(chosen), "difference")
-            return {**of_numbers(chosen, targets), "errors": errors}, {"error": surest}
+            return {**measures.of_numbers(chosen, targets), "errors": errors}, {"error": surest}
         is_single = problem == SINGLE_LABEL
         right, chosen = [_names_of(label) for label in raw.labels], _chosen(predictions)
         goal, predicted = _sets(np.array(targets), predictions, loaded)
@@ -367,10 +358,10 @@ class Classification(LabelTask):
         named = JOINT.join(compress(names, common)) or "none"
         scores["baselines"] = {f"always {named}": _metrics_of(always, len(goal), loaded)}
         of_labels = counts[:, 1:].sum(axis=0).reshape(3, -1)
-        scores["groups"] = {"class" if is_single else "label": scores_by_class(names, *of_labels)}
+        scores["groups"] = {"class" if is_single else "label": measures.scores_by_class(names, *of_labels)}
         shares = np.array([list(prediction.values["scores"].values()) for prediction in predictions])
         if is_single:
-            scores["confusion"] = confusion_of_classes(names, *map(chain.from_iterable, (right, chosen)))
+            scores["confusion"] = measures.confusion_of_classes(names, *map(chain.from_iterable, (right, chosen)))
             confidence = shares.max(axis=1)
         else:  # the one of the label that is wrong by most
             confidence = np.where(goal == predicted, 0, np.where(predicted, shares, 1 - shares)).max(axis=1)
@@ -429,7 +420,7 @@ def _targets(raw: LabelledTexts, loaded: LoadedModel) -> list[int | float | list
 def _target(where: str, label: Any, problem: str, names: list[str]) -> int | float | list[float]:
     """A label as the loss takes it; InputError if it is no label of such a problem."""
     if problem == REGRESSION:
-        if not math.isfinite(number := number_of(label)):
+        if not math.isfinite(number := measures.number_of(label)):
             raise InputError(f"{where}: the label is {label!r}; allowed: a number")
         return number
     if isinstance(label, list) != (problem == MULTI_LABEL):
@@ -443,7 +434,7 @@ def _sets(targets: np.ndarray, predictions: Sequence[Prediction], loaded: Loaded
     """True (N, L) for the labels that are right, and for those that are predicted."""
     is_single = loaded.model.config.problem_type == SINGLE_LABEL
     goal = targets[:, None] == np.arange(len(loaded.labels)) if is_single else targets > 0
-    return goal, sets_of(_chosen(predictions), loaded.labels)
+    return goal, measures.sets_of(_chosen(predictions), loaded.labels)
 
 
 def _counts_of(goal: np.ndarray, predicted: np.ndarray) -> np.ndarray:
@@ -455,5 +446,5 @@ def _metrics_of(counts: Sequence[float], examples: float, loaded: LoadedModel) -
     """The metrics of labels, from the sum of `_counts_of`."""
     of_labels = np.reshape(counts[1:], (3, -1))
     if loaded.model.config.problem_type == SINGLE_LABEL:
-        return of_classes(of_labels)
-    return of_label_sets(of_labels, examples, counts[0])
+        return measures.of_classes(of_labels)
+    return measures.of_label_sets(of_labels, examples, counts[0])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from itertools import repeat
+from typing import Any, ClassVar
 
 import numpy as np
 
 from utils.app.machine import is_first
 from utils.data.parallel_text import Pairs
+from utils.metrics.facts import unsupported_facts
 from utils.metrics.rouge import leads, rouge, rouge_per_example
 from utils.metrics.rouge_pairs import RougeRule
 from utils.metrics.significance import means_and_intervals
@@ -16,7 +18,7 @@ from utils.models.loading import LoadedBart
 from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
 from utils.tasks.text_to_text import TextToText
-from utils.text.lines import reference_texts
+from utils.text.lines import reference_texts, references_of
 
 
 class Summarization(TextToText):
@@ -57,3 +59,9 @@ class Summarization(TextToText):
         # Without training, in the same mode, to tell what the model's scores are worth.
         baselines = {name: rouge(lead, references, rule) for name, lead in leads(sources).items()}
         return {"rouge_mode": rule.mode, **facts, **means_and_intervals(each), "baselines": baselines}, each
+
+    def checks(self, raw: Pairs, predictions: Sequence[Prediction]) -> dict[str, Any]:
+        given = repeat(None) if raw[1] is None else ("\n".join(references_of(line)) for line in raw[1])
+        summaries = [prediction.values["texts"][0] for prediction in predictions]
+        facts = unsupported_facts([*zip(raw[0], given, summaries, strict=False)])
+        return facts and {"unsupported_facts": facts}

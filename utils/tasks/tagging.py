@@ -139,13 +139,13 @@ class Tagging(LabelTask):
         super().check_labels(examples, known)
 
     def _read_table(self, split: str, choice: Choice) -> list[Sentence]:
-        options, where, trained = self.options, self.place.data_dir, self.columns
-        words_column = partial(column_of, "words_field", options.words_field, WORDS, where=where, trained=trained[:1])
+        options, where = self.options, self.place.data_dir
+        words_column = partial(column_of, "words_field", options.words_field, (*self.columns[:1], *WORDS), where=where)
         records = read_records(where, split, words_column, choice)
         columns = list(records[0].values)
         words_in, tags_in = words_column(columns), None
         if self.is_labelled:
-            tags_in = column_of("tags_field", options.tags_field, TAGS, columns, where, trained[1:])
+            tags_in = column_of("tags_field", options.tags_field, (*self.columns[1:], *TAGS), columns, where)
         sentences, blank = [], 0
         for record in records:
             words, tags = _strings(record, words_in, value_in(record.values, words_in), may_be_blank=True), None
@@ -171,8 +171,8 @@ class Tagging(LabelTask):
         return (Record(sentence.name, {"words": sentence.words}) for sentence in sentences)
 
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
-        given, known = self.options.words_field, (*WORDS, "text")
-        return (column_of("words_field", given, known, columns, self.place.data_dir, self.columns[:1]),)
+        known = (*self.columns[:1], *WORDS, "text")
+        return (column_of("words_field", self.options.words_field, known, columns, self.place.data_dir),)
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> list[Sentence]:
         sentences = []

@@ -22,7 +22,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.progress import Clock
 from utils.corpora.data_directory import COLUMNS, PROVENANCE
 from utils.data.batches import Batch, Inputs, pad
-from utils.data.columns import FromTraining, Record, columns_of_pairs
+from utils.data.columns import Record, columns_of_pairs
 from utils.data.pairs import TokenPairs, collate_pairs
 from utils.data.parallel_text import Pairs, read_pairs
 from utils.data.places import check_fields
@@ -91,11 +91,11 @@ class TextToText(Task[BartForConditionalGeneration]):
     @property
     def source_field(self) -> str | None:
         """The column of sources that the options name, or that training read."""
-        return self.options.source_field or next(map(FromTraining, self.columns), None)
+        return self.options.source_field or next(iter(self.columns), None)
 
     @property
     def pair_fields(self) -> tuple[str | None, str | None] | None:
-        target_field = self.options.target_field or next(map(FromTraining, self.columns[1:]), None)
+        target_field = self.options.target_field or next(iter(self.columns[1:]), None)
         return (self.source_field, target_field) if self.evaluation.references else None
 
     def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs:

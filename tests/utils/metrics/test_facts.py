@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from utils.metrics.facts import ADDED, MISSING, WRONG, differing_facts, names_in
+from utils.metrics.facts import ADDED, MISSING, WRONG, differing_facts, names_in, unsupported_facts
 
 
 def facts_in(source: str, reference: str | None, summary: str, **options: set[str]) -> dict[int, list[str]]:
@@ -123,3 +123,15 @@ def test_a_name_at_the_beginning_is_known_from_other_texts() -> None:
 def test_without_a_reference_only_the_source_counts() -> None:
     assert facts_in("He paid Ann $5.", None, "He paid Bob $5.") == {WRONG: ["Bob"], ADDED: [], MISSING: []}
     assert facts_in("", "", "") == {WRONG: [], ADDED: [], MISSING: []}
+
+
+def test_unsupported_facts_are_counted_where_capitals_tell_names() -> None:
+    source = "The mayor met Ann Lee on Monday. The bridge cost $70 million."
+    summaries = ["Mayor met Ann Low on bridge for $90 million.", "Mayor met Ann Lee.", "Mayor met Bob Lee."]
+    found = unsupported_facts([(source, "Mayor met Bob.", summary) for summary in summaries])
+    text = "0.67 names or numbers a summary; 2 of 3 have none"
+    assert found == {"not_in": "article or reference", "mean": 2 / 3, "summaries_with_none": 2, "text": text}
+    found = unsupported_facts([(source, None, summary) for summary in summaries])
+    assert (found["not_in"], found["mean"], found["summaries_with_none"]) == ("article", 1, 1)
+    for summary in ("市长周二会见了NBA的安。", "وصل الرئيس إلى باريس.", "mayor met ann low.", "MAYOR MET ANN LOW.", ""):
+        assert unsupported_facts([(source, None, summary)]) == {}

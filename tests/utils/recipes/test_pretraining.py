@@ -221,6 +221,9 @@ def test_options(capsys: pytest.CaptureFixture[str], tiny: list[str]) -> None:
     assert args.optimisation.gradient_clip_val == 0.1 and args.make_task().config(args.model).pre_ln
     for name in ("adafactor", "sgd"):  # which have no epsilon of Adam
         assert parse(*tiny, "--max_steps", 7, "--optimizer", name).optimisation.optimizer == name
+    weights = ("--load_model_weights_only", "--resume_from_checkpoint", "phase_1")
+    for given, rate in (((), 1e-3), (weights, 3e-5), ((*weights, "--lamb"), 5e-3)):  # as the help says
+        assert parse(*tiny[:2], "--max_steps", 7, *given).optimisation.learning_rate == rate
     args = parse(*tiny, "--max_steps", 7, "--no_pre_ln")
     assert not args.make_task().config(args.model).pre_ln
 

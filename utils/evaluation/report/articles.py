@@ -13,7 +13,7 @@ from utils.app.progress import progress
 from utils.data.rows import json_lines
 from utils.evaluation.report.runs import ReportedRun, scores_of
 from utils.evaluation.report.tables import STATISTICS
-from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in
+from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in, tell_names
 from utils.metrics.files import label_of
 from utils.text.scripts import WORD_CHARACTERS
 
@@ -39,6 +39,7 @@ def add_articles(run: ReportedRun, split: str) -> None:
     if not {"source", "summary"} <= set(text_names(run)):
         return
     compares = scores.get("task") != "translation"
+    tells_facts = compares and tell_names(text_of(article, "summary") for article in run.articles)
     names = names_in(text_of(article, name) for article in run.articles for name in ("reference", "summary"))
     for article in progress("report", len(run.articles), "articles", run.articles):
         texts = {name: text_of(article, name) for name in ("source", "reference", "summary")}
@@ -51,7 +52,7 @@ def add_articles(run: ReportedRun, split: str) -> None:
         if not isinstance(article.get("reference"), str):
             del article["reference_statistics"]
             texts["reference"] = None
-        if compares:
+        if tells_facts:
             facts = differing_facts(**texts, names=names)
             article["statistics"]["wrong"] = sum(kind == WRONG for *_, kind in facts)
             article["marks"] = {
@@ -111,7 +112,7 @@ def columns_of(run: ReportedRun) -> list[dict[str, Any]]:
     names = [name for article in run.articles[:1] for name in scores_of(article)]
     scores = {name: (label_of(name), 2 if name == "error" else 1) for name in names}
     columns = []
-    every = {"wrong": STATISTICS["wrong"], **scores, **STATISTICS}  # wrong facts come first
+    every = {"wrong": STATISTICS["wrong"], **scores, **STATISTICS}  # these come first
     for name, (heading, digits) in every.items():
         values = [_rounded(record.get(name)) for record in (statistics if name in STATISTICS else run.articles)]
         if any(value is not None for value in values):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
@@ -22,9 +23,10 @@ SPEEDS = {
     "peak_memory_gb": ("Peak memory, GB", 2),
 }
 MOST_LISTED = 20  # confusions in a table
+ABSOLUTE = re.compile(r"(?<![^\s='\"])/(?:[^\s/]+/)*(?=[^\s/]+/[^\s/]+)")  # the folders of a path but for the last one
 # Of an article's texts, with their digits in the list of articles.
 STATISTICS = {
-    "wrong": ("Wrong facts", 0),
+    "wrong": ("Unsupported", 0),
     "words": ("Words", 0),
     "length_ratio": ("÷ ref.", 2),
     "novel2": ("New bigrams %", 0),
@@ -73,6 +75,20 @@ def facts_of(run: ReportedRun, split: str) -> dict[str, str]:
         "Note": scores.get("info"),
     }
     return {name: str(fact) for name, fact in facts.items() if fact not in (None, "", NOTHING)}
+
+
+def verdict_of(run: ReportedRun, split: str) -> list[str]:
+    """Sentences about what the scores are worth: beside the best baseline, by the interval; and about facts."""
+    record, sentences = run.scores.get(split, {}), []
+    if record.get("intervals") and record.get("baselines"):
+        name, (low, high) = next(iter(record["intervals"].items()))
+        other, best = max(((other, scores[name]) for other, scores in record["baselines"].items()), key=itemgetter(1))
+        found = "better than" if low > best else "worse than" if high < best else "not clearly better than"
+        scores = f"{shown(record[name])} (95% interval: {shown(low)} to {shown(high)}) against {shown(best)}"
+        sentences.append(f"By {label_of(name)}, the model is {found} the baseline “{other}”: {scores}.")
+    if facts := record.get("unsupported_facts"):
+        sentences.append(f"Not in the {facts['not_in']}: {facts['text']}.")
+    return sentences
 
 
 def score_table(run: ReportedRun, split: str) -> ScoreTable:
@@ -168,7 +184,7 @@ def statistics_table(run: ReportedRun) -> ScoreTable:
         if columns[1]:
             rows.append([label, *(shown(fmean(values) if values else None) for values in columns)])
     caption = (
-        f"Means over {len(run.articles):,} articles. Wrong facts: numbers and names in neither source nor reference. "
+        f"Means over {len(run.articles):,} articles. Unsupported: names and numbers in neither article nor reference. "
         "÷ ref.: the length by the reference's. Repeats: 3-grams that were said before."
     )
     return ScoreTable(caption, ["Statistic", "References", "Summaries"], rows)
@@ -177,7 +193,8 @@ def statistics_table(run: ReportedRun) -> ScoreTable:
 def settings_of(run: ReportedRun, split: str) -> dict[str, str]:
     """Arguments, environment and settings of scoring as YAML, by their headings."""
     scores = run.scores.get(split, {})
-    shown_above = {*scores_of(scores), "intervals", "baselines", "groups", "confusion", "errors"}
+    shown_above = {*scores_of(scores), "intervals", "baselines", "groups", "confusion", "errors", "unsupported_facts"}
     scoring = {name: value for name, value in scores.items() if name not in shown_above}
     parts = {"Training arguments": run.arguments, "Environment": run.environment, "Scoring": scoring}
-    return {title: yaml.safe_dump(part, sort_keys=False, allow_unicode=True) for title, part in parts.items() if part}
+    texts = {title: yaml.safe_dump(part, sort_keys=False, allow_unicode=True) for title, part in parts.items() if part}
+    return {title: ABSOLUTE.sub("", text) for title, text in texts.items()}

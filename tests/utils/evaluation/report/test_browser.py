@@ -144,7 +144,7 @@ def test_marks_of_facts(open_page: Any, tmp_path: Path) -> None:
     """In texts that are shown as they are, whatever they hold."""
     write_articles(tmp_path, [{**FACTS, "summary": FACTS["reference"]}, FACTS, HOSTILE])
     page = open_page(build_report(tmp_path))
-    sort_by(page, "Wrong facts")
+    sort_by(page, "Unsupported")
     assert numbers_shown(page) == [2, 1, 3]
     page.locator("#article-list tbody a").first.press("Enter")
     for kind, marked in (("wrong", ["Low", "$90 million"]), ("added", ["Monday"]), ("missing", ["Lee", "$70 million"])):

@@ -77,6 +77,30 @@ def test_the_page_tells_scores_intervals_speed_and_settings(run: Path) -> None:
     assert build_report(run).read_bytes() == first
 
 
+@pytest.mark.parametrize(
+    ("best", "found"), [(98.4, "better than"), (98.6, "not clearly better than"), (101.3, "worse than")]
+)
+def test_the_page_opens_with_a_verdict_and_names_no_folder_of_this_machine(
+    tmp_path: Path, best: float, found: str
+) -> None:
+    """The interval is 98.5 to 101.25."""
+    write_articles(tmp_path, [{"source": "A dog ran.", "reference": "A dog ran.", "summary": "A dog ran."}])
+    baselines = {"first 1 sentence": {"rouge1": 9.0}, "first 2 sentences": {"rouge1": best}}
+    facts = {"not_in": "article or reference", "text": "0.00 names or numbers a summary; 1 of 1 have none"}
+    places = {"model": str(tmp_path / "run one" / "export"), "data_dir": "/a/b/data", "info": "https://host/a/b"}
+    change(tmp_path / "test_scores.json", baselines=baselines, unsupported_facts=facts, **places)
+    (tmp_path / "environment.json").write_text(json.dumps({"command": "/a/b/run.py --data_dir='/a b/c' --x=/d/e/f"}))
+    path = build_report(tmp_path)
+    verdict = (
+        f"By ROUGE-1, the model is {found} the baseline “first 2 sentences”: 100.00 (95% interval: 98.50 to 101.25)"
+    )
+    text = Page(path).text
+    assert f"The run {verdict} against {best:.2f}. Not in the article or reference: {facts['text']}. " in text
+    assert str(tmp_path) not in path.read_text() and "https://host/a/b" in text
+    for shown in ("data_dir: b/data", "b/run.py", "--x=e/f"):
+        assert shown in text
+
+
 def test_charts_of_a_run(run: Path) -> None:
     loss, rate, validation, throughput = training_charts(read_run(run))
     # Steps done, not Lightning's count from 0; a loss that is not a number leaves a gap.
