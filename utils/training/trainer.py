@@ -61,8 +61,7 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
     )
     times = math.ceil(data.total_steps / trainer.val_check_interval)
     batches = math.ceil(len(data.val) / plan.hardware.processes / plan.batches.eval_batch_size)
-    of_batches = f"{batches:,} batch{'es' * (batches > 1)}"
-    logger.info(f"{times:,} validations of {len(data.val):,} examples in {of_batches}{task.validation}")
+    logger.info(f"validations: {times:,}, each of {len(data.val):,} examples (batches: {batches:,}){task.validation}")
     try:
         with lost_peers_named(f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {output_dir}"):
             trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)
