@@ -131,6 +131,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise InputError(f"{source.name}: it changed while it was predicted; remove {partial} and begin anew")
         write_file(output, form, source, work)
         work.finish()
+        logger.info("%s: %s predictions", output, f"{source.rows:,}")
 
 
 @dataclass(frozen=True)

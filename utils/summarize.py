@@ -7,6 +7,7 @@ from utils.app.commands import run_program
 if __name__ == "__main__":
     run_program("utils.summarize")
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,3 +75,4 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(lines, end="")
     else:
         write_whole(Path(args.output), lines)
+        print(f"{args.output}: {len(summaries):,} summaries", file=sys.stderr)

@@ -150,6 +150,7 @@ def report(
     if args.output is not None:
         machine = environment(int(args.device == "cuda"), *packages)
         write_json(Path(args.output), {"machine": machine, "arguments": asdict(args), "results": results})
+        print(f"{args.output}: {len(results)} results", file=sys.stderr)
 
 
 def compare_inference(

@@ -310,12 +310,18 @@ def test_no_column_is_overwritten(models: dict[str, str], tmp_path: Path) -> Non
 
 
 def test_lines_become_a_table(
-    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    models: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Of a file and of standard input; and one after the other on standard output."""
     lines = 'a text\n{"text": "of", "pages": 7}\n'
     (tmp_path / "lines.txt").write_text(lines)
+    caplog.set_level("INFO")
     predict(models["class"], tmp_path / "lines.txt", "--output", tmp_path / "out.csv")
+    assert caplog.messages[-1] == f"{tmp_path}/out.csv: 2 predictions"
     written = read(tmp_path / "out.csv")
     assert [(row["text"], row["pages"]) for row in written] == [("a text", ""), ("of", "7")]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines.encode())))

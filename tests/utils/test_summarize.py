@@ -167,7 +167,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         data = data if isinstance(data, bytes) else data.encode()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
         main(["--gpus", "0", *map(str, argv)])
-        return capsys.readouterr().out
+        printed = capsys.readouterr()
+        run.said = printed.err.splitlines()
+        return printed.out
 
     return run
 
@@ -188,6 +190,7 @@ def test_command_reads_a_file_and_writes_one_with_the_options_of_the_service(
     words = [word for name, value in options.items() for word in (f"--{name}", value)]
     output = ("--output", tmp_path / "out.txt")
     assert run("", export, tmp_path / "a.txt", "--lines", *output, *words, "--early_stopping", "never") == ""
+    assert run.said[-1] == f"{tmp_path}/out.txt: {len(DOCUMENTS)} summaries"
     expected = one_by_one(export, DOCUMENTS, early_stopping="never", **options)
     assert (tmp_path / "out.txt").read_text() == "".join(f"{line}\n" for line in expected)
     filtered = run("", export, tmp_path / "a.txt", "--max_ratio", 0.3, "--min_ratio", 0.1)

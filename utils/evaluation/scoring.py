@@ -117,6 +117,7 @@ def score_split(
         }
         for name, text in files.items():
             write_whole(run.save_dir / name, text)
+        logger.info("%s: %s predictions", run.save_dir / next(iter(files)), f"{len(lines):,}")
         write_json(run.save_dir / f"{run.split}_speed.json", speed)
         write_json(run.save_dir / f"{run.split}_scores.json", scores)  # last: so the others are of the same run
         remove(run.save_dir, run.progress.name)

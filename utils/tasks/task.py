@@ -50,9 +50,8 @@ class Prediction:
 class TrainedTask(ABC, Generic[Model]):
     """The part of a task that training needs, and its report and card.
 
-    A task owns its options, the reading and encoding of its examples, its loss and its metrics. The training loop
-    divides the loss by the number of targets, over all micro-batches and processes of an optimizer step. No call
-    depends on an earlier one but by its arguments.
+    The training loop divides the loss by the number of targets, over all micro-batches and processes of an optimizer
+    step. No call depends on an earlier one but by its arguments.
     """
 
     Options: ClassVar[type] = NoOptions  # in all programs: a dataclass with fields by `utils.app.cli.option`
@@ -63,6 +62,7 @@ class TrainedTask(ABC, Generic[Model]):
     default_config: ClassVar[str] = DEFAULT_CONFIG  # of a model from random weights
     target: ClassVar[str] = TOKEN  # what the loss is the mean over
     pipeline: ClassVar[str] = "text2text-generation"  # what the Hub calls its like
+    validation: str = ""  # words for the log, about how validation predicts
 
     def __init__(self, place: Place, options: Any = None, training: Any = None) -> None:
         self.place = place

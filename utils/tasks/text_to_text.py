@@ -52,10 +52,7 @@ TARGET_LENGTHS = ("max_target_length", "val_max_target_length", "test_max_target
 
 
 class TextToText(Task[BartForConditionalGeneration]):
-    """Turns a source text into a target text.
-
-    A subclass names its `metrics` and gives `scores_of_each`, or overrides `score`.
-    """
+    """Turns texts into others; a subclass names its `metrics` and gives `scores_of_each`, or overrides `score`."""
 
     Options = TextToTextOptions
     TrainingOptions = TextToTextTrainingOptions
@@ -73,6 +70,11 @@ class TextToText(Task[BartForConditionalGeneration]):
     def validation_name(self, metric: str) -> str:
         is_forced = self.training.eval_beams == 0 and metric != "loss"
         return super().validation_name(f"{metric}_forced" if is_forced else metric)
+
+    @property
+    def validation(self) -> str:
+        is_forced = self.metrics and self.training.eval_beams == 0
+        return ", by teacher forcing (--eval_beams 0, the default on a CPU)" if is_forced else ""
 
     def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, Sequence[float]]:
         """The `metrics` of each example; `references_of` reads a reference that may be a list."""
