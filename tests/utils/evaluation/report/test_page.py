@@ -219,7 +219,7 @@ def test_classes_and_errors(tmp_path: Path) -> None:
     assert tables[0].header[2:] == ["95% interval", "Always class <b>0"]
     assert tables[0].rows[0] == ["accuracy", "0.50", "0.25 to 0.75", "0.30"]
     assert "By accuracy, the model is not clearly better than the baseline “always class <b>0”: 0.50" in page.text
-    assert "accuracy 0.50 Loss 0.2500" in page.text  # in percent
+    assert f"accuracy 0.50 0.25 to 0.75 0.30 Loss 0.2500 {NOTHING}" in page.text  # in percent
     assert "The loss is in nats per label." in page.text and "Examples per second 9.50" in page.text
     for word in ("rticle", "target token", "Generated tokens", "ummar"):
         assert word not in page.text
