@@ -137,7 +137,7 @@ def test_the_page_begins_with_an_example_of_the_models_test_split(export: Path, 
     (tmp_path / "model" / "examples.json").write_text(json.dumps(known))
     with TestClient(create_app(service(tmp_path / "model")), "http://localhost") as client:
         page = client.get("/").text
-    assert "The model was trained from &lt;b&gt; on data; the text below is of its test split." in page
+    assert "The model was trained from &lt;b&gt; on data; the text below is one that it was tested on." in page
     assert ">&lt;/textarea&gt;&lt;script&gt;1&lt;/script&gt;</textarea>" in page
 
 
