@@ -33,8 +33,8 @@ def check_tensors(**inputs: object) -> None:
             )
 
 
-def check_ids(name: str, ids: Tensor | None, vocab_size: int, **same_shape: Tensor | None) -> None:
-    """Raise InputError unless ids are (B, S) integers of the vocabulary, as far as the CPU tells, and others alike."""
+def check_ids(name: str, ids: Tensor | None, vocab_size: int, **same_shape: Tensor | None) -> Tensor:
+    """The ids, if (B, S) integers of the vocabulary, as far as the CPU tells, and others alike; else InputError."""
     check_tensors(**{name: ids}, **same_shape)
     if ids is None:
         raise InputError(f"forward() needs {name}, and got none")
@@ -43,10 +43,11 @@ def check_ids(name: str, ids: Tensor | None, vocab_size: int, **same_shape: Tens
     for beside, value in same_shape.items():
         check_shape(beside, value, ids.shape, name)
     if ids.device.type != "cpu" or not ids.numel():
-        return
+        return ids
     least, most = map(int, ids.aminmax())
     if least < 0 or most >= vocab_size:
         raise InputError(f"{name} hold {least} to {most}; allowed: ids from 0 to {vocab_size - 1}")
+    return ids
 
 
 def check_others(owner: str, known: Iterable[str], others: Mapping[str, Any]) -> None:

@@ -72,7 +72,7 @@ def ask_only(server: HubServer, monkeypatch: pytest.MonkeyPatch, folder: Path) -
     import datasets
     import huggingface_hub
 
-    from utils.data.published import load_from_hub
+    from utils.data.places import load_from_hub
 
     constants = huggingface_hub.constants
     monkeypatch.setattr(constants, "ENDPOINT", server.url)

@@ -81,10 +81,10 @@ class Hypotheses:
 
     def take(self, index: Tensor) -> Hypotheses:
         """Hypotheses index[b, m] (B, M) of each article b."""
-        longer = (
+        tokens, parents = (
             part.gather(1, index[:, :, None].expand(-1, -1, part.shape[2])) for part in (self.tokens, self.parents)
         )
-        return Hypotheses(*longer, self.scores.gather(1, index), self.finished.gather(1, index))
+        return Hypotheses(tokens, parents, self.scores.gather(1, index), self.finished.gather(1, index))
 
     def of(self, articles: Tensor) -> Hypotheses:
         """The hypotheses of some articles (M,)."""

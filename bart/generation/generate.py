@@ -95,7 +95,9 @@ def generate(
     hooks = hooks_for(config, prefix_allowed_tokens_fn, logits_processor, streamer)
     rules_for(config, max_length, input_ids, device)  # raises what it refuses before anything is computed
     with _eval_mode(model):
-        states = model.encode(input_ids, mask) if encoder_outputs is None else encoder_outputs
+        states = encoder_outputs
+        if states is None:
+            states = model.encode(input_ids, mask)  # type: ignore[arg-type]  # _checked_mask refuses neither
         # Random draws, kept scores and a caller's code need the rows of the whole batch to the end.
         may_leave = not config.do_sample and not hooks
         if streamer is not None:
@@ -210,7 +212,7 @@ def _articles(
             ready = Sources(numbers, mask, states, ids)
             if encoded is not None:
                 with times.stopped():
-                    encoded(numbers, ready.states, ready.mask)
+                    encoded(numbers, ready.states, mask)
         first, ready = ready.of(slice(0, room)), ready.of(slice(room, None))
         for number in first.numbers:
             times.began[number] = times.now() - times.shares[number]

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ def read(path: Path) -> dict[str, Any]:
 def state_dict(checkpoint: dict[str, Any], path: Path) -> dict[str, Tensor]:
     """The tensors by name: below 'state_dict' (Lightning) or 'model' (fairseq), at the top level, or below one key."""
     below = {key: value for key, value in checkpoint.items() if isinstance(value, dict) and _has_matrices(value)}
-    keys = [key for key in ("state_dict", "model") if key in below][:1] or (
+    keys: Sequence[str] = [key for key in ("state_dict", "model") if key in below][:1] or (
         [] if _has_matrices(checkpoint) else [*below]
     )
     if len(keys) > 1:

@@ -67,7 +67,7 @@ class BartAttention(BackendModule):
         """Queries, keys and values, each (B, H, L, Dh), of the same states (B, L, D)."""
         return self._projected(states, self.q_proj, self.k_proj, self.v_proj)
 
-    def _projected(self, states: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+    def _projected(self, states: Tensor, *layers: nn.Linear) -> Any:
         return tuple(self._split(part) for part in self.backend.project(states, layers))
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Any = None, is_causal: bool = False) -> Tensor:
@@ -142,7 +142,7 @@ class BartDecoderLayer(_Layer):
         cross_mask: Any,
         sources: Tensor | tuple[Tensor, Tensor],
         cache: LayerCache | None = None,
-        columns: slice | Tensor | None = None,
+        columns: Any = None,
     ) -> Streams:
         """Run the layer over a whole target, or with a cache over the next token of each beam.
 
@@ -186,7 +186,9 @@ class _Stack(BackendModule):
 
     position_offset = POSITION_OFFSET
 
-    def __init__(self, config: BartConfig, embed_tokens: nn.Embedding, layers: list[_Layer], layerdrop: float) -> None:
+    def __init__(
+        self, config: BartConfig, embed_tokens: nn.Embedding, layers: Iterable[_Layer], layerdrop: float
+    ) -> None:
         super().__init__()
         self.dropout = config.dropout
         self.layerdrop = layerdrop
@@ -194,7 +196,7 @@ class _Stack(BackendModule):
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.activation_checkpointing = False
         self.compiled = False  # in training
-        self.embed_tokens = embed_tokens
+        self.embed_tokens: Any = embed_tokens  # or a SourceEncoder
         self.embed_positions = nn.Embedding(config.max_position_embeddings + self.position_offset, config.d_model)
         self.layers = nn.ModuleList(layers)
         self.layernorm_embedding = nn.LayerNorm(config.d_model)
@@ -309,7 +311,7 @@ class BartDecoder(_Stack):
         """
         if self.activation_checkpointing or self.compiled or self.layerdrop or not self.backend.joins_layers:
             return repeat(encoder_states)
-        attention = [layer.encoder_attn for layer in self.layers]
+        attention: list[Any] = [layer.encoder_attn for layer in self.layers]
         linears = [linear for part in attention for linear in (part.k_proj, part.v_proj)]
         split = map(attention[0]._split, self.backend.project(encoder_states, linears))
         return zip(split, split, strict=True)

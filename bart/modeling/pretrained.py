@@ -8,7 +8,7 @@ import logging
 import os
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import safetensors.torch
 import torch
@@ -97,7 +97,7 @@ class PretrainedModel(BackendModule):
                 if isinstance(part, nn.Embedding) and part.padding_idx is not None:
                     nn.init.zeros_(part.weight[part.padding_idx])
             else:  # norms, and parameters of a module's own
-                part.reset_parameters()
+                part.reset_parameters()  # type: ignore[operator]
 
     def new_weights(self, parts: tuple[str, ...]) -> dict[str, Tensor]:
         """Random weights of some modules, by name; the modules are on the CPU from now on."""
@@ -106,7 +106,7 @@ class PretrainedModel(BackendModule):
         return {name: weight for name, weight in self.state_dict().items() if name.startswith(parts)}
 
     def get_input_embeddings(self) -> nn.Embedding:
-        return self.get_submodule(self.shared.removesuffix(".weight"))
+        return cast(nn.Embedding, self.get_submodule(self.shared.removesuffix(".weight")))
 
     def tie_weights(self) -> None:
         """Let all parts that read or predict tokens use the table of the token embeddings."""
@@ -151,7 +151,7 @@ class PretrainedModel(BackendModule):
         return self.get_submodule(self.shared.partition(".")[0])
 
     @property
-    def stacks(self) -> list[nn.Module]:
+    def stacks(self) -> list[Any]:
         """The parts that have `layers`, and can recompute their activations."""
         return [getattr(self.network, name) for name in self.config.depths]
 
@@ -227,7 +227,7 @@ class PretrainedModel(BackendModule):
             left_out += [name for name in state if name.startswith(cls.head)]
             state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
         is_given, generation = config is not None, None
-        if not is_given:
+        if config is None:
             config, generation = stored_config(checkpoint, path, [cls.config_class])
             if config is None:
                 raise InputError(f"{path}: no config in it and no {CONFIG_FILE} beside it; pass a config")
@@ -277,8 +277,8 @@ class PretrainedModel(BackendModule):
         directory = Path(directory)
         self.save_config(directory)
         copies = tied_copies(self)
-        state = self.state_dict().items()
-        state = {self.stored_name(name): tensor.contiguous() for name, tensor in state if name not in copies}
+        state = {name: tensor.contiguous() for name, tensor in self.state_dict().items() if name not in copies}
+        state = {self.stored_name(name): tensor for name, tensor in state.items()}
         with replacing(directory / WEIGHT_FILES[0]) as temporary:
             try:
                 safetensors.torch.save_file(state, temporary, metadata={"format": "pt", CHECKSUM: checksum_of(state)})
@@ -338,9 +338,9 @@ class PretrainedModel(BackendModule):
         replaced = {getattr(self, "lm_head", None), *(part for layer in self.layers for part in layer.modules())}
         for module, original in zip(self.modules(), model.modules(), strict=True):
             if module not in replaced or isinstance(module, nn.LayerNorm):
-                weights = dict(original.named_parameters(recurse=False))
-                weights = {name: weight.detach().to(packer.dtype) for name, weight in weights.items()}
-                module.load_state_dict(weights, strict=False, assign=True)
+                weights = original.named_parameters(recurse=False)
+                cast_weights = {name: weight.detach().to(packer.dtype) for name, weight in weights}
+                module.load_state_dict(cast_weights, strict=False, assign=True)
         for layer, original in zip(self.layers, model.layers, strict=True):
             packer.replace_modules(layer, original)
 

@@ -154,7 +154,7 @@ class TextEncoder:
         for pair in self._encode_pairs(text, text_pair, add_prefix_space, return_offsets_mapping):
             parts = [encoding.ids for encoding in pair]
             if truncation and parts[1:]:  # `cut` leaves room for what stands around the texts
-                parts = self.cut(*parts, limit + (0 if add_special_tokens else 2 + self.separators))
+                parts = [*self.cut(parts[0], parts[1], limit + (0 if add_special_tokens else 2 + self.separators))]
             elif truncation:
                 parts = [parts[0][: limit - (2 if add_special_tokens else 0)]]
             row = self._joined(parts, self.bos_token_id, self.eos_token_id, add_special_tokens)
@@ -284,7 +284,7 @@ class TextEncoder:
             InputError: ids that are negative, not integers, or several sequences.
         """
         if isinstance(ids, int) or (hasattr(ids, "dim") and ids.dim() == 0):
-            ids = [int(ids)]
+            ids = [int(ids)]  # type: ignore[arg-type]  # a tensor of torch, which is not imported
         return self.batch_decode([ids], skip_special_tokens, clean_up_tokenization_spaces)[0]
 
     def batch_decode(

@@ -122,7 +122,7 @@ class PretrainedTokenizer(TextEncoder):
                 raise InputError(f"{path / SETTINGS_FILE}: {one_line(error)}") from error
         with naming(path):
             add_tokens(backend, settings, special, added, cls.special_tokens)
-        tokenizer = cls(backend, source=str(source))
+        tokenizer = cls(backend, source=str(source))  # type: ignore[call-arg]  # subclasses have a default
         if own not in (None, [tokenizer.encode("a"), tokenizer.encode("a", "b")]):
             raise InputError(
                 f"{source}: its post-processor makes {own[1]} of a pair; allowed: {tokenizer.encode('a', 'b')}"
@@ -169,7 +169,7 @@ class PretrainedTokenizer(TextEncoder):
     @classmethod
     def from_json(cls, text: str, *, source: str = "tokenizer JSON") -> Self:
         """Inverse of `to_json`; reads any `tokenizer.json` of this kind. Errors call it `source`."""
-        return cls(_parsed(Tokenizer.from_str, text, source), source=source)
+        return cls(_parsed(Tokenizer.from_str, text, source), source=source)  # type: ignore[call-arg]
 
     def to_json(self) -> str:
         """The whole tokenizer, apart from `model_max_length`, in the format of `tokenizer.json`."""

@@ -99,9 +99,6 @@ def is_made(folder: Path, facts: Mapping[str, Any], names: Iterable[str] = PAIR_
     if stored.get("set") != facts["set"] or not all((folder / name).is_file() for name in names):
         return False
     if changed := difference({name: stored.get(name) for name in facts}, facts):
-        raise InputError(
-            f"{folder} is there already, made otherwise ({changed}), and is not overwritten: move it away, or name "
-            "another folder"
-        )
+        raise InputError(f"{folder} is there already, made otherwise ({changed}): move it away, or name another folder")
     print(f"{folder}: is there already")
     return True

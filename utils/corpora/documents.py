@@ -80,9 +80,7 @@ def find_files(option: str, places: Sequence[str]) -> list[Path]:
         if not inner:
             raise InputError(f"--{option} {place}: no file in this folder ends in {', '.join(TEXT_FILES)}")
         if not all(map(_kind_of, inner)):
-            raise InputError(
-                f"--{option} {place}: not a known kind of file; it takes {', '.join(TEXT_FILES)}, and folders"
-            )
+            raise InputError(f"--{option} {place}: not a known kind of file; allowed: {', '.join(TEXT_FILES)}, folders")
         files |= inner
     return sorted(files)
 

@@ -29,7 +29,7 @@ from utils.corpora.data_directory import is_made, write_data_directory
 from utils.corpora.sample_corpus import write_sample_corpus
 from utils.data.columns import Record
 from utils.data.parallel_text import SIDES
-from utils.data.published import load_from_hub, opening
+from utils.data.places import load_from_hub, opening
 from utils.data.splits import SPLITS
 from utils.data.tables import Row, pairs_in
 
@@ -121,9 +121,7 @@ def _rows_of(name: str, facts: dict[str, Any]) -> Iterator[tuple[str, Row]]:
 
 def _check_size(name: str, split: str, count: int, unit: str) -> None:
     if count != (published := PUBLISHED_SIZES[name][SPLITS.index(split)]):
-        raise InputError(
-            f"{name} {split}: {count} {unit}, {published} are published; --allow_other_sizes takes it as it is"
-        )
+        raise InputError(f"{name} {split}: {count} {unit}, not {published} as published; --allow_other_sizes takes it")
 
 
 def _downloaded(name: str, place: str) -> Path:

@@ -31,8 +31,7 @@ from utils.app.unfinished import Unfinished
 from utils.corpora.data_directory import PROVENANCE, is_made
 from utils.corpora.documents import gathered
 from utils.data.columns import column_of
-from utils.data.places import HUB_NAME
-from utils.data.published import load_from_hub, opening
+from utils.data.places import HUB_NAME, load_from_hub, opening
 
 if TYPE_CHECKING:
     import datasets
@@ -64,9 +63,7 @@ class GetPretrainingDataOptions:
     def __post_init__(self) -> None:
         for name in self.sets:
             if name not in SETS and not ("/" in name and HUB_NAME.fullmatch(name)):
-                raise InputError(
-                    f"{name!r} is no set; sets are {', '.join(SETS)}, and NAME[:CONFIG][@REVISION] of the Hub"
-                )
+                raise InputError(f"{name!r} is no set; allowed: {', '.join(SETS)}, NAME[:CONFIG][@REVISION] of the Hub")
 
 
 def get_set(name: str, options: GetPretrainingDataOptions) -> None:

@@ -23,7 +23,7 @@ from utils.app.formatting import plain_table
 from utils.app.progress import progress, start_log
 from utils.data.columns import LABELS, TAGS
 from utils.data.parallel_text import SIDES, pair_paths, paired
-from utils.data.places import TABLES, is_table, split_tables
+from utils.data.places import is_table, split_tables
 from utils.data.rows import rows_of, whole
 from utils.data.shard_format import MANIFEST, SPECIAL
 from utils.data.shards import Manifest, ShardReader
@@ -94,10 +94,7 @@ def describe(options: InspectOptions) -> str:
             listed = ", ".join(f"{label} {count:,}" for label, count in counter.most_common(_SHOWN))
             labels.append(f"{split}, {column}: {listed}{', ...' * (len(counter) > _SHOWN)}")
     if not table:
-        raise InputError(
-            f"{options.data_dir}: no {{{','.join(SPLITS)}}}.{{source,target}}, no table ({', '.join(TABLES)}) with "
-            "texts, and no shards"
-        )
+        raise InputError(f"{options.data_dir}: no files of lines or tables with texts, and no shards")
     note = f"Tokens of {options.tokenizer}, special ones included."
     return "\n".join([plain_table(table, ["length in tokens", "texts", *HEAD, "cut"], words=1), note, *labels])
 

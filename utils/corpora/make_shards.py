@@ -1,7 +1,6 @@
 """Shards for pretraining from raw text: `python -m utils.corpora.make_shards --input PATH ... --output DIR ...`.
 
-A shard is a Parquet file of examples: the tokens of some sentences of one document, and how many each sentence has; or,
-for BERT, those of two segments.
+A shard is a Parquet file of examples: the tokens of sentences of one document, or of two segments, and their lengths.
 """
 
 from __future__ import annotations
@@ -106,9 +105,7 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
         stored, current = ({f"{n}, {file['name']},": file for n, file in enumerate(files, 1)} for files in of_files)
         stored = {name: manifest.get(name) for name in plan} | {"source": stored}
         if changed := difference(stored, {**plan, "source": current}):
-            raise InputError(
-                f"--output {folder} holds shards made otherwise ({changed}): name another folder, or delete it"
-            )
+            raise InputError(f"--output {folder} holds shards made otherwise ({changed}): name another folder")
         shutil.rmtree(folder / WORK, ignore_errors=True)
         return True
     if folder.is_dir() and any(folder.iterdir()) and not (folder / WORK).is_dir():
@@ -118,10 +115,7 @@ def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, 
 
 @contextmanager
 def _alone(folder: Path, record: Mapping[str, Any]) -> Iterator[Unfinished]:
-    """Keep other runs out of the folder, and yield what is done of this one; refuse what other texts or options left.
-
-    The files of an unfinished run stay as long as something is noted in DONE.
-    """
+    """Keep other runs out of the folder, and yield what is done of this one, whose files stay until it is whole."""
     work = folder / WORK
     try:
         for stage in ("documents", "examples"):

@@ -21,8 +21,18 @@ from utils.app.output_files import file_digest
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import COLUMNS, PROVENANCE, write_data_directory
 from utils.data.columns import Fields, Record
-from utils.data.places import HUB, HUB_NAME, TABLES, is_published, is_table, split_tables, suffix_of
-from utils.data.published import load_from_hub, opening, parquet_files
+from utils.data.places import (
+    HUB,
+    HUB_NAME,
+    TABLES,
+    is_published,
+    is_table,
+    load_from_hub,
+    opening,
+    parquet_files,
+    split_tables,
+    suffix_of,
+)
 from utils.data.rows import rows_of, rows_of_files, rows_of_set
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, MissingSplit, ratios_of, split_of
 from utils.data.table_options import BY_ENDING, TableOptions
@@ -138,10 +148,7 @@ def inputs_of(options: PrepareOptions) -> Iterator[tuple[str | None, PathName, I
             raise InputError(f"--input {path}: no such file")
         check_is_text(path)
         if suffix_of(path) not in TABLES:
-            raise InputError(
-                f"--input {path}: not a table ({', '.join(TABLES)}); text files named train.source, "
-                "train.target and so on are a data directory already"
-            )
+            raise InputError(f"--input {path}: not a table; allowed: {', '.join(TABLES)}")
         yield None, path, rows_of(path, options.tables)
 
 
@@ -152,10 +159,7 @@ def _of_set(name: str, keeps_splits: bool, fewest: int) -> Iterator[tuple[str | 
     known = [split for split in SPLITS if split in splits]
     kept = keeps_splits and len(known) >= fewest
     if keeps_splits and not kept and len(splits) > 1:
-        raise InputError(
-            f"--input {name} has the splits {', '.join(splits)}, not two of {', '.join(SPLITS)}: give --split_ratio to "
-            "split all its examples anew"
-        )
+        raise InputError(f"--input {name} has the splits {', '.join(splits)}: --split_ratio splits all its rows anew")
     if kept and (unused := splits.keys() - set(SPLITS)):
         logger.warning("%s: not used are the splits %s", name, ", ".join(sorted(unused)))
     for split in known if kept else splits:

@@ -29,10 +29,7 @@ class TokenizedDocument(NamedTuple):
 
 
 class SegmentPairs:
-    """Makes pairs of segments; a random one is from another document of the same split, near by in the same piece.
-
-    A document that is the only one of its split in a piece gives none.
-    """
+    """Makes pairs of segments; a random one is of another document of its split in the same piece, if any."""
 
     def __init__(self, options: MakeShardsOptions) -> None:
         self.options = options

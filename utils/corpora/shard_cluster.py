@@ -99,10 +99,7 @@ def finish(earlier: Result | None, function: Callable[..., StageResult], work: W
 def run_stage(
     client: Client | None, done: Unfinished, work: Work, what: str, function: Callable[..., StageResult], tasks: Tasks
 ) -> list[Numbers]:
-    """Run the tasks of a stage, and return the numbers of all, in order; no other files stay where theirs lie.
-
-    `done` has what earlier runs have finished, and gets what this one finishes.
-    """
+    """Run the tasks of a stage that are not `done`, and return the numbers of all; other files beside theirs go."""
     results = {name: (numbers, files) for stage, name, numbers, files in done.values() if stage == what}
     with progress(what, len(tasks), "tasks") as shown:
         calls = {name: (results.get(name), function, work, *arguments) for name, arguments in tasks.items()}

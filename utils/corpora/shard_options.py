@@ -67,14 +67,10 @@ class MakeShardsOptions:
     def __post_init__(self) -> None:
         bins = self.bins or (self.sequence_length,)
         if bins[-1] != self.sequence_length or list(bins) != sorted({*bins}):
-            raise InputError(
-                f"--bins {' '.join(map(str, bins))}: they must rise to --sequence_length, {self.sequence_length}"
-            )
+            raise InputError(f"--bins {' '.join(map(str, bins))}: they must rise to --sequence_length")
         most = self.room // 2
         if self.min_tokens > most:
-            raise InputError(
-                f"--min_tokens is {self.min_tokens}; at --sequence_length {self.sequence_length} it is at most {most}"
-            )
+            raise InputError(f"--min_tokens is {self.min_tokens}; allowed with this --sequence_length: at most {most}")
         if self.scheduler is not None and self.workers is not None:
             raise InputError(f"--workers {self.workers}: --scheduler {self.scheduler} has workers of its own")
         if self.val_input and self.val_ratio is not None:

@@ -76,10 +76,7 @@ def column_of(option: str, given: str | None, known: Sequence[str], columns: Col
 
 
 def columns_of_pairs(columns: Collection[str], fields: Fields, where: str) -> tuple[str, ...]:
-    """Choose the columns of documents and, unless only documents are read, of summaries, as `column_of` does.
-
-    Where `fields` names none, a pair of usual names that are both there is taken.
-    """
+    """Choose the columns of documents and summaries; where `fields` name none, two usual ones that are both there."""
     usual = [*zip(*KNOWN_FIELDS, strict=True)][: len(fields)]
     sources = sorted({*usual[0]} & {*columns})
     # A usual name that training read is as good as another one.
@@ -88,10 +85,7 @@ def columns_of_pairs(columns: Collection[str], fields: Fields, where: str) -> tu
         for field, known in zip(fields, usual, strict=True)
     )
     if fields == (None,) and len(sources) > 1:
-        raise InputError(
-            f"{where}: {' and '.join(sources)} may both be documents; name one with --source_field "
-            f"(columns: {', '.join(sorted(columns))})"
-        )
+        raise InputError(f"{where}: {' and '.join(sources)} may both be documents; name one with --source_field")
     free = {*columns} - {*fields}
     fitting = [
         pair

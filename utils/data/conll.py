@@ -51,10 +51,7 @@ def read_conll(
     tags_column: str | None = None,
     tags_option: str = "tags_column",
 ) -> list[Sentence]:
-    """Read a CoNLL file, with words in the first column and tags in the last one, unless options name others.
-
-    Comments, a header, and words that are blank are left out. An error names `tags_option` for tags_column.
-    """
+    """Read a CoNLL file, with words in the first column and tags in the last one, unless options name others."""
     rows = _rows(path)
     likely = [row for row in rows if not row.may_be_comment] or rows
     widths = Counter(len(row.columns) for row in likely)

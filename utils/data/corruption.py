@@ -129,13 +129,10 @@ class Corruption(Noise):
     def _spans(
         self, keys: np.ndarray, rows: np.ndarray, begins: np.ndarray, counts: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The spans of infilling in all examples: begins and ends, as numbers among the F tokens that may be taken, and
-        examples.
+        """The spans of infilling: begins and ends, as numbers among the F tokens that may be taken, and examples.
 
-        Args:
-            rows: (F,) the example of each token that may be taken.
-            begins: (F,) true for those that begin a word.
-            counts: (B,) the number of such tokens in each example.
+        `rows` (F,) has the example of each such token, `begins` (F,) those that begin a word, and `counts` (B,) their
+        number in each example.
         """
         begins = begins.copy()
         begins[(np.cumsum(counts) - counts)[counts > 0]] = True

@@ -15,8 +15,7 @@ from typing import Any
 from bart.errors import InputError
 from bart.files import PathName
 from utils.data.columns import Record
-from utils.data.places import suffix_of
-from utils.data.published import opening
+from utils.data.places import opening, suffix_of
 from utils.data.table_options import BY_ENDING, TableOptions
 from utils.text.lines import iter_lines
 
@@ -99,10 +98,7 @@ def json_lines(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
         if not line.strip():
             continue
         if not line.lstrip().startswith("{"):
-            raise InputError(
-                f"{path}, line {number}: {shortened(line)}; allowed: JSON lines, an object a line, as jq -c '.[]' "
-                "makes them of an array"
-            )
+            raise InputError(f"{path}, line {number}: {shortened(line)}; allowed: JSON lines, an object a line")
         try:
             row = json.loads(line)
         except json.JSONDecodeError as error:
@@ -115,10 +111,7 @@ def json_lines(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
 def check_names(path: PathName, names: Iterable[str]) -> None:
     """No two columns of a file may have the same name, or none: one would be lost."""
     if repeated := [name or "no name" for name, count in Counter(names).items() if count > 1]:
-        raise InputError(
-            f"{path}: the header has {', '.join(repeated)} more than once; allowed: each column once, and of a .csv or "
-            ".tsv without a header --columns NAME,NAME"
-        )
+        raise InputError(f"{path}: the header has {', '.join(repeated)} more than once; --columns names those of .csv")
 
 
 def _csv_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
@@ -156,10 +149,7 @@ def _csv_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
                 )
             yield number, row
     except csv.Error as error:
-        raise InputError(
-            f"{path}, the record after line {reader.line_num}: not CSV ({error}); allowed: quotes in a value "
-            "doubled, not behind a backslash"
-        ) from None
+        raise InputError(f"{path}, behind line {reader.line_num}: not CSV ({error}); quotes are doubled") from None
 
 
 def _check_header(path: Path, header: str, delimiter: str) -> None:
@@ -171,9 +161,7 @@ def _check_header(path: Path, header: str, delimiter: str) -> None:
         there, usual = (
             f"{counts[each] or 'no'} {SEPARATORS[each]}{'s' * (counts[each] > 1)}" for each in (most, delimiter)
         )
-        raise InputError(
-            f"{path}: line 1 has {there} and {usual}: --delimiter {most!r} reads it, {delimiter!r} takes it as it is"
-        )
+        raise InputError(f"{path}: line 1 has {there} and {usual}: --delimiter {most!r} reads it")
 
 
 READERS = {".jsonl": json_lines, ".json": json_lines, ".csv": _csv_rows, ".tsv": _csv_rows}

@@ -1,7 +1,6 @@
 """Shards for pretraining: their manifest, and their examples, streamed to train on or held in memory.
 
-They are read as arrays, by row groups of Parquet: ten times faster than `utils.data.rows`, since every process reads
-all.
+They are read as arrays, ten times faster than by `utils.data.rows`, since every process reads all.
 """
 
 from __future__ import annotations
@@ -98,10 +97,7 @@ class Manifest:
     def check(self, tokenizer: PretrainedTokenizer, sequence_length: int | None = None) -> None:
         """Check that these shards are for a vocabulary and, where it is given, for a length."""
         if sequence_length not in (None, self.sequence_length):
-            raise InputError(
-                f"--data_dir {self.directory}: its shards have examples of up to {self.sequence_length} tokens, and "
-                f"--max_source_length is {sequence_length}; allowed: {self.sequence_length}"
-            )
+            raise InputError(f"--max_source_length is {sequence_length}; the shards have {self.sequence_length}")
         text = tokenizer.to_json()
         if hashlib.sha256(text.encode()).hexdigest() != self.vocabulary:
             # Another version of the library may write the same tokenizer in other words.
@@ -228,10 +224,7 @@ class ShardExamples(TokenPairs):
         fixed.seed = HELD_OUT_SEED
         shards = StreamedShards(manifest, fixed, limit, split)
         if not len(shards):
-            raise InputError(
-                f"--data_dir {manifest.directory}: the {split} split has no examples; --val_ratio and --val_input of "
-                f"{MAKE} hold documents out"
-            )
+            raise InputError(f"{manifest.directory}: its {split} split is empty; --val_ratio of {MAKE} fills it")
         sources, targets, records = [], [], iter(shards.reader(range(len(shards.shards))))
         while rows := list(islice(records, _AT_ONCE)):
             pairs = fixed.pairs(rows, 0)

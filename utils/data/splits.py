@@ -1,8 +1,7 @@
 """The splits, their names elsewhere, and the choice of examples by hashes of their texts.
 
-So neither the order of the input nor the rest of it decides on an example, equal texts come into one split, examples
-that are added later move no old one, and a sorted file gives a fair sample. Sizes of splits are near the ratios, not
-exactly theirs.
+So equal texts come into one split, examples that are added later move no old one, and a sorted file gives a fair
+sample. Sizes of splits are near the ratios, not exactly theirs.
 """
 
 from __future__ import annotations
@@ -38,9 +37,7 @@ def ratios_of(text: str) -> list[float]:
         shares = []
     is_valid = len(shares) == len(SPLITS) and shares[0] > 0 and all(share >= 0 for share in shares)
     if not is_valid or abs(sum(shares) - 1) > 1e-6:
-        raise InputError(
-            f"--split_ratio is {text}; allowed: shares of train, val and test whose sum is 1, such as {DEFAULT_RATIO}"
-        )
+        raise InputError(f"--split_ratio is {text}; allowed: shares whose sum is 1, such as {DEFAULT_RATIO}")
     return shares
 
 
@@ -86,10 +83,7 @@ class Choice:
         chosen = list(rows)
         if is_part and not chosen:
             ratio, split, share = (self.begin, "train", "less") if self.begin else (self.end, "val", "more")
-            raise InputError(
-                f"--val_ratio is {ratio:g}, which leaves no training example for the {split} split; allowed: {share}, "
-                "or data of more texts"
-            )
+            raise InputError(f"--val_ratio is {ratio:g}, which leaves nothing for the {split} split; allowed: {share}")
         return chosen
 
 

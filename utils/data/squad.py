@@ -42,10 +42,7 @@ class Question:
 def read_questions(
     data_dir: str, split: str, choice: Choice = EVERY, labelled: bool = True, skip_bad_answers: bool = False
 ) -> list[Question]:
-    """Read a split's questions, those that are chosen, from SQuAD's JSON or what `read_records` takes.
-
-    `skip_bad_answers` leaves out answers that are not at their place, and questions that have no others.
-    """
+    """Read a split's questions, those that are chosen, from SQuAD's JSON or what `read_records` takes."""
     rows = _rows(data_dir, split, replace(choice, limit=-1))
     rows = Choice(limit=choice.limit).of(rows, lambda row: f"{row.values.get('question')}\n{_context_of(row)}")
     rows = without_blank(rows, lambda row: question_of(*row), choice.tables.skip_blank)

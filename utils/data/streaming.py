@@ -150,9 +150,7 @@ class StreamLoader:
     def __iter__(self) -> Iterator[list[Batch]]:
         for item in islice(self.loader, self.total - self.start):
             if isinstance(item, RunError):
-                raise RunError(
-                    f"{item}; --resume_from_checkpoint last goes on from the newest checkpoint of --output_dir"
-                )
+                raise RunError(f"{item}; --resume_from_checkpoint last goes on from the newest checkpoint")
             cursor, step = item
             if cursor["step"] != self.cursors[-1]["step"]:
                 self.cursors.append(cursor)

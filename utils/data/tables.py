@@ -14,8 +14,18 @@ from typing import Any
 from bart.errors import InputError
 from utils.data.columns import Fields, Record, column_of, columns_of_pairs, names_in, value_in
 from utils.data.parallel_text import SIDES, one_line
-from utils.data.places import CONLL, HUB, TABLES, is_published, split_tables, suffix_of, table_in
-from utils.data.published import load_from_hub, opening, parquet_files
+from utils.data.places import (
+    CONLL,
+    HUB,
+    TABLES,
+    is_published,
+    load_from_hub,
+    opening,
+    parquet_files,
+    split_tables,
+    suffix_of,
+    table_in,
+)
 from utils.data.rows import ABSENT, SURROGATE, rows_of, rows_of_files, rows_of_set, whole
 from utils.data.splits import EVERY, SPLITS, WHOLE, Choice, MissingSplit, check_split, of_split
 from utils.data.table_options import BY_ENDING, TableOptions
@@ -41,8 +51,7 @@ def read_records(
 ) -> list[Record]:
     """Read the rows of a split, those that are chosen by the texts in the column that `text_column` chooses.
 
-    They come from a directory with a table for each split; one table, whose rows are split by their texts unless the
-    split is WHOLE; or a set on the Hub, or Parquet files, where a split may have any name.
+    One table is split by these texts, unless the split is WHOLE; a split of a published set may have any name.
     """
     column = None
 

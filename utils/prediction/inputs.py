@@ -28,8 +28,7 @@ from utils.data.columns import (
     check_blank,
     names_in,
 )
-from utils.data.places import TABLES, suffix_of
-from utils.data.published import opening
+from utils.data.places import TABLES, opening, suffix_of
 from utils.tasks.task import Task
 from utils.text.lines import BlankText, check_is_text, decoded_lines, iter_lines
 

@@ -54,10 +54,7 @@ def options_of(name: str) -> tuple[type, type, type]:
 
 @cache  # a file is loaded once, so that what it defines can be pickled
 def find_task(name: str) -> type[Any]:
-    """The task of a name, which is one of TASKS or PRETRAINING, or the path of a Python file that defines one.
-
-    One of PRETRAINING is a `TrainedTask`, one of TASKS a `Task`, and one of a file at least a `ScoredTask`.
-    """
+    """The task of a name: a `Task` of TASKS, a `TrainedTask` of PRETRAINING, or a `ScoredTask` in a Python file."""
     from utils.tasks.task import ScoredTask, TrainedTask
 
     kind: type = ScoredTask

@@ -208,9 +208,7 @@ class Classification(LabelTask):
             return Labels(list(self.glue.labels), problem, train.columns)
         ordered = measures.in_order(name for name, _ in self.labels_in(train))
         if len(ordered) < 2:
-            raise InputError(
-                f"{self.place.data_dir}: the training labels are {', '.join(ordered) or 'none'}; allowed: at least two"
-            )
+            raise InputError(f"{self.place.data_dir}: the training labels are {', '.join(ordered)}; allowed: two")
         if "-1" in ordered:
             logger.warning("the label -1 is a class; --drop_label -1 leaves its rows out")
         return Labels(ordered, problem, train.columns)

@@ -1,8 +1,4 @@
-"""The options of all tasks, which `--help` shows: this file loads no torch.
-
-Of each task, `...Options` are those in all programs, `...TrainingOptions` what finetune.py adds, and `...EvalOptions`
-what run_eval.py adds.
-"""
+"""The options of all tasks, in all programs, in training and in scoring; `--help` loads them, so they load no torch."""
 
 from __future__ import annotations
 
@@ -119,10 +115,7 @@ class TranslationTrainingOptions(TextToTextTrainingOptions):
 
     def __post_init__(self) -> None:
         if (self.source_encoder_layers is None) != (self.source_tokenizer is None):
-            raise InputError(
-                f"--source_encoder_layers is {self.source_encoder_layers}, --source_tokenizer is "
-                f"{self.source_tokenizer}: give both or neither"
-            )
+            raise InputError("--source_encoder_layers and --source_tokenizer: give both or neither")
 
 
 @dataclass(frozen=True)
@@ -240,10 +233,7 @@ class WindowOptions:
 
     def __post_init__(self) -> None:
         if self.null_score_diff_threshold and self.version_2_with_negative is False:
-            raise InputError(
-                f"--null_score_diff_threshold is {self.null_score_diff_threshold:g}; it is of "
-                "--version_2_with_negative, which is off"
-            )
+            raise InputError("--null_score_diff_threshold is of --version_2_with_negative, which is off")
 
 
 @dataclass(frozen=True)

@@ -29,10 +29,7 @@ from utils.tasks.task import Model, TrainedTask
 
 
 class Pretraining(TrainedTask[Model]):
-    """Examples of shards, with noise, to what they were; `weights` names the initial ones, None stands for random ones.
-
-    The noise of a training example is another one in every epoch, that of a validation example always the same.
-    """
+    """Examples of shards, with noise, to what they were; `weights` names the initial ones, None is for random ones."""
 
     Options = PretrainingOptions
     metrics: ClassVar[Mapping[str, str]] = {"accuracy": "max", "perplexity": "min"}
@@ -44,10 +41,7 @@ class Pretraining(TrainedTask[Model]):
         super().__init__(place, options, training)
         self.manifest, self.weights = Manifest.read(place.data_dir), weights
         if self.manifest.task != self.name:
-            raise InputError(
-                f"--data_dir {place.data_dir}: its shards are for --task {self.manifest.task}, and --task is "
-                f"{self.name}"
-            )
+            raise InputError(f"--task is {self.name}; the shards in {place.data_dir} are for {self.manifest.task}")
         length = self.options.max_source_length or self.manifest.sequence_length
         self.options = replace(self.options, max_source_length=length)
         vocabulary = self.options.tokenizer or self.manifest.directory / TOKENIZER

@@ -182,9 +182,7 @@ class Tagging(LabelTask):
             check_no_list(value, f"{record.name}: ")
             words = WORD_OR_MARK.findall(value) if isinstance(value, str) else value
             if words is None or words == []:
-                raise BlankText(
-                    f"{record.name}: {column} is {shortened(value)}; allowed: a list of texts, not blank ones"
-                )
+                raise BlankText(f"{record.name}: {column} is {shortened(value)}; allowed: texts that are not blank")
             words = _strings(record, column, words, may_be_blank=True)
             sentences.append(Sentence(record.name, words, None))
         return sentences

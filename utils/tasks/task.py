@@ -50,9 +50,8 @@ class Prediction:
 class TrainedTask(ABC, Generic[Model]):
     """The part of a task that training needs, and its report and card.
 
-    A task owns its options, the reading and encoding of its examples, its loss and its metrics. The training loop
-    divides the loss by the number of targets, over all micro-batches and processes of an optimizer step. No call
-    depends on an earlier one but by its arguments.
+    The training loop divides the loss by the number of targets, over all micro-batches and processes of an optimizer
+    step. No call depends on an earlier one but by its arguments.
     """
 
     Options: ClassVar[type] = NoOptions  # in all programs: a dataclass with fields by `utils.app.cli.option`

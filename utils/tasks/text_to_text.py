@@ -52,10 +52,7 @@ TARGET_LENGTHS = ("max_target_length", "val_max_target_length", "test_max_target
 
 
 class TextToText(Task[BartForConditionalGeneration]):
-    """Turns a source text into a target text.
-
-    A subclass names its `metrics` and gives `scores_of_each`, or overrides `score`.
-    """
+    """Turns texts into others; a subclass names its `metrics` and gives `scores_of_each`, or overrides `score`."""
 
     Options = TextToTextOptions
     TrainingOptions = TextToTextTrainingOptions

@@ -46,10 +46,7 @@ class Translation(TextToText):
         if training.translation_stage == 1 and (
             adaptation.freeze_embeds or adaptation.freeze_encoder or adaptation.lora_rank
         ):
-            raise InputError(
-                "--translation_stage 1 freezes what it does not train; --freeze_embeds, --freeze_encoder and "
-                "--lora_rank exclude it"
-            )
+            raise InputError("--translation_stage 1 excludes --freeze_embeds, --freeze_encoder and --lora_rank")
         config = super().config(model)
         if training.source_encoder_layers is not None:
             config.source_encoder_layers = training.source_encoder_layers
@@ -62,10 +59,7 @@ class Translation(TextToText):
                 config.source_encoder_layers = stored.source_encoder_layers
                 config.source_vocab_size = stored.source_vocab_size
         if training.translation_stage is not None and not config.source_encoder_layers:
-            raise InputError(
-                f"--translation_stage is {training.translation_stage}; it needs --source_encoder_layers, or weights "
-                "that have an encoder of the source language"
-            )
+            raise InputError("--translation_stage needs --source_encoder_layers, or weights that have such layers")
         config.validate()
         return config
 

@@ -80,11 +80,7 @@ def iter_lines(path: PathName, blank: bool = False, ends: bool = False, encoding
     """Yield a file's lines as they are read, unpacked where its name ends in .gz.
 
     A line ends at "\\n" or "\\r\\n" only: an article may hold U+2028 or other marks that `str.splitlines` cuts at.
-
-    Args:
-        blank: allow blank lines, since a model may generate nothing.
-        ends: keep what ends the lines, which may be a part of a cell.
-        encoding: that of a table, which --encoding names; None for UTF-8.
+    Lines may be `blank`, and keep their `ends`, if these may be a part of a cell; `encoding` is that of a table.
     """
     check_is_text(path)
     unpacked = gzip.open if Path(path).suffix.lower() == ".gz" else open
@@ -114,19 +110,14 @@ def check_counts(paths: tuple[PathName, PathName], first: int, second: int) -> N
 
 
 def references_of(line: str, where: str = "", line_break: str = " ") -> list[str]:
-    """The reference texts of a line of targets: those of a list of texts in JSON, otherwise the line itself.
-
-    `where` begins an error; `line_break` stands for the breaks of lines within a text of a list.
-    """
+    """The reference texts of a line of targets: those of a list in JSON, otherwise the line itself."""
     values = list_in(line, where=where)
     if values is None:
         return [line]
     lines_of = [value.split("\n") for value in values if isinstance(value, str)]
     texts = [line_break.join(filter(None, (" ".join(part.split()) for part in lines))) for lines in lines_of]
     if len(texts) < len(values) or not any(texts):
-        raise InputError(
-            f"{where}the target {line[:60]!r} is a list; allowed: a text, or a list of texts as references"
-        )
+        raise InputError(f"{where}the target {line[:60]!r} is a list; allowed: a text, or a list of texts")
     return [text for text in texts if text]
 
 
@@ -145,10 +136,7 @@ def list_in(text: str, of_numbers: bool = False, where: str = "") -> list[object
         with suppress(ValueError, RecursionError):
             values = json.loads(text)
     if values is None and (_PRINTED.fullmatch(text) or (of_numbers and re.fullmatch(r"\[[-+.\d\s]+\]", text))):
-        raise InputError(
-            f"{where}{text[:60]!r} is a list as Python or numpy prints it; allowed: a list in JSON, such as "
-            '["a", "b"], which .jsonl and .parquet files hold'
-        )
+        raise InputError(f"{where}{text[:60]!r} is a list as Python prints it; allowed: JSON, as .jsonl files hold it")
     are_numbers = bool(values) and all(isinstance(value, (int, float)) for value in values)
     return None if are_numbers and not of_numbers else values
 

@@ -62,10 +62,7 @@ def _split_long(unit: str, count: int) -> list[str]:
 
 
 def _fill(lengths: Sequence[tuple[int, int]], size: int) -> list[int]:
-    """Fill windows of `size` tokens, or of one longer unit; return the index of the first unit of each window.
-
-    `lengths` has the tokens of each unit at the start of a window, and after another unit.
-    """
+    """The first unit of each window of `size` tokens; `lengths` are those of a unit first, and after another one."""
     starts: list[int] = []
     used = 0
     for index, (opening, following) in enumerate(lengths):

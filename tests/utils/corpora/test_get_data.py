@@ -184,7 +184,7 @@ def test_a_set_of_another_size_is_an_error_unless_allowed(server: HubServer, tmp
     server.repositories[XSUM][CONVERTED]["default/test/0000.parquet"] = table(
         rows_of("test")[1:], ("document", "summary")
     )
-    with pytest.raises(InputError, match="xsum test: 5 rows on the Hub, 6 are published; --allow_other_sizes"):
+    with pytest.raises(InputError, match="xsum test: 5 rows on the Hub, not 6 as published; --allow_other_sizes"):
         run(tmp_path, "xsum")
     assert not (tmp_path / "xsum").exists()
     made = run(tmp_path, "xsum", "--allow-other-sizes")["xsum"]
@@ -199,7 +199,7 @@ def test_a_story_that_is_missing_is_an_error_unless_allowed(server: HubServer, t
     for name, data in (("cnn_stories.tgz", tgz(files)), ("dailymail_stories.tgz", tgz([]))):
         (tmp_path / name).write_bytes(data)
         get_data.PUBLISHED[name.removesuffix(".tgz")] = sha256(data)
-    with pytest.raises(InputError, match="cnn_dm val: 4 stories with article and highlights, 5 are"):
+    with pytest.raises(InputError, match="cnn_dm val: 4 stories with article and highlights, not 5 as published"):
         run(tmp_path, *here)
     run(tmp_path, *here, "--allow_other_sizes")
     assert dropped(tmp_path / "cnn_dm") == [

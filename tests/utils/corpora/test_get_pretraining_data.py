@@ -118,7 +118,7 @@ def test_a_run_goes_on_with_the_same_commit(
     capsys.readouterr()
     run(tmp_path, "books")
     assert capsys.readouterr().out == f"{tmp_path}/books: is there already\n"
-    with pytest.raises(InputError, match="made otherwise .its max_documents is None, this run's is 9., and is not"):
+    with pytest.raises(InputError, match="made otherwise .its max_documents is None, this run's is 9.: move it"):
         run(tmp_path, "books", "--max_documents", 9)
 
 
@@ -136,7 +136,7 @@ def test_a_lost_connection_is_one_line(server: HubServer, tmp_path: Path, monkey
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["books", "wikipeda"], "'wikipeda' is no set; sets are wikipedia, cc_news, openwebtext, books, and NAME"),
+        (["books", "wikipeda"], "'wikipeda' is no set; allowed: wikipedia, cc_news, openwebtext, books, NAME"),
         (["cc_news"], "vblagoje/cc_news on the Hub cannot be opened"),
         (
             ["own/corpus@v1"],

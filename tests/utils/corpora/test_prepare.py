@@ -116,7 +116,7 @@ def test_hostile_csv(tmp_path: Path) -> None:
         ("a.csv", b"source,target\na,b\na,b,c\n", "a.csv, line 3: more values than the header names columns"),
         ("a.csv", b"source,target\n", "no examples for train and val and test"),
         ("a.parquet", b"PAR1 no parquet", "a.parquet cannot be opened (ArrowInvalid: Parquet magic bytes not found"),
-        ("a.source", b"a\n", "a.source: not a table (.jsonl, .json, .csv, .tsv, .parquet); text files named"),
+        ("a.source", b"a\n", "a.source: not a table; allowed: .jsonl, .json, .csv, .tsv, .parquet"),
     ],
 )
 def test_malformed_files_are_errors_that_name_file_and_line(
@@ -132,7 +132,7 @@ def test_malformed_files_are_errors_that_name_file_and_line(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--split_ratio", "0.9,0.1"], "--split_ratio is 0.9,0.1; allowed: shares of train, val"),
+        (["--split_ratio", "0.9,0.1"], "--split_ratio is 0.9,0.1; allowed: shares whose sum"),
         (["--split_ratio", "0.9,0.1,0.1"], "whose sum is 1"),
         (["--input", "missing.jsonl"], "--input missing.jsonl: no such file"),
         (["--source_field", "sauce"], "--source_field is 'sauce'.*did you mean 'source'"),
@@ -230,7 +230,7 @@ def test_a_dataset_with_other_splits(hub: HubServer, tmp_path: Path, caplog: pyt
     assert "org/more: not used are the splits extra" in caplog.messages
     assert not (tmp_path / "a" / "val.source").exists() and (tmp_path / "a" / "test.source").exists()
     publish("org/odd", "train", "extra")
-    with pytest.raises(InputError, match="has the splits train, extra, not two of train, val, test: give"):
+    with pytest.raises(InputError, match="has the splits train, extra: --split_ratio"):
         main(["--input", "org/odd", "--output", str(tmp_path / "d")])
     hub.repositories["org/one"] = {"main": {"train.jsonl": files["train.jsonl"] * 5}}
     main(["--input", "org/one", "--output", str(tmp_path / "c")])

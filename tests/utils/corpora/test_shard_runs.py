@@ -96,7 +96,7 @@ def test_a_cluster_that_lacks_the_program(make: Make, monkeypatch: pytest.Monkey
 
 def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(make_shards, "plan_shards", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(make_shards.stages, "plan_shards", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
         make("out")
     with pytest.raises(
         InputError, match="holds the progress of another run .its options min_tokens is 8, this run's is 9"
@@ -117,8 +117,8 @@ def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeyp
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--sequence_length", "48", "--bins", "16", "32"], "--bins 16 32: they must rise to --sequence_length, 48"),
-        (["--min_tokens", "24"], "--min_tokens is 24; at --sequence_length 48 it is at most 23"),
+        (["--sequence_length", "48", "--bins", "16", "32"], "--bins 16 32: they must rise to --sequence_length"),
+        (["--min_tokens", "24"], "--min_tokens is 24; allowed with this --sequence_length: at most 23"),
         (["--short_seq_prob", "0.1"], "--short_seq_prob is of use with --task mlm_nsp only; --task is denoising"),
         (["--val_ratio", "0", "--val_input", "{short}"], "--val_ratio 0: --val_input names all that is held out"),
         (["--workers", "2"], "--workers 2: --scheduler .* has workers of its own"),

@@ -40,7 +40,7 @@ def test_a_split_without_rows_is_named(tmp_path: Path) -> None:
 def test_a_split_that_nothing_comes_into_is_named(tmp_path: Path) -> None:
     """By its option, or its file: that has rows."""
     (tmp_path / "train.jsonl").write_text('{"text": "c"}\n')
-    message = "^--val_ratio is 0.001, which leaves no training example for the val split; allowed: more"
+    message = "^--val_ratio is 0.001, which leaves nothing for the val split; allowed: more"
     with pytest.raises(InputError, match=message):
         read_records(str(tmp_path), "train", min, Choice(0, 0.001))
     file, counts = str(tmp_path / "train.jsonl"), 0
@@ -74,7 +74,7 @@ def test_columns_without_their_own_names_are_refused(tmp_path: Path) -> None:
             if len(names) == 2:
                 assert [record.values for record in rows_of(file)] == [dict.fromkeys(names, "a")]
             else:
-                with pytest.raises(InputError, match=f"the header has {names[0] or 'no name'} more than once; allowed"):
+                with pytest.raises(InputError, match=f"the header has {names[0] or 'no name'} more than once; "):
                     list(rows_of(file))
 
 

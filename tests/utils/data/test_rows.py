@@ -70,7 +70,7 @@ def test_json_is_an_object_a_line(name: str, tmp_path: Path) -> None:
     assert rows_of(file) == ROWS and read_sources(str(file), "") == ["a {", "b }"]
     for other in json.dumps(ROWS), json.dumps(ROWS, indent=2), '"text"':
         file.write_text(other)
-        with pytest.raises(InputError, match=rf"{name}, line 1: .*; allowed: JSON lines, an object a line, as jq"):
+        with pytest.raises(InputError, match=rf"{name}, line 1: .*; allowed: JSON lines, an object a line"):
             rows_of(file)
     file.write_text(json.dumps(ROWS[0], indent=2))
     with pytest.raises(InputError, match=f"{name}, line 1, column 2: not JSON"):
@@ -139,8 +139,8 @@ def test_tables_of_other_forms(
         ),
         ("a.jsonl", '{"a": 1}\n'.encode("utf-16"), r"holds UTF-16; allowed: UTF-8 text, or --encoding utf-16"),
         ("a.csv", "a,b\n".encode("utf-16-le"), r"a NUL byte in its first line; .* or --encoding utf-16"),
-        ("a.csv", "x,OTHER,OTHER\n", r"the header has OTHER more than once; .* without a header --columns NAME,NAME"),
-        ("a.csv", 'text,label\n"a \\"b\\"",x\n', r"not CSV .* quotes in a value doubled, not behind a backslash"),
+        ("a.csv", "x,OTHER,OTHER\n", r"the header has OTHER more than once; --columns names those of .csv"),
+        ("a.csv", 'text,label\n"a \\"b\\"",x\n', r"not CSV .* quotes are doubled"),
         (
             "a.csv",
             "v1,v2,,\na,b,c,\n",

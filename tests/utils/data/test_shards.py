@@ -303,9 +303,7 @@ def test_shards_of_another_length_or_vocabulary(made: Path) -> None:
     manifest.check(tiny_tokenizer(), 16)
     with pytest.raises(InputError) as error:
         manifest.check(tiny_tokenizer(), 32)
-    assert str(error.value) == (
-        f"--data_dir {made}: its shards have examples of up to 16 tokens, and --max_source_length is 32; allowed: 16"
-    )
+    assert str(error.value) == "--max_source_length is 32; the shards have 16"
     with pytest.raises(InputError) as error:
         manifest.check(tiny_tokenizer(280), 16)
     assert str(error.value) == (

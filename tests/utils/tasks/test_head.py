@@ -316,7 +316,7 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
         ),
         (
             *("classification", {"both__jsonl": TEXTS.replace("y", "x")}, ()),
-            "the training labels are x; allowed: at least two",
+            "the training labels are x; allowed: two",
         ),
         (
             *("classification", {"both__jsonl": TEXTS}, ("--problem_type", "regression")),

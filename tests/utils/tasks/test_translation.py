@@ -123,15 +123,15 @@ def test_two_processes_train_as_one(train: Train, tiny: list[str], source_tokeni
     [
         (
             ("--source_encoder_layers", 2),
-            "--source_encoder_layers is 2, --source_tokenizer is None: give both or neither",
+            "--source_encoder_layers and --source_tokenizer: give both or neither",
         ),
         (
             ("--translation_stage", 1),
-            "--translation_stage is 1; it needs --source_encoder_layers, or weights that have",
+            "--translation_stage needs --source_encoder_layers, or weights that have",
         ),
         (
             ("--source_encoder_layers", 2, "--source_tokenizer", "T", "--translation_stage", 1, "--freeze_embeds"),
-            "--translation_stage 1 freezes what it does not train",
+            "--translation_stage 1 excludes --freeze_embeds",
         ),
     ],
 )
