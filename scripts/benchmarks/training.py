@@ -48,7 +48,7 @@ from utils.corpora.sample_corpus import sample_stories
 from utils.data.batches import Batch, Batches
 from utils.data.order import RunOrder, TrainOrder
 from utils.data.pairs import TokenPairs, collate_pairs
-from utils.data.parallel_text import read_pairs
+from utils.data.tables import read_pairs
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.training.options import POLYNOMIAL_END
 

@@ -151,8 +151,7 @@ class CorruptionOptions:
         shares = self.mlm_probability, self.token_mask_ratio, self.token_delete_ratio
         if sum(shares) > 1 + 1e-9:
             raise InputError(
-                "--mlm_probability, --token_mask_ratio and --token_delete_ratio are "
-                f"{', '.join(f'{share:g}' for share in shares)}; allowed: 1 in all, since they take different tokens"
+                f"--mlm_probability, --token_mask_ratio and --token_delete_ratio are {sum(shares):g} in all; allowed: 1"
             )
 
 
