@@ -21,10 +21,9 @@ from utils.app.output_files import file_digest
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import COLUMNS, PROVENANCE, write_data_directory
 from utils.data import places
-from utils.data.columns import Fields, Record
+from utils.data.columns import BY_ENDING, Fields, Record, TableOptions
 from utils.data.rows import rows_of, rows_of_files, rows_of_set
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, MissingSplit, ratios_of, split_of
-from utils.data.table_options import BY_ENDING, TableOptions
 from utils.data.tables import Row, pairs_in
 from utils.data.token_cache import cache_folder, made_once
 from utils.text.lines import check_is_text

@@ -8,9 +8,9 @@ from functools import partial
 
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option, part
+from utils.data.columns import BY_ENDING, InputOptions
 from utils.data.places import KINDS, is_published
 from utils.data.splits import Choice
-from utils.data.table_options import BY_ENDING, InputOptions
 
 TEXT_FILES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")  # of raw text
 SHARDS_VAL_RATIO = 0.01  # --val_ratio of text of which shards are made

@@ -14,10 +14,9 @@ from typing import Any
 
 from bart.errors import InputError
 from bart.files import PathName
-from utils.data.columns import Record
+from utils.data.columns import BY_ENDING, Record, TableOptions
 from utils.data.places import HUB, load_from_hub, opening, parquet_files, suffix_of
 from utils.data.splits import MissingSplit
-from utils.data.table_options import BY_ENDING, TableOptions
 from utils.text.lines import iter_lines
 
 logger = logging.getLogger(__name__)

@@ -11,10 +11,9 @@ from reprlib import repr as shortened
 from typing import Any
 
 from bart.errors import InputError
-from utils.data.columns import Record, text_in, without_blank
+from utils.data.columns import Record, TableOptions, text_in, without_blank
 from utils.data.places import check_one, is_published, table_in
 from utils.data.splits import EVERY, SPLIT_NAMES, WHOLE, Choice, check_split, of_split
-from utils.data.table_options import TableOptions
 from utils.data.tables import one_line, read_records
 
 logger = logging.getLogger(__name__)

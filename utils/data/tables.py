@@ -19,11 +19,10 @@ from typing import Any
 
 from bart.errors import InputError
 from bart.files import PathName
-from utils.data.columns import Fields, Record, column_of, columns_of_pairs, names_in, value_in
+from utils.data.columns import BY_ENDING, Fields, Record, TableOptions, column_of, columns_of_pairs, names_in, value_in
 from utils.data.places import CONLL, TABLES, is_published, split_tables, suffix_of, table_in
 from utils.data.rows import ABSENT, SURROGATE, published_rows, rows_of, whole
 from utils.data.splits import EVERY, SPLITS, WHOLE, Choice, MissingSplit, check_split, of_split
-from utils.data.table_options import BY_ENDING, TableOptions
 from utils.text.lines import check_counts, check_is_text, check_no_list, iter_lines, read_lines, references_of
 
 logger = logging.getLogger(__name__)
