@@ -23,8 +23,8 @@ from bart.errors import InputError
 from bart.files import sha256_of
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.errors import RunError, brief
+from utils.data.batches import TokenPairs
 from utils.data.noise import Noise
-from utils.data.pairs import TokenPairs
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, SPECIAL, TOKENIZER, ShardRow
 from utils.data.tokenized import TokenizedTexts
 

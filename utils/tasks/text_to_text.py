@@ -21,9 +21,8 @@ from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGenerati
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.progress import Clock
 from utils.corpora.data_directory import COLUMNS, PROVENANCE
-from utils.data.batches import Batch, Inputs, pad
+from utils.data.batches import Batch, Inputs, TokenPairs, collate_pairs, pad
 from utils.data.columns import Record, columns_of_pairs
-from utils.data.pairs import TokenPairs, collate_pairs
 from utils.data.places import check_fields
 from utils.data.tables import Pairs, Row, read_pairs, read_sources
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
@@ -72,19 +71,19 @@ class TextToText(Task[BartForConditionalGeneration]):
     # ---- Data
 
     @property
-    def fields(self) -> tuple[str | None, str | None]:
+    def text_fields(self) -> tuple[str | None, str | None]:
         """The columns of sources and targets that the options name, or that training read."""
         trained = [*self.columns[:2], None, None]
         return self.options.source_field or trained[0], self.options.target_field or trained[1]
 
     @property
     def pair_fields(self) -> tuple[str | None, str | None] | None:
-        return self.fields if self.evaluation.references else None
+        return self.text_fields if self.evaluation.references else None
 
     def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs:
         data_dir, (held_in, choice) = self.place.data_dir, self.place.chosen(split)
         if not self.evaluation.references:
-            return read_sources(data_dir, held_in, choice, self.fields[0]), None
+            return read_sources(data_dir, held_in, choice, self.text_fields[0]), None
         if for_scoring:
             return read_pairs(data_dir, held_in, choice)
         return check_pairs(data_dir, held_in, choice, self.place.cache_dir)
@@ -96,7 +95,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         return tuple(facts[name] for name in COLUMNS if facts.get(name))
 
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
-        return columns_of_pairs(columns, (self.fields[0],), self.place.data_dir)
+        return columns_of_pairs(columns, (self.text_fields[0],), self.place.data_dir)
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> Pairs:
         rows = [Row.of(*record, columns) for record in records]

@@ -22,10 +22,9 @@ from tests.tiny_shards import tiny_tokenizer, write_tiny_shards
 from utils.app.errors import RunError
 from utils.data import shards as shards_module
 from utils.data import streaming
-from utils.data.batches import Batch
+from utils.data.batches import Batch, collate_pairs
 from utils.data.corruption import Corruption
 from utils.data.options import BatchOptions, CorruptionOptions
-from utils.data.pairs import collate_pairs
 from utils.data.shards import Manifest, ShardExamples, ShardReader, ShardRow, StreamedShards
 from utils.data.streaming import StreamLoader, TrainStream
 
