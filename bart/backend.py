@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -68,7 +67,8 @@ class Backend:
         encoder_mask (B, S) those of sources; wanted (B, T) is true where the caller reads a state, None: everywhere.
         """
         length = states.shape[1]
-        past = None if mask is None else _readable(mask) & mask.new_ones(length, length, dtype=torch.bool).tril()
+        past = _readable(mask)
+        past = None if past is None else past & past.new_ones(length, length).tril()
         source = Rows(_readable(encoder_mask))
         return Rows(past), source, source.mask
 

@@ -69,7 +69,7 @@ def checksum_of(tensors: Mapping[str, torch.Tensor]) -> str:
     checksum = 0
     for name in sorted(tensors):
         tensor = tensors[name].detach().cpu().contiguous().reshape(-1)
-        checksum = zlib.crc32(tensor.view(torch.uint8).numpy(), checksum)
+        checksum = zlib.crc32(tensor.view(torch.uint8).numpy().data, checksum)
     return str(checksum)
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Make the environment, and run the lint and the test suite.
+# Make the environment, and run the lint, the type checker and the test suite.
 #
 #   bash scripts/run_tests.sh [ARGUMENT of pytest ...]
 #
@@ -11,6 +11,7 @@ cd "$root"
 source scripts/setup_env.sh requirements-dev.txt
 python -m ruff check .
 python -m ruff format --check .
+python -m mypy
 shellcheck --external-sources .ci/run scripts/*.sh scripts/*/*.sh scripts/*/*.sbatch
 hadolint Dockerfile Dockerfile.cpu
 # Some tests need gigabytes, so no more than four at once.

@@ -187,7 +187,7 @@ class ModelConfig:
         names = {str(number): str(name) for number, name in (fields.get("id2label") or {}).items()}
         names = names or {number: name for name, number in numbers.items()}
         if names:
-            labels = [names.get(str(number)) for number in range(len(names))]
+            labels = [names.get(str(number), "") for number in range(len(names))]
             own = {label: str(number) for number, label in enumerate(labels)}
             updated.check(numbers in ({}, own), "label2id", "the inverse of id2label, with numbers from 0 on")
             updated.check(len(own) == len(labels), "id2label", "another name for each label")

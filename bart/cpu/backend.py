@@ -51,7 +51,7 @@ class CpuBackend(UnpaddingBackend):
         if has_spans:
             counts = mask.query_counts, mask.key_counts, mask.key_counts
             parts = (states.split(count, dim=2) for states, count in zip((query, keys, values), counts, strict=True))
-            articles = [self.attend(*part, None, is_causal, dropout) for part in zip(*parts, strict=True)]
+            articles = [self.attend(q, k, v, None, is_causal, dropout) for q, k, v in zip(*parts, strict=True)]
             return torch.cat(articles, dim=2)
         return super().attend(query, keys, values, mask, is_causal, dropout)
 

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from bart.files import sha256_of
 
@@ -56,7 +57,7 @@ def compile_library(*options: str) -> Path:
     run = functools.partial(subprocess.run, check=True, capture_output=True, timeout=COMPILE_SECONDS)
     # The compiler's description of itself and, because of -march=native, of this processor.
     macros = run([*compiler, *flags, "-dM", "-E", "-x", "c", os.devnull]).stdout
-    origin = [SOURCE.read_bytes(), macros, repr((compiler, flags)).encode()]
+    origin: list[Any] = [SOURCE.read_bytes(), macros, repr((compiler, flags)).encode()]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch" / "kernels"
     name = hashlib.sha256(b"".join(origin)).hexdigest()[:32]
     for folder in (cache.parent, cache):
@@ -70,8 +71,8 @@ def compile_library(*options: str) -> Path:
             return library
         library.unlink(missing_ok=True)
     # Renamed once it is whole, because other processes may compile it at the same time.
-    with tempfile.TemporaryDirectory(dir=cache) as folder:
-        unlinked, linked = Path(folder, "kernels.o"), Path(folder, "kernels.so")
+    with tempfile.TemporaryDirectory(dir=cache) as new:
+        unlinked, linked = Path(new, "kernels.o"), Path(new, "kernels.so")
         run([*compiler, *flags, "-c", SOURCE, "-o", unlinked])
         # Without -fopenmp, which would link the compiler's own library.
         run([*compiler, "-shared", unlinked, "-lm", "-o", linked])

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 from bart.cpu.kernels import Draws, Kernels, Spans
 from bart.generation.cache import additive
@@ -19,13 +19,13 @@ class CompiledDropout(torch.autograd.Function):
     """States in fp32 or bf16 after dropout, on top of what is added, in fp32, if anything."""
 
     @staticmethod
-    def forward(ctx: FunctionCtx, states: Tensor, added: Tensor | None, draws: Draws, kernels: Kernels) -> Tensor:
+    def forward(ctx: Any, states: Tensor, added: Tensor | None, draws: Draws, kernels: Kernels) -> Tensor:
         ctx.draws, ctx.kernels, ctx.dtype, ctx.adds = draws, kernels, states.dtype, added is not None
         return kernels.drop(states.contiguous(), draws, None if added is None else added.contiguous())
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         of_states = ctx.kernels.drop(gradient.contiguous(), ctx.draws).to(ctx.dtype)
         return of_states, gradient if ctx.adds else None, None, None
 
@@ -37,7 +37,7 @@ class CompiledAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: FunctionCtx, *arguments: Any) -> Tensor:
+    def forward(ctx: Any, *arguments: Any) -> Tensor:
         *states, mask, is_causal, draws, kernels = arguments
         ctx.save_for_backward(*states, None if isinstance(mask, Spans) else mask)
         ctx.spans = mask if isinstance(mask, Spans) else None
@@ -46,7 +46,7 @@ class CompiledAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: FunctionCtx, gradient: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         *states, mask = ctx.saved_tensors
         mask = ctx.spans or mask
         gradients = ctx.kernels.attend_dropped_backward(gradient, *states, mask, ctx.is_causal, ctx.draws)

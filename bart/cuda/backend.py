@@ -88,7 +88,7 @@ class CudaBackend(UnpaddingBackend):
 
     def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         outputs = None
-        if self.joins_layers and not torch.compiler.is_compiling():
+        if self.joins_layers and self.copies is not None and not torch.compiler.is_compiling():
             outputs = self.copies.project(states, layers)
         return super().project(states, layers) if outputs is None else outputs
 
@@ -102,7 +102,7 @@ class CudaBackend(UnpaddingBackend):
             return super().add_and_norm(update, states, norm, probability)
         return kernels.AddAndNorm.apply(update, states, norm.weight, norm.bias, norm.eps, probability)
 
-    def rows_of(self, states: Tensor, mask: Tensor | None, up_to_last: bool = False) -> CudaRows | None:
+    def rows_of(self, states: Tensor, mask: Tensor | None, up_to_last: bool = False) -> Unpadded | None:
         kind = states.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
         if torch.compiler.is_compiling() or not has_flash(states.device, dtype):
@@ -114,7 +114,7 @@ class CudaBackend(UnpaddingBackend):
             is_token = torch.ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()
             move = partial(Tensor.to, device=states.device, non_blocking=True)
             known = KnownRows.of(is_token, CudaRows).moved(move)
-            if hasattr(mask, "known_rows"):
+            if isinstance(mask, Tensor) and hasattr(mask, "known_rows"):
                 carrying(mask, known)
         return known.up_to_last if up_to_last else known.tokens
 
@@ -128,5 +128,6 @@ class CudaBackend(UnpaddingBackend):
             if kernels is not None and kernels.can_attend_few(query, keys, mask):
                 return kernels.attend_few(query, keys, values, mask)
             return super().attend(query, keys, values, mask, is_causal, dropout)
-        rows = (states.squeeze(0).transpose(0, 1) for states in (query, keys, values))
-        return attend_to_spans(*rows, mask.starts, mask.longest, is_causal, dropout).transpose(0, 1).unsqueeze(0)
+        query, keys, values = (states.squeeze(0).transpose(0, 1) for states in (query, keys, values))
+        context = attend_to_spans(query, keys, values, mask.starts, mask.longest, is_causal, dropout)
+        return context.transpose(0, 1).unsqueeze(0)

@@ -23,7 +23,7 @@ class HalfCopies:
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
         # For the layers of one product, their weights, one below the other, and their biases.
-        self.of: dict[tuple[nn.Module, ...], tuple[Tensor, Tensor]] = {}
+        self.of: dict[tuple[nn.Module, ...], tuple[Tensor, ...]] = {}
         self._parts: list[tuple[nn.Module, Tensor, Tensor]] = []  # of the above, by layer
 
     @torch.no_grad()

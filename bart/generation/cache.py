@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -65,6 +66,8 @@ class DecoderCache:
         self_keys: some keys of self-attention (…, Dh), for their type.
         readable: (B, S), true where a source position may be read, or None for all positions.
     """
+
+    cross_mask: Any  # (B, 1, 1, S), or None where all may be read; where shapes are fixed there is always one
 
     def __init__(
         self,
@@ -123,7 +126,7 @@ class DecoderCache:
         self.self_mask[:, :, :, column : column + self.beams] = self.own_columns
         self.steps += 1
         self.positions += 1
-        if self.fixed_shapes:
+        if isinstance(self.columns, Tensor):
             torch.add(self.first_columns, column, out=self.columns)
         else:
             self.columns = slice(column, column + self.beams)
@@ -184,7 +187,6 @@ class DecoderCache:
 
     def _set_readable(self, readable: Tensor) -> None:
         self.readable = readable
-        # (B, 1, 1, S), or None where all may be read. Where shapes are fixed there is always one.
         self.cross_mask = None
         if self.fixed_shapes or not bool(readable.all()):
             self.cross_mask = additive(readable, self.self_mask.dtype)[:, None, None, :]

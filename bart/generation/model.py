@@ -17,15 +17,20 @@ class Sizes(Protocol):
 
     d_model: int
     vocab_size: int
-    source_vocab_size: int
     max_position_embeddings: int
+
+    @property
+    def source_vocab_size(self) -> int: ...
 
 
 class Model(Protocol):
     """An encoder and a decoder, whose step (`decode`) does not wait for the device, so that it can be recorded."""
 
-    config: Sizes
-    generation_config: GenerationConfig
+    @property
+    def config(self) -> Sizes: ...
+
+    @property
+    def generation_config(self) -> GenerationConfig: ...
 
     @property
     def device(self) -> torch.device: ...

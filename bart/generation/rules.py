@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ class Prefixes:
     lengths: Tensor  # (R,)
     shortest: int
     longest: int
-    limits: Tensor | None = None  # (R, 2) the least and the greatest length of each row's sequence, where rows differ
+    limits: Any = None  # a tensor (R, 2), the least and the greatest length of each row's sequence, where rows differ
 
     def last(self, count: int) -> Tensor:
         """(R, count) the last ids of each row; where a row has fewer, they mean nothing."""

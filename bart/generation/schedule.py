@@ -29,6 +29,7 @@ class Sources:
 
     def of(self, places: slice) -> Sources:
         """Some of these articles, which have masks and ids, cut to the longest of them."""
+        assert self.mask is not None and self.ids is not None
         length = int(self.mask[places].any(dim=0).sum())
         mask, states, ids = (part[places, :length] for part in (self.mask, self.states, self.ids))
         return Sources(self.numbers[places], mask, states, ids)
@@ -59,7 +60,7 @@ class DecodingBatch:
         self.numbers = list(first.numbers)
         self.lengths = [1] * len(first.numbers)  # of each article's hypotheses
         self.cache, self.search = self._begun(first)
-        self.rules: list[Rule] | None = None
+        self.rules: list[Rule] = []
         self._set_ids(first.ids)
         recorder = recorder_for(model.device, config, bool(hooks))
         self.recorded = None if recorder is None else RecordedSteps(recorder)
@@ -78,7 +79,7 @@ class DecodingBatch:
             old[index] = added
         for place, number in zip(places, new.numbers, strict=True):
             self.numbers[place], self.lengths[place] = number, 1
-        if self.ids is not None:
+        if self.ids is not None and new.ids is not None:
             width = max(self.ids.shape[1], new.ids.shape[1])
             ids = padded(self.ids, 1, width, NO_ID)
             self._set_ids(ids.index_copy(0, index, padded(new.ids, 1, width, NO_ID)))
@@ -100,7 +101,7 @@ class DecodingBatch:
         # The last id of a sequence is never read.
         cache = self.model.new_cache(new.states, new.mask, beams=beams, max_length=self.max_length - 1)
         search = BeamSearch if config.num_beams > 1 else TokenSearch
-        return cache, search(config, self.max_length, new.limits(config, self.max_length))
+        return cache, search(config, self.max_length, new.limits(config, self.max_length), self.hooks.stops)
 
     def step(self) -> None:
         """Choose the next id of every hypothesis. Without hooks, the host waits for nothing."""
@@ -158,7 +159,7 @@ class DecodingBatch:
     def _set_ids(self, ids: Tensor | None) -> None:
         self.ids = ids
         # Only rules that read the sources change with the articles.
-        if self.rules is None or self.config.encoder_no_repeat_ngram_size:
+        if not self.rules or self.config.encoder_no_repeat_ngram_size:
             callers = self.hooks.constraints, self.hooks.processors
             self.rules = rules_for(self.config, self.max_length, ids, self.model.device, *callers)
 

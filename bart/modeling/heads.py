@@ -108,7 +108,7 @@ class _HeadedBart(PretrainedBart):
     ) -> tuple[Tensor, Tensor]:
         """Decoder states and encoder states, (B, S, D) each; others are the next arguments of `BartNetwork.forward`."""
         beside = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
-        check_ids("input_ids", input_ids, self.config.vocab_size, **beside)
+        input_ids = check_ids("input_ids", input_ids, self.config.vocab_size, **beside)
         wanted = None
         if decoder_input_ids is None:
             decoder_input_ids, wanted = self.shifted(input_ids), attention_mask
@@ -160,7 +160,7 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
         if ends.device.type == "cpu" and has_none.any():  # a GPU would have to be waited for: there logits are NaN
             row = int(has_none.nonzero()[0])
             raise InputError(f"input_ids[{row}] has no </s> ({self.config.eos_token_id}), whose state is classified")
-        last = (ends * torch.arange(input_ids.shape[1], device=ends.device)).amax(dim=1)
+        last = (ends * torch.arange(ends.shape[1], device=ends.device)).amax(dim=1)
         logits = self.classification_head(hidden[torch.arange(hidden.shape[0], device=ends.device), last])
         logits = logits.masked_fill(has_none[:, None], torch.nan)
         loss = None if labels is None else self.loss(logits, labels)

@@ -67,7 +67,7 @@ class BartAttention(BackendModule):
         """Queries, keys and values, each (B, H, L, Dh), of the same states (B, L, D)."""
         return self._projected(states, self.q_proj, self.k_proj, self.v_proj)
 
-    def _projected(self, states: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
+    def _projected(self, states: Tensor, *layers: nn.Linear) -> Any:
         return tuple(self._split(part) for part in self.backend.project(states, layers))
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Any = None, is_causal: bool = False) -> Tensor:
@@ -142,7 +142,7 @@ class BartDecoderLayer(_Layer):
         cross_mask: Any,
         sources: Tensor | tuple[Tensor, Tensor],
         cache: LayerCache | None = None,
-        columns: slice | Tensor | None = None,
+        columns: Any = None,
     ) -> Streams:
         """Run the layer over a whole target, or with a cache over the next token of each beam.
 
@@ -186,7 +186,9 @@ class _Stack(BackendModule):
 
     position_offset = POSITION_OFFSET
 
-    def __init__(self, config: BartConfig, embed_tokens: nn.Embedding, layers: list[_Layer], layerdrop: float) -> None:
+    def __init__(
+        self, config: BartConfig, embed_tokens: nn.Embedding, layers: Iterable[_Layer], layerdrop: float
+    ) -> None:
         super().__init__()
         self.dropout = config.dropout
         self.layerdrop = layerdrop
@@ -194,11 +196,20 @@ class _Stack(BackendModule):
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.activation_checkpointing = False
         self.compiled = False  # in training
-        self.embed_tokens = embed_tokens
+        self.embed_tokens: Any = embed_tokens  # or a SourceEncoder
         self.embed_positions = nn.Embedding(config.max_position_embeddings + self.position_offset, config.d_model)
         self.layers = nn.ModuleList(layers)
         self.layernorm_embedding = nn.LayerNorm(config.d_model)
         self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
+
+    def _tokens(self, ids: Tensor, *masks: Tensor | None) -> Tensor:
+        """The embeddings (B, T, D) of ids (B, T), or those that are given in their place."""
+        if not ids.is_floating_point():
+            return self.embed_tokens(ids, *masks)
+        if masks or self.embed_scale != 1.0 or ids.shape[2] != self.embed_positions.embedding_dim:
+            allowed = f"(…, {self.embed_positions.embedding_dim}), or ids, and ids alone with scale_embedding"
+            raise InputError(f"embeddings of tokens are {tuple(ids.shape)}; allowed: {allowed}")
+        return ids
 
     def _embed(self, tokens: Tensor, positions: Tensor | None = None, added: Tensor | None = None) -> Tensor:
         """Embeddings (B, T, D) of tokens at positions 0 … T - 1, or at one (B,) of each article, plus `added` (…)."""
@@ -244,7 +255,7 @@ class BartEncoder(_Stack):
         """
         # A source encoder must know the padding, too.
         masks = (attention_mask,) if isinstance(self.embed_tokens, SourceEncoder) else ()
-        states, packed = self._encode(self._embed(self.embed_tokens(input_ids, *masks)), attention_mask)
+        states, packed = self._encode(self._embed(self._tokens(input_ids, *masks)), attention_mask)
         return (states, packed) if with_rows else states
 
     def _encode(self, hidden: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, PackedRows]:
@@ -292,7 +303,7 @@ class BartDecoder(_Stack):
         wanted (B, T) is as for `Backend.decoder_rows`. packed, as the encoder gave it, spares packing the same rows
         again; gradients then pass by encoder_hidden_states.
         """
-        hidden = self._embed(self.embed_tokens(input_ids))
+        hidden = self._embed(self._tokens(input_ids))
         target, source, cross_mask = self._packing.decoder_rows(
             hidden, attention_mask, wanted, encoder_hidden_states, encoder_attention_mask
         )
@@ -309,7 +320,7 @@ class BartDecoder(_Stack):
         """
         if self.activation_checkpointing or self.compiled or self.layerdrop or not self.backend.joins_layers:
             return repeat(encoder_states)
-        attention = [layer.encoder_attn for layer in self.layers]
+        attention: list[Any] = [layer.encoder_attn for layer in self.layers]
         linears = [linear for part in attention for linear in (part.k_proj, part.v_proj)]
         split = map(attention[0]._split, self.backend.project(encoder_states, linears))
         return zip(split, split, strict=True)

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
+from bart.elsewhere import check_recorded
 from bart.errors import InputError
 from bart.generation import GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache
-from bart.inputs import check_ids, check_recorded, check_shape, check_tensors, states_of
+from bart.inputs import check_ids, check_shape, check_tensors, states_of
 from bart.modeling import names
 from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, loss_of_tokens
@@ -84,10 +85,11 @@ class BartNetwork(nn.Module):
         encoder_outputs = states_of(encoder_outputs)
         check_tensors(attention_mask=attention_mask)
         if input_ids is not None or encoder_outputs is None:
-            check_ids("input_ids", input_ids, self.config.source_vocab_size)
+            check_ids("input_ids", input_ids, self.config.source_vocab_size, True)
         mask = {"decoder_attention_mask": decoder_attention_mask}
-        check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, **mask)
-        name, read = ("input_ids", input_ids) if encoder_outputs is None else ("encoder_outputs", encoder_outputs)
+        check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, True, **mask)
+        read: Any = input_ids if encoder_outputs is None else encoder_outputs
+        name = "input_ids" if encoder_outputs is None else "encoder_outputs"
         check_shape("attention_mask", attention_mask, read.shape[:2], name)
         if len(decoder_input_ids) != len(read):
             raise InputError(f"targets have {len(decoder_input_ids)} rows; allowed: {len(read)}, as the sources")
@@ -171,8 +173,7 @@ class BartModel(PretrainedBart):
     ) -> Seq2SeqStates:
         """Encode, and decode under teacher forcing; arguments are those of `BartForConditionalGeneration`."""
         if decoder_input_ids is None:
-            check_ids("input_ids", input_ids, self.config.vocab_size)
-            decoder_input_ids = self.shifted(input_ids)
+            decoder_input_ids = self.shifted(check_ids("input_ids", input_ids, self.config.vocab_size))
         return Seq2SeqStates(
             *self.model(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs)
         )
@@ -182,6 +183,8 @@ class BartForConditionalGeneration(PretrainedBart):
     """BART with its language-model head, tied to the embeddings: training, scoring and generation."""
 
     head = ("final_logits_bias", "lm_head")
+    final_logits_bias: Tensor
+    generation_config: GenerationConfig
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)
@@ -234,17 +237,17 @@ class BartForConditionalGeneration(PretrainedBart):
                 raise InputError(f"forward() needs targets, or {name} (texts, length), and got none")
             decoder_input_ids = self.shifted(ids)
             check_ids(name, decoder_input_ids, self.config.vocab_size)
-        check_shape("labels", labels, decoder_input_ids.shape, "decoder_input_ids")
+        check_shape("labels", labels, decoder_input_ids.shape[:2], "decoder_input_ids")
         if summed_loss:
             self._check_whole()
             if labels is None:
                 raise InputError("summed_loss needs labels, and got none")
         known = known_rows(labels)
-        wanted = carrying(labels != IGNORE_INDEX, known) if summed_loss else None
+        wanted = carrying(labels != IGNORE_INDEX, known) if summed_loss and labels is not None else None
         hidden, encoder_states = self.model(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs, wanted
         )
-        if summed_loss:
+        if summed_loss and labels is not None:
             states, bias = hidden.flatten(0, 1), self.final_logits_bias[0]
             places = None if known is None else known.places
             loss, correct = chunked_cross_entropy(
@@ -260,7 +263,7 @@ class BartForConditionalGeneration(PretrainedBart):
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encoder states (B, S, D) of input_ids (B, S) under a mask (B, S), 1 for tokens and 0 for padding."""
-        check_ids("input_ids", input_ids, self.config.source_vocab_size, attention_mask=attention_mask)
+        check_ids("input_ids", input_ids, self.config.source_vocab_size, True, attention_mask=attention_mask)
         articles = max(1, TOKENS_AT_ONCE // max(1, input_ids.shape[1]))
         if self.device.type != "cpu" or torch.is_grad_enabled() or len(input_ids) <= articles:
             return self.model.encoder(input_ids, attention_mask)
@@ -276,7 +279,7 @@ class BartForConditionalGeneration(PretrainedBart):
         max_length: int | None = None,
     ) -> DecoderCache:
         """A cache to decode `beams` rows per article from encoder states (B, S, D), at most max_length tokens each."""
-        layers = self.model.decoder.layers
+        layers: Any = self.model.decoder.layers
         cross = [layer.encoder_attn.keys_values(encoder_states) for layer in layers]
         _, self_keys, _ = layers[0].self_attn.queries_keys_values(encoder_states[:, :1])
         positions = self.config.max_position_embeddings
@@ -309,4 +312,5 @@ class BartForConditionalGeneration(PretrainedBart):
         super().pack(model, packer)
         self.generation_config = copy.deepcopy(model.generation_config)
         self.final_logits_bias = model.final_logits_bias.to(packer.dtype)
-        self.lm_head = packer.linear([model.lm_head], bias=model.final_logits_bias[0])
+        head = packer.linear([model.lm_head], bias=model.final_logits_bias[0])
+        self.lm_head = head  # type: ignore[assignment]

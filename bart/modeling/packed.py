@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -16,7 +17,7 @@ from bart.cpu.kernels import MOST_KEYS, NO_DRAWS, WIDTH, Kernels, PackedCodes, P
 from bart.cuda.backend import CudaBackend
 from bart.errors import InputError
 from bart.generation.cache import additive, padded
-from bart.modeling.layers import BartAttention, BartDecoderLayer, BartEncoderLayer, activated
+from bart.modeling.layers import BartAttention, BartEncoderLayer, activated
 from bart.rounding import fast_side
 from bart.torch_internals import multiply_codes, pack, pack_codes, packed_linear, why_not_packed
 
@@ -30,7 +31,6 @@ OUTPUTS_AT_ONCE = 256  # of a weight, in quantisation
 # Queries up to which the compiled attention is faster than torch's where it has no code for this processor.
 MOST_QUERIES = 32
 TINY = torch.finfo(torch.float32).tiny  # a row's largest value where all are zero
-Layer = BartEncoderLayer | BartDecoderLayer
 
 
 class PackedLinear(nn.Module):
@@ -38,6 +38,8 @@ class PackedLinear(nn.Module):
 
     A plain layer rearranges its weight in every call, which takes longer than the few rows of a decoding step.
     """
+
+    multiply: Callable[..., Tensor]
 
     def __init__(
         self,
@@ -92,14 +94,14 @@ class Int8Linear(nn.Module):
         self.activation = activation
         self.dtype = dtype
         self.kernels = kernels
-        multiplies = kernels is not None and kernels.multiplies
-        greatest = kernels.greatest_code if multiplies else greatest_weight_code()
+        multiplier = kernels if kernels is not None and kernels.multiplies else None
+        greatest = greatest_weight_code() if multiplier is None else multiplier.greatest_code
         peak = torch.linalg.vector_norm(weight, torch.inf, dim=1).clamp(min=TINY)
         # In parts: intermediate results as large as the matrix would leave gaps in memory.
         parts = zip(weight.split(OUTPUTS_AT_ONCE), (greatest / peak[:, None]).split(OUTPUTS_AT_ONCE), strict=True)
         codes = torch.cat([(part * factor).round_().to(torch.int8) for part, factor in parts])
         scale = peak / (greatest * 127)  # of a product of two codes, apart from the row's own
-        self.packed = PackedCodes(codes, scale, bias, kernels.panel) if multiplies else None
+        self.packed = None if multiplier is None else PackedCodes(codes, scale, bias, multiplier.panel)
         if self.packed is None:
             self.weight, self.bias = pack_codes(codes, rows), bias
             self.scale, self.zero_point = scale, torch.zeros(len(scale), dtype=torch.int64)
@@ -107,7 +109,7 @@ class Int8Linear(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         rows = states.flatten(0, -2).contiguous()
         with_gelu = self.kernels is not None and self.activation == "gelu"
-        if self.packed is not None:
+        if self.kernels is not None and self.packed is not None:
             out = self.kernels.multiply(rows, self.packed, with_gelu, self.dtype)
         elif self.kernels is not None:
             codes, peak = self.kernels.quantize_rows(rows)
@@ -179,10 +181,10 @@ class FusedAttention(BackendModule):
             self.q_proj, self.kv_proj = linear(query, dtype=dtype), linear(keys_values, dtype=dtype)
         else:
             self.qkv_proj = linear(query + keys_values, dtype=dtype)
-        in_int8 = in_int8 and kernels is not None
-        self.keeps_codes = in_int8 and is_cross
+        self.keeps_codes = kernels is not None and in_int8 and is_cross
         width = attention.q_proj.out_features // attention.heads
-        self.attends_in_int8 = in_int8 and not is_cross and kernels.attends_in_int8 and width == WIDTH
+        can_attend = kernels is not None and kernels.attends_in_int8 and width == WIDTH
+        self.attends_in_int8 = in_int8 and not is_cross and can_attend
 
     def _split(self, projected: Tensor, parts: int) -> Tensor:
         """(B, L, parts·D) -> (parts, B, H, L, Dh)."""
@@ -196,7 +198,7 @@ class FusedAttention(BackendModule):
 
     def keys_values(self, states: Tensor) -> tuple[Tensor, ...]:
         """Keys and values as in `BartAttention`, or (B, H, L, Dh + 4) in int8."""
-        if self.keeps_codes:
+        if self.kernels is not None and self.keeps_codes:
             return self.kernels.code_heads(self.kv_proj(states), 2, self.heads).unbind(0)
         # Each head's rows lie together in memory, because every step reads them so.
         return self._split(self.kv_proj(states), 2).contiguous().unbind(0)
@@ -209,21 +211,21 @@ class FusedAttention(BackendModule):
         if self.kernels is not None and not is_causal:
             if mask is not None and mask.dtype == torch.bool:
                 mask = additive(mask, torch.float32)
-            context = self._by_kernels(query, keys, values, mask)
+            context = self._by(self.kernels, query, keys, values, mask)
         if context is None:
             context = self.backend.attend(query, keys, values, mask, is_causal).transpose(1, 2).flatten(2)
         return self.out_proj(context)
 
-    def _by_kernels(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor | None:
+    def _by(self, kernels: Kernels, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor | None:
         """The context (B, T, D) by the fastest compiled function; None where torch is faster."""
         # At all lengths, so that a row's result does not depend on how far it is padded.
         if self.attends_in_int8 and query.shape[2] <= MOST_KEYS:
-            return self.kernels.attend_many(query, keys, values, mask)
-        has_code = self.kernels.is_avx512 and keys.dtype == torch.bfloat16  # for this processor
+            return kernels.attend_many(query, keys, values, mask)
+        has_code = kernels.is_avx512 and keys.dtype == torch.bfloat16  # for this processor
         if query.shape[2] <= MOST_QUERIES or has_code or keys.dtype == torch.int8:
-            return self.kernels.attend(query, keys, values, mask)
-        if self.kernels.multiplies_fp32 and keys.dtype == torch.float32:
-            return self.kernels.attend_dropped(query, keys, values, mask, False, NO_DRAWS).transpose(1, 2).flatten(2)
+            return kernels.attend(query, keys, values, mask)
+        if kernels.multiplies_fp32 and keys.dtype == torch.float32:
+            return kernels.attend_dropped(query, keys, values, mask, False, NO_DRAWS).transpose(1, 2).flatten(2)
         return None
 
 
@@ -258,8 +260,8 @@ class Packer:
         self.decoder_dtype = torch.bfloat16 if self.is_int8 and (has_bf16 or self.kernels is not None) else self.dtype
         self.inner_dtype = torch.bfloat16 if self.is_int8 else self.dtype
 
-    def replace_modules(self, copied: Layer, original: Layer) -> None:
-        """Give a layer of the copy fast modules with the weights of the original layer."""
+    def replace_modules(self, copied: Any, original: Any) -> None:
+        """Give an encoder or decoder layer of the copy fast modules with the weights of the original layer."""
         is_encoder = isinstance(copied, BartEncoderLayer)
         rows, dtype = (ROWS_OF_ENCODER, self.encoder_dtype) if is_encoder else (ROWS_OF_DECODER, self.decoder_dtype)
         linear = functools.partial(self.linear, rows=rows)

@@ -51,13 +51,13 @@ def add_tokens(
         backend.add_tokens([stated[number] for number in sorted(stated)])
         known = {token.content for token in backend.get_added_tokens_decoder().values()}
         others = [*map(_token, roles), *(_token(token, "__type" not in token) for token in listed)]
-        backend.add_tokens([token for token in others if token.content not in known])
+        backend.add_tokens([other for other in others if other.content not in known])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise InputError(f"its added tokens cannot be read: {' '.join(str(error).split())}") from error
-    for number, token in stated.items():
-        place = backend.token_to_id(token.content)
+    for number, added_token in stated.items():
+        place = backend.token_to_id(added_token.content)
         if place != number:
-            raise InputError(f"its added token {token.content!r} has id {number}; allowed: {place}")
+            raise InputError(f"its added token {added_token.content!r} has id {number}; allowed: {place}")
 
 
 def _token(token: str | dict[str, Any], special: bool = True) -> AddedToken:

@@ -7,6 +7,7 @@ encoder's parameters have the names of BART's.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bart.elsewhere import check_recorded
 from bart.errors import InputError
-from bart.inputs import check_ids, check_recorded
+from bart.inputs import check_ids
 from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
@@ -86,15 +88,17 @@ class BertEncoder(BartEncoder):
             if isinstance(part, nn.LayerNorm):
                 part.eps = config.layer_norm_eps
 
-    def forward(self, input_ids: Tensor | None, attention_mask: Tensor | None, token_type_ids: Tensor | None) -> Tensor:
+    def forward(  # type: ignore[override]
+        self, input_ids: Tensor | None, attention_mask: Tensor | None, token_type_ids: Tensor | None
+    ) -> Tensor:
         """States (B, S, D); arguments and errors are those of `BertModel`."""
         table, types = self.embed_tokens, self.embed_types
         beside = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        check_ids("input_ids", input_ids, table.num_embeddings, **beside)
+        ids = check_ids("input_ids", input_ids, table.num_embeddings, True, **beside)
         if token_type_ids is not None:
             check_ids("token_type_ids", token_type_ids, types.num_embeddings)
         typed = types.weight[0] if token_type_ids is None else types(token_type_ids)
-        return self._encode(self._embed(table(input_ids), added=typed), attention_mask)[0]
+        return self._encode(self._embed(self._tokens(ids), added=typed), attention_mask)[0]
 
 
 class BertPooler(nn.Module):
@@ -157,7 +161,7 @@ class BertHeads(nn.Module):
     def __init__(self, config: BertConfig, relates: bool) -> None:
         super().__init__()
         self.predictions = BertPredictions(config)
-        self.seq_relationship = nn.Linear(config.hidden_size, 2) if relates else None
+        self.seq_relationship: Any = nn.Linear(config.hidden_size, 2) if relates else None
 
 
 class PretrainedBert(PretrainedModel):
@@ -318,8 +322,8 @@ class BertForPreTraining(_ForMaskedLM):
         related = self.cls.seq_relationship(pooled)
         loss, logits, correct = self.predict(states, labels, masked_positions)
         if masked_positions is None:
-            has_both = loss is not None and next_sentence_label is not None
-            loss = loss + F.cross_entropy(related, next_sentence_label) if has_both else None
+            second = None if next_sentence_label is None else F.cross_entropy(related, next_sentence_label)
+            loss = None if loss is None or second is None else loss + second
         return BertForPreTrainingOutput(loss, logits, related, correct)
 
 
@@ -347,6 +351,7 @@ class _Classifier(PretrainedBert):
 
     head = ("classifier",)
     output_weight: ClassVar[str | None] = "classifier.weight"
+    loss: Callable[..., Any]
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)

@@ -61,6 +61,11 @@ class TextToText(Task[BartForConditionalGeneration]):
         is_forced = self.training.eval_beams == 0 and metric != "loss"
         return super().validation_name(f"{metric}_forced" if is_forced else metric)
 
+    @property
+    def validation(self) -> str:
+        is_forced = self.metrics and self.training.eval_beams == 0
+        return ", by teacher forcing (--eval_beams 0, the default on a CPU)" if is_forced else ""
+
     def scores_of_each(self, predictions: Sequence[str], references: Sequence[str]) -> Mapping[str, Sequence[float]]:
         """The `metrics` of each example; `references_of` reads a reference that may be a list."""
         return {}
