@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import json
 import os
 import re
 import shutil
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.forked import free_port
 from utils.app.cli import all_settings
@@ -42,7 +45,17 @@ def blocks_of(page: Path) -> list[Block]:
     return [Block(page, kind, text) for kind, text in blocks]
 
 
+def cells_of(notebook: Path) -> list[Block]:
+    """The cells with code, without outputs, as blocks. The first one clones and installs, as the walk has done."""
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
+    texts = ["".join(cell["source"]) + "\n" for cell in cells]
+    kinds = [NEEDS + "the Hub", *("bash" if text.startswith("%%bash\n") else "python" for text in texts[1:])]
+    return [Block(notebook, kind, text.removeprefix("%%bash\n")) for kind, text in zip(kinds, texts, strict=True)]
+
+
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+BLOCKS += cells_of(ROOT / "docs/quickstart.ipynb")  # last: the commands of README have made the model that it shows
 
 
 def test_blocks_are_run_or_say_what_they_need() -> None:
@@ -95,6 +108,20 @@ def test_options_that_pages_give_exist() -> None:
             for command in re.findall(rf"{program}((?:[^\n`]|\\\n)*)", page.read_text()):
                 used = {name.replace("-", "_").removeprefix("no_") for name in re.findall(r"--([\w-]+)", command)}
                 assert used - {"help"} <= names | {name.removeprefix("no_") for name in names}, (page, command)
+
+
+def test_the_workflow_runs_the_suite_on_the_first_and_the_last_python() -> None:
+    [job] = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"].values()
+    bounds = re.search(r'^requires-python = ">=3\.(\d+),<3\.(\d+)"', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert bounds and job["strategy"]["matrix"]["python"] == [f"3.{bounds[1]}", f"3.{int(bounds[2]) - 1}"]
+    assert job["steps"][-1]["run"] == "bash .ci/run"
+
+
+def test_the_issue_template_gives_a_command_that_prints_versions() -> None:
+    parts = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text())["body"]
+    [command] = re.findall(r"python (-c .*)", parts[-1]["attributes"]["description"])
+    printed = subprocess.check_output(f"{sys.executable} {command}", shell=True, cwd=ROOT, text=True)
+    assert {"versions", "git", "processor"} <= {*ast.literal_eval(printed)}
 
 
 # Steps and warm-up: a tenth shows that presets run whose output no page shows, and half of the quickstart prints alike.

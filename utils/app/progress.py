@@ -6,6 +6,7 @@ import atexit
 import logging
 import math
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,6 +25,7 @@ from utils.app.machine import is_first
 logger = logging.getLogger(__name__)
 Item = TypeVar("Item")
 REDRAW = 0.2  # seconds
+LOG_SECONDS = 60  # between two lines of the log about long work, where no terminal shows how far it is
 IN_THE_LINE = {"is_in_the_line": True}  # `extra` of log records that the line of progress repeats
 console = Console(stderr=True)
 
@@ -84,6 +86,8 @@ class progress(Generic[Item]):
         self.what, self.total, self.unit, self.items = what, total, unit, items
         self.notes: Sequence[str] | None = None  # parts of the line that follow the time left, in place of the rate
         self.left: float | None = None  # seconds, where the caller knows better than the rate tells
+        self.more = ""  # words about work that `left` does not count
+        self.ended = threading.Event()  # ends the thread of `log_every`
         self.wait, self.interval = (wait, REDRAW) if console.is_interactive else (every, every)
         self.begin()
 
@@ -94,9 +98,16 @@ class progress(Generic[Item]):
         self.due = self.began + self.wait if is_first() else math.inf
 
     def log_every(self, seconds: float) -> None:
-        """From now on let the log, where there is no terminal, have a line each so many seconds."""
+        """Let the log, where there is no terminal, have a line each so many seconds, also where a unit takes longer."""
+        self.ended.set()
         if not console.is_interactive and is_first():
-            self.interval, self.due = seconds, time.monotonic() + seconds
+            self.interval, self.due, self.ended = seconds, time.monotonic() + seconds, threading.Event()
+            if seconds < math.inf:
+                threading.Thread(target=self._log_within_units, args=(self.ended,), daemon=True).start()
+
+    def _log_within_units(self, ended: threading.Event) -> None:
+        while not ended.wait(self.interval / 10):
+            self.update(0)
 
     def __enter__(self) -> progress[Item]:
         self.begin()
@@ -104,6 +115,7 @@ class progress(Generic[Item]):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.ended.set()
         if progress.shown is self:
             progress.shown = None
             atexit.unregister(self.__exit__)
@@ -148,7 +160,7 @@ class progress(Generic[Item]):
         if left is None:
             left = (self.total - self.done) / speed if speed and self.total is not None else math.inf
         if left < math.inf:
-            parts.append(f"{duration(left)} left")
+            parts.append(f"{duration(left)} left{self.more}")
         if speed and self.notes is None:
             parts.append(rate(speed, self.unit))
         return "  ".join([*parts, *(self.notes or ())])

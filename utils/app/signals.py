@@ -9,13 +9,15 @@ import sys
 import termios
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType
 
 from utils.app.machine import is_first
 
 NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM", signal.SIGHUP: "SIGHUP"}
-# Scripts and launchers pass on a SIGINT that the terminal has sent to the program, too; a second Ctrl-C comes later.
+# Scripts and launchers pass on a signal that the program has got, too; a second one comes later.
 AGAIN_SECONDS = 1.0
+CLEAR = "\r\x1b[2K"  # removes the line of a terminal in which the cursor is
 
 
 class Interruption(BaseException):
@@ -30,8 +32,15 @@ def interrupt(number: int) -> None:
     raise Interruption(number)
 
 
+def answer(text: str) -> None:
+    """Print a line from a handler of signals, which may have broken off another print, or the line of progress."""
+    if is_first():
+        with suppress(OSError):
+            os.write(2, f"{CLEAR if os.isatty(2) else ''}{text}\n".encode())
+
+
 class Signals:
-    """Calls `act` with the first SIGINT, SIGTERM or SIGHUP. A second Ctrl-C ends the program at once."""
+    """Calls `act` with the first SIGINT, SIGTERM or SIGHUP. A second Ctrl-C or SIGTERM ends the program at once."""
 
     def __init__(self, act: Callable[[int], None] = interrupt) -> None:
         self.act, self.process = act, os.getpid()
@@ -50,7 +59,7 @@ class Signals:
             self.number, self.time = number, now
             _drop_lost_terminal()
             self.act(number)
-        elif number == signal.SIGINT and now - self.time > AGAIN_SECONDS:
+        elif number != signal.SIGHUP and now - self.time > AGAIN_SECONDS:
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
 

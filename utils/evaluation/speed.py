@@ -12,7 +12,7 @@ import torch
 
 from utils.app.distributed import rank_and_world
 from utils.app.memory import FittingSize, peak_memory_gb
-from utils.app.progress import Clock, progress
+from utils.app.progress import LOG_SECONDS, Clock, progress
 from utils.app.unfinished import Unfinished
 from utils.data.batches import Examples
 from utils.evaluation.options import ScoringOptions
@@ -73,6 +73,7 @@ def predict_share(
         torch.cuda.reset_peak_memory_stats(device)
     what = "predicting" + (f" (process 1 of {world})" if world > 1 else "")
     with progress(what, len(share), "examples", wait=0) as bar:
+        bar.log_every(LOG_SECONDS)
         fitting.run(warmup, work)
         warmed_up = len(predicted)
         clock.seconds.clear()

@@ -63,6 +63,8 @@ class FinetuneArguments(TrainingArguments):
             self._complete(SCRATCH_RATE, weights.config_path)
         else:
             self._complete(FINE_TUNING_RATE, weights.model_name_or_path.removesuffix("/export"))
+        if not self.hardware.gpus and getattr(self.training, "eval_beams", 0) is None:
+            self._fill_in(training=replace(self.training, eval_beams=0))
         if rank is not None and not self.do_train:
             raise InputError(f"--lora_rank is {rank}; it needs --do_train, which is not given")
 

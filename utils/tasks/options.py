@@ -67,8 +67,9 @@ class TextToTextTrainingOptions:
         None,
         section=GENERATE,
         least=0,
-        help="beams in validation and, without --pred_beams, in scoring; by default the config's num_beams; 0 takes in "
-        "validation the teacher-forced arg-max, and leaves scoring at the config's",
+        help="beams in validation and, without --pred_beams, in scoring; 0 generates no texts in validation: it takes "
+        "the likeliest token after each prefix of the reference (teacher forcing); by default 0 on a CPU, where beams "
+        "take longer than training, and on a GPU the config's num_beams, which scoring takes on both",
         on_resume="validation",
     )
     pred_beams: int | None = changeable(None, least=1, help="beams in scoring; by default --eval_beams")
@@ -233,7 +234,9 @@ class WindowOptions:
 
     def __post_init__(self) -> None:
         if self.null_score_diff_threshold and self.version_2_with_negative is False:
-            raise InputError("--null_score_diff_threshold is of --version_2_with_negative, which is off")
+            raise InputError(
+                f"--null_score_diff_threshold {self.null_score_diff_threshold:g} needs --version_2_with_negative"
+            )
 
 
 @dataclass(frozen=True)
@@ -265,6 +268,7 @@ class DenoisingOptions(PretrainingOptions):
     )
 
 
+TEXT_TO_TEXT = (TextToTextOptions, TextToTextTrainingOptions, TextToTextEvalOptions)
 # Of each task: the options in all programs, those that finetune.py adds, and those that run_eval.py adds.
 OPTIONS = {
     "summarization": (SummarizationOptions, TextToTextTrainingOptions, TextToTextEvalOptions),

@@ -62,6 +62,7 @@ class TrainedTask(ABC, Generic[Model]):
     default_config: ClassVar[str] = DEFAULT_CONFIG  # of a model from random weights
     target: ClassVar[str] = TOKEN  # what the loss is the mean over
     pipeline: ClassVar[str] = "text2text-generation"  # what the Hub calls its like
+    validation: str = ""  # words for the log, about how validation predicts
 
     def __init__(self, place: Place, options: Any = None, training: Any = None) -> None:
         self.place = place

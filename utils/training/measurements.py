@@ -13,9 +13,9 @@ import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
-from utils.app.formatting import format_metric
+from utils.app.formatting import duration, format_metric
 from utils.app.memory import peak_memory_gb
-from utils.app.progress import IN_THE_LINE, progress
+from utils.app.progress import IN_THE_LINE, LOG_SECONDS, progress
 from utils.app.run_directory import SECONDS
 from utils.data.batches import Batch
 from utils.training.module import TrainingModule
@@ -24,7 +24,6 @@ from utils.training.stopping import Divergence
 logger = logging.getLogger(__name__)
 Stamp = float | torch.cuda.Event
 PERCENTILES = (50, 95, 99)
-LOG_SECONDS = 60  # between two lines of a validation in the log, where no terminal shows how far it is
 
 
 def stamp(device: torch.device) -> Stamp:
@@ -65,6 +64,7 @@ class Measurements:
         self.began = time.perf_counter()
         self.earlier_seconds = earlier_seconds
         self.since: Stamp = 0.0
+        self.validation_began = self.validation_seconds = 0.0  # of the last validation, or of one by its first batches
         # Of the interval under way, on this process.
         self.steps: list[tuple[Stamp, Stamp]] = []
         self.losses: list[Tensor | float] = []
@@ -102,15 +102,26 @@ class Measurements:
                 values |= {"loss_scale": scaler.get_scale(), "skipped_steps": float(divergence.skipped)}
             write_metrics(trainer, values)
             self.shown = [named("train_loss", values), format_metric("tokens_per_second", values["tokens_per_second"])]
-        self.line.notes = [*self.shown, f"next validation in {min(interval - step % interval, total - step):,} steps"]
+        until = min(-step % interval, total - step)
+        self.line.notes = [*self.shown, f"next validation in {until:,} steps" if until else "validation comes next"]
         self.line.done = step
-        self.line.left = None if step < total else math.inf  # the last validation is no step
+        self._count_left(trainer, time.monotonic())
         self.line.update(0)
         if closes and trainer.is_global_zero:
             more = [named(name, values) for name in ("lr", "grad_norm", "mfu", "skipped_steps") if values.get(name)]
             logger.info("  ".join([self.line.text(), *more]), extra=IN_THE_LINE)
 
+    def _count_left(self, trainer: pl.Trainer, trained_until: float, validation: float | None = None) -> None:
+        """Let the line say the time left; a validation under way, which began at `trained_until`, takes that long."""
+        line, every = self.line, trainer.val_check_batch
+        to_come = -(-line.total // every) - (line.done - 1) // every - (validation is not None)
+        step_seconds = (trained_until - line.began) / max(1, line.done - line.done_before)
+        left = (line.total - line.done) * step_seconds + to_come * self.validation_seconds + (validation or 0)
+        line.left = left or math.inf
+        line.more = "" if self.validation_seconds else f" and {to_come} validation{'s' * (to_come > 1)}"
+
     def before_validation(self) -> None:
+        self.validation_began = time.monotonic()
         self.line.notes = ["validating"]
         self.line.log_every(LOG_SECONDS)
         self.line.update(0)
@@ -118,18 +129,24 @@ class Measurements:
     def after_validation_batch(self, trainer: pl.Trainer, batch_idx: int) -> None:
         batches = sum(trainer.num_sanity_val_batches if trainer.sanity_checking else trainer.num_val_batches)
         self.line.notes = [f"validating {batch_idx + 1:,}/{batches:,}"]
+        if not trainer.sanity_checking:
+            took = time.monotonic() - self.validation_began
+            self.validation_seconds = took * batches / (batch_idx + 1)
+            self._count_left(trainer, self.validation_began, self.validation_seconds - took)
         self.line.update(0)
 
     def after_validation(self, trainer: pl.Trainer) -> None:
         """Log its metrics; those of a few batches before training are no metrics."""
         self.line.log_every(math.inf)
+        took = time.monotonic() - self.validation_began
+        self.line.began += took
         if not trainer.sanity_checking or trainer.num_sanity_val_steps == math.inf:
             metrics = trainer.callback_metrics.items()
             values = {name: float(value) for name, value in metrics if name.startswith("val_")}
             write_metrics(trainer, values)
             if trainer.is_global_zero:
                 parts = [f"val {trainer.global_step:,}", *(named(name, values) for name in values)]
-                logger.info("  ".join(parts))
+                logger.info("  ".join([*parts, f"took {duration(took)}"]))
         self.line.notes = self.shown
 
     def end(self, trainer: pl.Trainer, device: torch.device) -> None:

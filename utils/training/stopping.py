@@ -6,7 +6,6 @@ import logging
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import pytorch_lightning as pl
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from utils.app.errors import RunError
 from utils.app.output_files import difference
-from utils.app.signals import Signals
+from utils.app.signals import NAMES, Signals, answer
 from utils.data.batches import Batch
 from utils.training.module import TrainingModule
 from utils.training.options import Plan
@@ -151,7 +150,11 @@ class Termination:
         """Let signals ask the run to end; until now one ends it as it ends any program."""
         if world_size > 1 and self.group is None:
             self.group = dist.new_group(backend="gloo")
-        self.signals = Signals(partial(setattr, self, "asked"))
+        self.signals = Signals(self._ask)
+
+    def _ask(self, number: int) -> None:
+        self.asked = number
+        answer(f"{NAMES[number]}: saving after this step, or batch of validation; again: end now")
 
     def end(self) -> None:
         """Let signals end the process again."""

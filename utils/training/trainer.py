@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import signal
 from pathlib import Path
@@ -56,6 +57,9 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
         "about " if plan.lengths.max_tokens_per_batch else "",
         data.examples_per_step,
     )
+    times = math.ceil(data.total_steps / trainer.val_check_interval)
+    batches = math.ceil(len(data.val) / plan.hardware.processes / plan.batches.eval_batch_size)
+    logger.info(f"{times:,} validations of {len(data.val):,} examples in {batches:,} batches{task.validation}")
     try:
         with lost_peers_named(f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {output_dir}"):
             trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import logging
+import time
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,17 @@ def test_without_a_terminal_the_first_process_logs_how_far_it_is(
     assert len(messages()) == 400 // 60
     monkeypatch.setenv("RANK", "1")
     assert messages() == []
+
+
+def test_without_a_terminal_the_log_has_lines_within_a_long_unit(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    with progress("decoding", 2, "articles") as line:
+        line.log_every(0.1)
+        time.sleep(0.5)  # in the first article
+    count = len(caplog.messages)
+    assert count >= 2 and set(caplog.messages) == {"decoding 0/2 articles"}
+    time.sleep(0.3)
+    assert len(caplog.messages) == count
 
 
 def test_a_line_has_what_its_caller_knows(now: list[float], terminal: io.StringIO) -> None:

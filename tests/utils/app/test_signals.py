@@ -92,17 +92,20 @@ def test_one_line_and_the_status_of_the_signal(
     assert process.exitcode == 128 + number
 
 
-def test_a_second_ctrl_c_ends_at_once_and_one_that_is_passed_on_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("again", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_at_once_and_one_that_is_passed_on_does_not(
+    again: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock, asked, raised = Mock(), [], []
     monkeypatch.setattr(signals_module, "time", clock)
     monkeypatch.setattr(signal, "raise_signal", raised.append)
     signals = Signals(asked.append)
-    for now, number in ((10, signal.SIGINT), (10.4, signal.SIGINT), (10.5, signal.SIGTERM), (20, signal.SIGTERM)):
+    for now, number in ((10, signal.SIGINT), (10.4, signal.SIGINT), (10.5, signal.SIGTERM), (20, signal.SIGHUP)):
         clock.monotonic.return_value = now
         signals(number, None)
     assert (asked, raised) == ([signal.SIGINT], [])
-    signals(signal.SIGINT, None)
-    assert raised == [signal.SIGINT] and signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    signals(again, None)
+    assert raised == [again] and signal.getsignal(again) is signal.SIG_DFL
 
 
 @pytest.mark.parametrize("is_ignored", [False, True])  # as nohup lets a program ignore it

@@ -218,10 +218,12 @@ def test_lengths_follow_the_model(tmp_path: Path) -> None:
         lengths(64, "--max_source_length", "65")
 
 
-def test_the_metric_of_the_best_checkpoint_follows_the_task_and_eval_beams() -> None:
+def test_the_metric_of_the_best_checkpoint_follows_the_task_and_eval_beams(monkeypatch: pytest.MonkeyPatch) -> None:
     def metric(*options: str) -> str:
         return parse("--config_path", str(ROOT / "configs/config.json"), *options).make_task().metrics_for(None)[0]
 
+    assert metric("--eval_beams", "2") == "rouge2"
+    assert metric("--eval_beams", "0") == metric() == "loss"  # on a CPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert metric() == "rouge2"
-    assert metric("--eval_beams", "0") == "loss"
     assert metric("--task", "translation") == "loss"

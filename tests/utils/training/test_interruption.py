@@ -12,6 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ import finetune
 from tests import forked
 from tests.tiny_run import checkpoint_of, rows, same, weights, write_tiny_run
 from tests.utils.training.test_stopping import add_callback
+from utils.app import signals
 from utils.tasks.summarization import Summarization
 from utils.training import trainer
 from utils.training.module import TrainingModule
@@ -235,6 +237,45 @@ def test_a_signal_to_all_processes_leaves_a_checkpoint_and_one_line(
     command = f"--resume_from_checkpoint last --output_dir '{output}'"
     assert log.endswith(f"  ended by {name} after step {step}; {command} goes on\n")
     assert "Traceback" not in log and "KeyboardInterrupt" not in log
+
+
+def slow_validation(seconds: float) -> None:
+    """Each batch takes this long; a second signal need not wait for a second."""
+
+    def validate(*_: Any) -> None:
+        print("a batch begins", flush=True)
+        time.sleep(seconds)
+
+    TrainingModule.validation_step, signals.AGAIN_SECONDS = validate, 0.1
+
+
+@linux
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM")])
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_signal_in_validation_is_answered_at_once_and_a_second_one_ends_the_run(
+    number: int, name: str, twice: bool, options: list[str], tmp_path: Path
+) -> None:
+    output = tmp_path / "run"
+    (process,) = forked.start(options, output, before=partial(slow_validation, 60 if twice else 2))
+    answer = f"{name}: saving after this step, or batch of validation; again: end now\n"
+
+    def wait_for(text: str) -> float:
+        began = time.monotonic()
+        while not forked.log_of(output).exists() or text not in forked.log_of(output).read_text():
+            assert time.monotonic() - began < forked.SECONDS
+            time.sleep(0.01)
+        return time.monotonic() - began
+
+    wait_for("a batch begins\n")
+    os.kill(process.pid, number)
+    assert wait_for(answer) < 1
+    if twice:
+        time.sleep(0.2)
+        os.kill(process.pid, number)
+    assert forked.finish([process]) == [-number if twice else 128 + number]
+    log = forked.log_of(output).read_text()
+    assert log.count("a batch begins") == log.count(answer) == 1 and "Traceback" not in log
+    assert twice == (f"ended by {name} after step 5" not in log)
 
 
 def sigterm_as_the_model_loads() -> None:

@@ -79,7 +79,7 @@ def test_speed_counts_loading_and_neither_validation_nor_checkpoints(
     assert summary["epochs"] == 3
 
 
-def test_the_time_left_counts_past_validations_and_a_pipe_sees_them_too(
+def test_the_time_left_counts_validations_and_a_pipe_sees_them_too(
     train: Train, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Steps of 10 s, and validations of three batches of 100 s after steps 3 and 6."""
@@ -98,19 +98,22 @@ def test_the_time_left_counts_past_validations_and_a_pipe_sees_them_too(
     train("run", "--max_steps", 6, "--val_check_interval", 0.5, "--eval_batch_size", 2, "--log_every_n_steps", 1)
     lines = [record.message for record in caplog.records if record.message.startswith("step ")]
     assert [re.sub(r"  (loss|next validation in) .*", "", line) for line in lines] == [
-        "step 1/6  0:50 left",
-        "step 2/6  0:40 left",
-        "step 3/6  0:30 left",
-        "step 3/6  2:10 left  validating 1/3",
-        "step 3/6  3:50 left  validating 2/3",
+        "step 1/6  0:50 left and 2 validations",
+        "step 2/6  0:40 left and 2 validations",
+        "step 3/6  0:30 left and 2 validations",
+        "step 3/6  8:50 left  validating 1/3",  # 200 s of it, three steps, and the last validation
+        "step 3/6  7:10 left  validating 2/3",
         "step 3/6  5:30 left  validating 3/3",
-        "step 4/6  2:50 left",
-        "step 5/6  1:10 left",
-        "step 6/6",
-        "step 6/6  validating 1/3",
-        "step 6/6  validating 2/3",
+        "step 4/6  5:20 left",
+        "step 5/6  5:10 left",
+        "step 6/6  5:00 left",
+        "step 6/6  3:20 left  validating 1/3",
+        "step 6/6  1:40 left  validating 2/3",
         "step 6/6  validating 3/3",
     ]
+    how = ", by teacher forcing (--eval_beams 0, the default on a CPU)"
+    assert f"2 validations of 5 examples in 3 batches{how}" in caplog.messages
+    assert [message[-11:] for message in caplog.messages if message.startswith("val ")] == ["  took 5:00"] * 2
 
 
 def test_a_run_ends_with_a_summary(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
