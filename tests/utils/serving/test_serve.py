@@ -369,7 +369,11 @@ def test_the_page_in_a_browser(export: Path, texts: list[str]) -> None:
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.goto(address)
-        expect(page.locator("body")).to_contain_text(f"{export.parent.name}/{export.name}, fp32 on the CPU. Requests")
+        expect(page.locator("body")).to_contain_text(f"{export.parent.name}/{export.name}, fp32 on the CPU")
+        for folded in ("[name=num_beams]", "a"):
+            expect(page.locator(folded)).to_be_hidden()
+        text_box, button = (page.locator(name).bounding_box() for name in ("#text", "#send"))
+        assert 0 <= button["y"] - text_box["y"] - text_box["height"] < 30
         page.fill("#text", text := "The cat sat on the mat. " * 40)
         page.fill("#key", "s3cret")
         page.click("#send")
@@ -379,6 +383,16 @@ def test_the_page_in_a_browser(export: Path, texts: list[str]) -> None:
         expect(page.locator("#figures")).to_contain_text(f"; the text was split into {answer['windows'][0]} windows")
         assert problems == []
 
+        page.click("summary")
+        page.fill("[name=max_length]", "12")
+        page.click("#send")
+        asked = {"text": text, "max_length": 12}
+        answer = httpx2.post(f"{address}/summarize", json=asked, headers=headers, timeout=60).json()
+        expect(page.locator("#summary")).to_have_text(answer["summary"])
+        page.fill("[name=num_beams]", "999")
+        page.click("#send")
+        expect(page.locator("#error")).to_contain_text("num_beams: Input should be less than")
+        page.fill("[name=num_beams]", "")
         page.fill("#text", " ")
         page.click("#send")
         expect(page.locator("#error")).to_contain_text("a text that is not blank is expected")
