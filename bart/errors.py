@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from textwrap import shorten
 
 
 class InputError(ValueError):
@@ -21,3 +22,8 @@ def naming(what: object) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(f"{what}: {error}") from None
+
+
+def in_short(value: object) -> str:
+    """A value of the wrong kind, in short."""
+    return f"{type(value).__name__} {shorten(repr(value), 40)}"

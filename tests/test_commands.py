@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import os
 import pty
 import re
 import subprocess
 import sys
+import sysconfig
+import venv
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,9 +28,10 @@ def test_what_pip_would_install() -> None:
     names = "finetune pretrain eval summarize predict serve rouge report prepare make-shards train-tokenizer".split()
     assert [name for name, *_ in COMMANDS] == [f"bart-{name}" for name in names]
     patterns = re.findall(r'"\*(\.\w+)"', PROJECT[PROJECT.index("package-data") :].split("[tool.ruff]")[0])
-    listed = subprocess.run(["git", "ls-files", "bart", "utils"], cwd=ROOT, capture_output=True, text=True, check=True)
+    parts = "bart", "bert", "configs", "utils"
+    listed = subprocess.run(["git", "ls-files", *parts], cwd=ROOT, capture_output=True, text=True, check=True)
     assert {Path(name).suffix for name in listed.stdout.splitlines()} - {".py"} == set(patterns)
-    folders = {path.parent for part in ("bart", "utils") for path in ROOT.glob(f"{part}/**/*.py")}
+    folders = {path.parent for part in ("bart", "bert", "utils") for path in ROOT.glob(f"{part}/**/*.py")}
     assert [folder for folder in folders if not (folder / "__init__.py").exists()] == []
 
 
@@ -49,23 +53,46 @@ def test_a_command_of_pip_names_itself(
 
 
 @pytest.mark.slow
-def test_pip_installs_all_that_the_commands_need(tmp_path: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
+def test_the_wheel_has_all_that_the_commands_need(tmp_path: Path) -> None:
+    """In an environment of its own, which has the packages of others, and in a folder without the repository."""
     copied = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     for name in filter(None, copied.decode().split("\0")):
         (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "clone" / name).write_bytes((ROOT / name).read_bytes())
-    subprocess.run([*pip, "--target", "installed", "./clone"], cwd=tmp_path, check=True)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels", "./clone"]
+    subprocess.run([*pip, *build], cwd=tmp_path, check=True)
+    [wheel] = tmp_path.glob("wheels/*.whl")
+    venv.create(tmp_path / "venv", symlinks=True)
+    [site] = tmp_path.glob("venv/lib/python*/site-packages")
+    others = {sysconfig.get_path("purelib"), *filter(lambda path: path.endswith("site-packages"), sys.path)}
+    (site / "others.pth").write_text("\n".join(others))
+    python = tmp_path / "venv/bin/python"
+    subprocess.run(
+        [*pip, "--python", python, "install", "--no-deps", "--no-index", "--ignore-installed", wheel], check=True
+    )
+    (tmp_path / "empty").mkdir()
+
+    def run(*command: str | Path) -> str:
+        done = subprocess.run(
+            command, cwd=tmp_path / "empty", env={"HOME": str(tmp_path)}, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     for name, *_ in COMMANDS:
-        command = [sys.executable, tmp_path / "installed/bin" / name, "--help"]
-        environment = {**os.environ, "PYTHONPATH": str(tmp_path / "installed")}
-        done = subprocess.run(command, cwd="/", env=environment, capture_output=True, text=True)
-        assert done.stdout.startswith(f"usage: {name} "), done.stderr
-    for name in ("bart/cpu/kernels.c", "utils/serving/page.html", "utils/corpora/sample_corpus.yaml"):
-        assert (tmp_path / "installed" / name).exists()
-    [metadata] = tmp_path.glob("installed/*.dist-info/METADATA")
-    pins = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
-    assert metadata.read_text().count("Requires-Dist: ") == len(pins)
+        assert run(tmp_path / "venv/bin" / name, "--help").startswith(f"usage: {name} ")
+    for name in ("bart/cpu/kernels.c", "bart/py.typed", "utils/serving/page.html", "utils/corpora/sample_corpus.yaml"):
+        assert (site / name).exists()
+    read = "from bart import BartConfig; from utils.models.loading import read_config; import utils"
+    read += "; print(utils.__file__, read_config('configs/config_tiny.json', [BartConfig]).d_model)"
+    tiny = json.loads((ROOT / "configs/config_tiny.json").read_text())["d_model"]
+    assert run(python, "-c", read).split() == [str(site / "utils/__init__.py"), str(tiny)]
+    lacking = [python, "-S", "-m", "utils.summarize", "x"]
+    without = subprocess.run(lacking, cwd="/", env={"PYTHONPATH": str(site)}, capture_output=True, text=True)
+    assert without.stderr.endswith("; run: python -m pip install 'bart-pytorch[serve,shards]'\n")
+    metadata = next(site.glob("bart_pytorch-*.dist-info/METADATA")).read_text(encoding="utf-8")
+    assert "\nProvides-Extra: serve\n" in metadata and "# BART for PyTorch" in metadata
 
 
 @pytest.mark.parametrize(

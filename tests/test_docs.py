@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import json
 import os
 import re
 import shutil
@@ -12,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.forked import free_port
 from utils.app.cli import all_settings
@@ -22,7 +25,7 @@ from utils.tasks.options import PRETRAINING
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-OUTPUT, SERVES, NEEDS = "", "bash serves", "bash needs: "  # these may stand behind a block's ```, besides languages
+OUTPUT, SERVES, NEEDS = "", "bash serves", " needs: "  # these may stand behind a block's ```, besides languages
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,15 +45,25 @@ def blocks_of(page: Path) -> list[Block]:
     return [Block(page, kind, text) for kind, text in blocks]
 
 
+def cells_of(notebook: Path) -> list[Block]:
+    """The cells with code, without outputs, as blocks. The first one clones and installs, as the walk has done."""
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell["outputs"] or cell["execution_count"] for cell in cells)
+    texts = ["".join(cell["source"]) + "\n" for cell in cells]
+    kinds = [NEEDS + "the Hub", *("bash" if text.startswith("%%bash\n") else "python" for text in texts[1:])]
+    return [Block(notebook, kind, text.removeprefix("%%bash\n")) for kind, text in zip(kinds, texts, strict=True)]
+
+
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+BLOCKS += cells_of(ROOT / "docs/quickstart.ipynb")  # last: the commands of README have made the model that it shows
 
 
 def test_blocks_are_run_or_say_what_they_need() -> None:
     kinds = {block.kind for block in BLOCKS}
-    needs = {kind for kind in kinds if kind.startswith(NEEDS)}
+    needs = {kind for kind in kinds if NEEDS in kind}
     assert kinds - needs == {"bash", SERVES, "python", "mermaid", OUTPUT}
     listed = re.findall(r"^\| needs (.*?) \|", (ROOT / "docs/exactness.md").read_text(), re.MULTILINE)
-    assert sorted(listed) == sorted(kind.removeprefix(NEEDS) for kind in needs)
+    assert sorted(listed) == sorted({kind.partition(NEEDS)[2] for kind in needs})
 
 
 def test_files_that_pages_name_exist() -> None:
@@ -97,6 +110,20 @@ def test_options_that_pages_give_exist() -> None:
                 assert used - {"help"} <= names | {name.removeprefix("no_") for name in names}, (page, command)
 
 
+def test_the_workflow_runs_the_suite_on_the_first_and_the_last_python() -> None:
+    [job] = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text())["jobs"].values()
+    bounds = re.search(r'^requires-python = ">=3\.(\d+),<3\.(\d+)"', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert bounds and job["strategy"]["matrix"]["python"] == [f"3.{bounds[1]}", f"3.{int(bounds[2]) - 1}"]
+    assert job["steps"][-1]["run"] == "bash .ci/run"
+
+
+def test_the_issue_template_gives_a_command_that_prints_versions() -> None:
+    parts = yaml.safe_load((ROOT / ".github/ISSUE_TEMPLATE/bug.yml").read_text())["body"]
+    [command] = re.findall(r"python (-c .*)", parts[-1]["attributes"]["description"])
+    printed = subprocess.check_output(f"{sys.executable} {command}", shell=True, cwd=ROOT, text=True)
+    assert {"versions", "git", "processor"} <= {*ast.literal_eval(printed)}
+
+
 # Steps and warm-up: a tenth shows that presets run whose output no page shows, and half of the quickstart prints alike.
 SHORTENED = {
     "params/glue_params.sh": (" fp32 300 30 ", " fp32 30 3 "),
@@ -124,7 +151,15 @@ def script(port: int) -> Iterator[str]:
         elif block.kind == "bash":
             yield text
         elif block.kind == "python" and "_epoch1_step2000" not in text:  # test_evaluation.py runs that
-            yield f"python - <<'END_OF_SNIPPET'\n{text}END_OF_SNIPPET"
+            yield python(text)
+    for number, block in enumerate(BLOCKS):
+        if block.kind == f"python{NEEDS}the Hub":  # the quickstart's model is there by now
+            yield f"echo '@@@ {number}'"
+            yield python(block.text.replace("facebook/bart-large-cnn", "results/quickstart"))
+
+
+def python(text: str) -> str:
+    return f"python - <<'END_OF_SNIPPET'\n{text}END_OF_SNIPPET"
 
 
 def lines_of(text: str) -> list[str]:

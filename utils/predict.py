@@ -24,10 +24,9 @@ from utils.app.cli import early_option, option, parse_dataclass
 from utils.app.output_files import check_output, held
 from utils.app.progress import progress, start_log
 from utils.app.unfinished import Unfinished, model_identity
-from utils.data.columns import Record
+from utils.data.columns import InputOptions, Record
 from utils.data.options import Place
 from utils.data.places import TABLES, is_table, suffix_of
-from utils.data.table_options import InputOptions
 from utils.data.tokenized import warnings_added_up
 from utils.prediction.inputs import RowsToPredict, batches
 from utils.prediction.options import MODEL, InferenceOptions

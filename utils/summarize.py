@@ -50,9 +50,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(SummarizeArguments, argv, description)
     check_output("output", args.output, args.file)
     from utils.prediction.inputs import check_no_header, read_documents  # here, because --help needs no torch
-    from utils.prediction.summarizing import load_summarizer, summarize
+    from utils.prediction.summarizing import known_of, load_summarizer, summarize
 
-    texts = read_documents(args.lines, args.file)
+    known = known_of(args.inference.model)
+    example = f"The model was {known['trained']}, on texts such as: {known['examples'][0]['source']}\n" if known else ""
+    texts = read_documents(args.lines, args.file, hint=example)
     model, tokenizer = load_summarizer(args.inference)
     if args.lines:
         check_no_header(texts, args.file or "standard input", model.config.extra.get("columns", ()))

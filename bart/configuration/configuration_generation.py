@@ -8,6 +8,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from textwrap import shorten
 from typing import Any
 
 from bart.errors import InputError
@@ -184,7 +185,7 @@ class GenerationConfig:
             if name not in known:
                 near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
                 hint = f"did you mean {near[0]!r}?" if near else "leave it off, or give a logits_processor that does it"
-                raise InputError(f"{name} is {value!r}, which is no generation option here: {hint}")
+                raise InputError(f"{name} is {shorten(repr(value), 80)}, which is no generation option here: {hint}")
         return dataclasses.replace(self, **options)
 
     @property

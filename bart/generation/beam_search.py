@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from bart.configuration.configuration_generation import GenerationConfig
+from bart.generation.hooks import Stops
 from bart.generation.rules import draw
 
 # The score of a hypothesis that must not win. As in transformers it is finite, so that it ranks above -inf.
@@ -104,10 +105,12 @@ class BeamSearch:
         max_length: T, at least 2.
         limits: (B, 2) the least and the greatest length, at most T, of each article's sequences. All state is on their
             device.
+        stops: of a caller's criteria; what they stop counts as ended by EOS.
     """
 
-    def __init__(self, config: GenerationConfig, max_length: int, limits: Tensor) -> None:
+    def __init__(self, config: GenerationConfig, max_length: int, limits: Tensor, stops: Stops | None = None) -> None:
         self.config = config
+        self.stops = stops
         self.limits, device = limits, limits.device
         self.width = config.num_beams
         self.eos_ids = torch.tensor(config.eos_token_ids, dtype=torch.long, device=device)
@@ -160,7 +163,7 @@ class BeamSearch:
         self.active &= self._attainable() > self.finished.scores.amin(dim=1, keepdim=True)
         if self.config.early_stopping is True:
             self.active &= ~self.finished.finished.all(dim=1, keepdim=True)
-        self.active &= ~self._is_last()
+        self.active &= ~candidates.finished.all(dim=1, keepdim=True)
         parents = column(self.open.parents, self.lengths - 1)
         self.lengths = self.lengths + 1
         return parents
@@ -188,11 +191,10 @@ class BeamSearch:
         extended = self.open.take(beams)
         put_column(extended.tokens, self.lengths, ids)
         put_column(extended.parents, self.lengths - 1, beams)
-        return replace(extended, scores=sums, finished=is_among(ids, self.eos_ids) | self._is_last())
-
-    def _is_last(self) -> Tensor:
-        """(B, 1) bool: true where sequences reach their greatest length in this step."""
-        return self.lengths[:, None] + 1 == self.limits[:, 1:]
+        ended = is_among(ids, self.eos_ids) | (self.lengths[:, None] + 1 == self.limits[:, 1:])
+        if self.stops is not None:
+            ended |= self.stops(extended.tokens, self.lengths + 1)
+        return replace(extended, scores=sums, finished=ended)
 
     def _eligible(self, candidates: Hypotheses) -> Tensor:
         """(B, C) bool: the candidates that finish here. Those below the top can only become open hypotheses."""

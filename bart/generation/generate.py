@@ -15,13 +15,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.errors import InputError
+from bart.elsewhere import take_others
+from bart.errors import InputError, in_short
 from bart.generation.beam_search import Hypotheses
-from bart.generation.hooks import Allowed, Processor, hooks_for
+from bart.generation.hooks import Allowed, Criterion, Processor, hooks_for
 from bart.generation.model import Model
 from bart.generation.rules import NO_ID, rules_for
 from bart.generation.schedule import Sources, decode
-from bart.inputs import check_ids, check_shape, check_tensors, in_short, states_of
+from bart.inputs import check_ids, check_shape, check_tensors, states_of
 
 # Gives at most so many sources, or none: a number of the caller's and the ids of each, without padding.
 Arrivals = Callable[[int], Sequence[tuple[int, Sequence[int]]]]
@@ -53,9 +54,11 @@ def generate(
     input_ids: Tensor | None = None,
     attention_mask: Tensor | None = None,
     *,
+    inputs_embeds: Tensor | None = None,
     encoder_outputs: Any = None,
     prefix_allowed_tokens_fn: Allowed | None = None,
     logits_processor: Sequence[Processor] | None = None,
+    stopping_criteria: Sequence[Criterion] | None = None,
     streamer: Any = None,
     **options: Any,
 ) -> Tensor | GenerationOutput:
@@ -66,6 +69,7 @@ def generate(
 
     Args:
         input_ids: (B, S) int64; may be left out with encoder_outputs.
+        inputs_embeds: (B, S, D) embeddings of tokens, in place of input_ids.
         attention_mask: (B, S), 1 for ids and 0 for padding. None: padding ids are masked, unless they are also EOS.
         encoder_outputs: (B, S, D), what ``model.encode`` returned for the same articles, or an output or tuple with it.
         prefix_allowed_tokens_fn: called in each step for each row with the article's number and the row's ids (t,), a
@@ -73,6 +77,8 @@ def generate(
         logits_processor: a list of callables, such as transformers' LogitsProcessorList: (R, t) ids and (R, V) scores
             (log-probabilities with beams) -> scores. They come after the rules of the options, before temperature,
             top_k and top_p.
+        stopping_criteria: a list of callables, such as transformers' StoppingCriteriaList: (R, t) ids, with beams those
+            of all candidates, and the scores so far, or None without output_scores -> (R,) bool, true to end a row.
         streamer: without beams, as transformers' TextStreamer: its method `put` gets the start ids (R, 1), then the ids
             (R,) of each step; at last its method `end` is called.
         options: fields of GenerationConfig, in place of those of ``model.generation_config``; or `generation_config`, a
@@ -85,14 +91,20 @@ def generate(
     Raises:
         InputError: an unknown or bad option, or inputs of a wrong type, shape or length, or outside the vocabulary.
     """
+    take_others("generate()", options)
     config, max_length = _config(model, options)
+    if inputs_embeds is not None:
+        if input_ids is not None or encoder_outputs is not None:
+            raise InputError("inputs_embeds, input_ids and encoder_outputs exclude each other; give one of them")
+        with _eval_mode(model):
+            encoder_outputs = model.encode(inputs_embeds, attention_mask)
     device, encoder_outputs = model.device, states_of(encoder_outputs)
     check_tensors(input_ids=input_ids, attention_mask=attention_mask)
     input_ids, attention_mask, encoder_outputs = (
         None if tensor is None else tensor.to(device) for tensor in (input_ids, attention_mask, encoder_outputs)
     )
     mask = _checked_mask(model, config, input_ids, attention_mask, encoder_outputs)
-    hooks = hooks_for(config, prefix_allowed_tokens_fn, logits_processor, streamer)
+    hooks = hooks_for(config, prefix_allowed_tokens_fn, logits_processor, stopping_criteria, streamer)
     rules_for(config, max_length, input_ids, device)  # raises what it refuses before anything is computed
     with _eval_mode(model):
         states = encoder_outputs

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.errors import InputError
+from bart.errors import InputError, in_short
 from bart.generation.rules import Prefixes, Rule
 
 Processor = Callable[[Tensor, Tensor], Tensor]  # (R, t) ids so far, (R, V) scores -> scores
+Criterion = Callable[[Tensor, "tuple[Tensor, ...] | None"], "Tensor | bool"]  # (R, t) ids, kept scores -> (R,) bool
+Stops = Callable[[Tensor, Tensor], Tensor]  # (B, N, T) ids, (B,) their lengths -> (B, N) bool
 Allowed = Callable[[int, Tensor], Sequence[int]]  # the number of an article, (t,) ids -> ids that may follow
 
 
@@ -24,22 +27,22 @@ class Hooks:
     constraints: Sequence[Rule] = ()  # whose bans a forced token breaks
     processors: Sequence[Rule] = ()  # after all others but the filters of sampling
     chosen: Callable[[Tensor], object] | None = None  # called with the ids (R,) that a step chose, on the CPU
+    stops: Stops | None = None  # tells the sequences that end with their last id
     kept: list[Tensor] | None = None  # to which each step appends the scores (R, V) after all rules
 
     def __bool__(self) -> bool:
-        return bool(self.constraints or self.processors or self.chosen) or self.kept is not None
+        return bool(self.constraints or self.processors or self.chosen or self.stops) or self.kept is not None
 
 
 NO_HOOKS = Hooks()
 
 
-def hooks_for(
-    config: GenerationConfig, allowed: Allowed | None, processors: Sequence[Processor] | None, streamer: Any
-) -> Hooks:
-    """The hooks for arguments of `generate`: prefix_allowed_tokens_fn, logits_processor and streamer."""
-    processors = [] if processors is None else processors
-    if not isinstance(processors, (list, tuple)) or not all(map(callable, processors)):
-        raise InputError(f"logits_processor is {processors!r}; allowed: a list of callables of ids and scores")
+def hooks_for(config: GenerationConfig, allowed: Any, processors: Any, criteria: Any, streamer: Any) -> Hooks:
+    """The hooks for arguments of `generate`: prefix_allowed_tokens_fn, logits_processor and so on."""
+    processors, criteria = processors or [], criteria or []
+    for name, given in (("logits_processor", processors), ("stopping_criteria", criteria)):
+        if not isinstance(given, (list, tuple)) or not all(map(callable, given)):
+            raise InputError(f"{name} is {given!r}; allowed: a list of callables of ids and scores")
     if allowed is not None and not callable(allowed):
         raise InputError(f"prefix_allowed_tokens_fn is {allowed!r}; allowed: a callable (article, ids) -> ids")
     if streamer is not None and not (hasattr(streamer, "put") and hasattr(streamer, "end")):
@@ -48,7 +51,21 @@ def hooks_for(
         raise InputError(f"streamer needs num_beams 1, and it is {config.num_beams}: beams change until the end")
     constraints = [] if allowed is None else [_only(allowed, config.num_beams)]
     kept: list[Tensor] | None = [] if config.output_scores and config.return_dict_in_generate else None
-    return Hooks(constraints, list(map(_rule_of, processors)), None if streamer is None else streamer.put, kept)
+    stops = partial(_stopped, criteria, kept) if criteria else None
+    put = None if streamer is None else streamer.put
+    return Hooks(constraints, list(map(_rule_of, processors)), put, stops, kept)
+
+
+def _stopped(criteria: Sequence[Criterion], kept: Sequence[Tensor] | None, tokens: Tensor, lengths: Tensor) -> Tensor:
+    """See `Stops`; lengths are equal, since nobody joins a batch with hooks."""
+    ids = tokens[:, :, : int(lengths.max())].flatten(0, 1)
+    stopped = torch.zeros_like(ids[:, 0], dtype=torch.bool)
+    for criterion in criteria:
+        told = criterion(ids, None if kept is None else tuple(kept))
+        if not isinstance(told, bool) and (not isinstance(told, Tensor) or told.shape != stopped.shape):
+            raise InputError(f"a stopping_criteria gave {in_short(told)}; allowed: a bool tensor ({len(ids)},)")
+        stopped |= told
+    return stopped.view(tokens.shape[:2])
 
 
 def _only(allowed: Allowed, beams: int) -> Rule:

@@ -101,7 +101,7 @@ class DecodingBatch:
         # The last id of a sequence is never read.
         cache = self.model.new_cache(new.states, new.mask, beams=beams, max_length=self.max_length - 1)
         search = BeamSearch if config.num_beams > 1 else TokenSearch
-        return cache, search(config, self.max_length, new.limits(config, self.max_length))
+        return cache, search(config, self.max_length, new.limits(config, self.max_length), self.hooks.stops)
 
     def step(self) -> None:
         """Choose the next id of every hypothesis. Without hooks, the host waits for nothing."""

@@ -12,15 +12,17 @@ from torch import Tensor
 
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation.beam_search import BeamSearch, Hypotheses, column, is_among, put_column
+from bart.generation.hooks import Stops
 from bart.generation.rules import draw
 
 
 class TokenSearch:
     """Greedy search, or sampling: K independent sequences of each article."""
 
-    def __init__(self, config: GenerationConfig, max_length: int, limits: Tensor) -> None:
+    def __init__(self, config: GenerationConfig, max_length: int, limits: Tensor, stops: Stops | None = None) -> None:
         self.config = config
         self.max_length = max_length
+        self.stops = stops
         self.limits = limits  # (B, 2): the least and the greatest length of each article's sequences
         self.eos_ids = limits.new_tensor(config.eos_token_ids)
         count = config.num_return_sequences
@@ -49,6 +51,8 @@ class TokenSearch:
         self.lengths = self.lengths + 1
         self.ends += self.unfinished
         self.unfinished &= ~is_among(chosen, self.eos_ids) & (self.lengths < self.limits[:, 1])[:, None]
+        if self.stops is not None:
+            self.unfinished &= ~self.stops(self.tokens, self.lengths)
 
     def results(self) -> Hypotheses:
         """The sequences to return for each article, (B, N, …)."""

@@ -41,6 +41,17 @@ def fit_labels(config: ModelConfig, count: int, path: Path, is_given: bool, is_a
     config.labels = [f"LABEL_{number}" for number in range(count)]
 
 
+def type_of(dtype: torch.dtype | str | None, config: ModelConfig, state: Mapping[str, Tensor]) -> torch.dtype:
+    """The type of parameters that `dtype` of from_pretrained means; see there."""
+    if dtype == "auto":
+        stored = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), None)
+        dtype = config.extra.get("dtype") or config.extra.get("torch_dtype") or stored
+    found = getattr(torch, str(dtype or torch.float32).removeprefix("torch."), None)
+    if found not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+        raise InputError(f"dtype is {dtype!r}; allowed: 'auto', or float32, float16, bfloat16 or float64 of torch")
+    return found
+
+
 def find_weights(path_or_name: PathName) -> Path:
     path = resolve(path_or_name, [*_CONFIG_FILES, *_SAFETENSORS, "model-*-of-*.safetensors"])
     if path.is_file():

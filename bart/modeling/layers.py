@@ -202,6 +202,15 @@ class _Stack(BackendModule):
         self.layernorm_embedding = nn.LayerNorm(config.d_model)
         self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
 
+    def _tokens(self, ids: Tensor, *masks: Tensor | None) -> Tensor:
+        """The embeddings (B, T, D) of ids (B, T), or those that are given in their place."""
+        if not ids.is_floating_point():
+            return self.embed_tokens(ids, *masks)
+        if masks or self.embed_scale != 1.0 or ids.shape[2] != self.embed_positions.embedding_dim:
+            allowed = f"(…, {self.embed_positions.embedding_dim}), or ids, and ids alone with scale_embedding"
+            raise InputError(f"embeddings of tokens are {tuple(ids.shape)}; allowed: {allowed}")
+        return ids
+
     def _embed(self, tokens: Tensor, positions: Tensor | None = None, added: Tensor | None = None) -> Tensor:
         """Embeddings (B, T, D) of tokens at positions 0 … T - 1, or at one (B,) of each article, plus `added` (…)."""
         if positions is not None:
@@ -246,7 +255,7 @@ class BartEncoder(_Stack):
         """
         # A source encoder must know the padding, too.
         masks = (attention_mask,) if isinstance(self.embed_tokens, SourceEncoder) else ()
-        states, packed = self._encode(self._embed(self.embed_tokens(input_ids, *masks)), attention_mask)
+        states, packed = self._encode(self._embed(self._tokens(input_ids, *masks)), attention_mask)
         return (states, packed) if with_rows else states
 
     def _encode(self, hidden: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, PackedRows]:
@@ -294,7 +303,7 @@ class BartDecoder(_Stack):
         wanted (B, T) is as for `Backend.decoder_rows`. packed, as the encoder gave it, spares packing the same rows
         again; gradients then pass by encoder_hidden_states.
         """
-        hidden = self._embed(self.embed_tokens(input_ids))
+        hidden = self._embed(self._tokens(input_ids))
         target, source, cross_mask = self._packing.decoder_rows(
             hidden, attention_mask, wanted, encoder_hidden_states, encoder_attention_mask
         )

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
+from bart.elsewhere import check_recorded
 from bart.errors import InputError
 from bart.generation import GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache
-from bart.inputs import check_ids, check_recorded, check_shape, check_tensors, states_of
+from bart.inputs import check_ids, check_shape, check_tensors, states_of
 from bart.modeling import names
 from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, loss_of_tokens
@@ -84,9 +85,9 @@ class BartNetwork(nn.Module):
         encoder_outputs = states_of(encoder_outputs)
         check_tensors(attention_mask=attention_mask)
         if input_ids is not None or encoder_outputs is None:
-            check_ids("input_ids", input_ids, self.config.source_vocab_size)
+            check_ids("input_ids", input_ids, self.config.source_vocab_size, True)
         mask = {"decoder_attention_mask": decoder_attention_mask}
-        check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, **mask)
+        check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, True, **mask)
         read: Any = input_ids if encoder_outputs is None else encoder_outputs
         name = "input_ids" if encoder_outputs is None else "encoder_outputs"
         check_shape("attention_mask", attention_mask, read.shape[:2], name)
@@ -236,7 +237,7 @@ class BartForConditionalGeneration(PretrainedBart):
                 raise InputError(f"forward() needs targets, or {name} (texts, length), and got none")
             decoder_input_ids = self.shifted(ids)
             check_ids(name, decoder_input_ids, self.config.vocab_size)
-        check_shape("labels", labels, decoder_input_ids.shape, "decoder_input_ids")
+        check_shape("labels", labels, decoder_input_ids.shape[:2], "decoder_input_ids")
         if summed_loss:
             self._check_whole()
             if labels is None:
@@ -262,7 +263,7 @@ class BartForConditionalGeneration(PretrainedBart):
 
     def encode(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Encoder states (B, S, D) of input_ids (B, S) under a mask (B, S), 1 for tokens and 0 for padding."""
-        check_ids("input_ids", input_ids, self.config.source_vocab_size, attention_mask=attention_mask)
+        check_ids("input_ids", input_ids, self.config.source_vocab_size, True, attention_mask=attention_mask)
         articles = max(1, TOKENS_AT_ONCE // max(1, input_ids.shape[1]))
         if self.device.type != "cpu" or torch.is_grad_enabled() or len(input_ids) <= articles:
             return self.model.encoder(input_ids, attention_mask)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 from torch import Tensor
+
+from bart.elsewhere import missing
 
 
 class Output(Mapping[str, Any]):
     """A dataclass whose values have numbers and names as in transformers, without what is None: `output[0]` is the loss
     when there is one, else the logits or states, and `output["logits"]` the logits.
     """
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing(self, name)
 
     def __iter__(self) -> Iterator[str]:
         return (name for name, value in vars(self).items() if value is not None)

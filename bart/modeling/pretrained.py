@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from bart.backend import Backend, BackendModule
 from bart.configuration.configuration import CONFIG_FILE, GENERATION_FILE, ModelConfig, stored_config
 from bart.configuration.configuration_generation import GenerationConfig
+from bart.elsewhere import INSTEAD, check_others, missing, take_others
 from bart.errors import InputError
 from bart.files import PathName, replacing, write_json
-from bart.inputs import check_others
 from bart.modeling.checkpoint import (
     WEIGHT_FILES,
     check_depth,
@@ -32,6 +32,7 @@ from bart.modeling.checkpoint import (
     shorten,
     state_dict,
     tied_copies,
+    type_of,
 )
 from bart.modeling.packed import Packer
 from bart.tensor_files import CHECKSUM, checksum_of, sort_metadata
@@ -77,10 +78,20 @@ class PretrainedModel(BackendModule):
         """`forward`, with return_dict=False as a tuple; other arguments than its own are refused by `check_others`."""
         _, *known = inspect.signature(type(self).forward).parameters.values()
         names = [parameter.name for parameter in known]
+        for ids in {"input_ids", "decoder_input_ids"}.intersection(names[len(inputs) :]):
+            if (embeddings := named.pop(ids.replace("input_ids", "inputs_embeds"), None)) is not None:
+                if named.get(ids) is not None:
+                    raise InputError(f"{ids} and embeddings in their place exclude each other; give one of them")
+                named[ids] = embeddings
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in known):  # of a subclass
             check_others(type(self).__name__, names, {name: named.pop(name) for name in [*named] if name not in names})
         output = super().__call__(*inputs, **named)
         return output.to_tuple() if return_dict is False else output
+
+    def __getattr__(self, name: str) -> Tensor | nn.Module:
+        if name in INSTEAD:
+            raise missing(self, name)
+        return super().__getattr__(name)
 
     # ---- Weights
 
@@ -140,10 +151,12 @@ class PretrainedModel(BackendModule):
     def dtype(self) -> torch.dtype:
         return self.get_input_embeddings().weight.dtype
 
-    def num_parameters(self, only_trainable: bool = False) -> int:
+    def num_parameters(self, only_trainable: bool = False, exclude_embeddings: bool = False) -> int:
         """The count of numbers in the parameters, tied ones counted once."""
         self._check_whole()
-        return sum(weight.numel() for weight in self.parameters() if weight.requires_grad or not only_trainable)
+        tables = {part.weight for part in self.modules() if exclude_embeddings and isinstance(part, nn.Embedding)}
+        counted = {*self.parameters()} - tables
+        return sum(weight.numel() for weight in counted if weight.requires_grad or not only_trainable)
 
     @property
     def network(self) -> nn.Module:
@@ -160,10 +173,13 @@ class PretrainedModel(BackendModule):
         """All layers: the blocks that a network is sharded by."""
         return [layer for stack in self.stacks for layer in stack.layers]
 
-    def set_activation_checkpointing(self, enabled: bool) -> None:
+    def gradient_checkpointing_enable(self, *_: object, enabled: bool = True, **without_effect: object) -> None:
         """Recompute each layer's activations in the backward pass instead of keeping them (Chen et al., 2016)."""
         for stack in self.stacks:
             stack.activation_checkpointing = enabled
+
+    def gradient_checkpointing_disable(self) -> None:
+        self.gradient_checkpointing_enable(enabled=False)
 
     def compile_layers(self) -> None:
         """Let `torch.compile` make the code that the layers run in training, for inputs of any length."""
@@ -204,7 +220,7 @@ class PretrainedModel(BackendModule):
     def from_pretrained(
         cls, path_or_name: PathName, config: ModelConfig | None = None, new_head: bool | None = None, **fields: Any
     ) -> Self:
-        """Build a model from stored weights: in eval mode, on the CPU, in fp32 whatever the type in its file.
+        """Build a model from stored weights, in eval mode and on the CPU.
 
         Args:
             path_or_name: a Hub-format directory (`model.safetensors` or `pytorch_model.bin`, whole or in shards), one
@@ -212,14 +228,15 @@ class PretrainedModel(BackendModule):
             config: the architecture, whose decoding fields become the generation defaults. None: that of our `.ckpt` or
                 of `config.json` beside the weights, with the generation defaults of the same place.
             new_head: true if a head that classifies shall begin with random weights; None: if the weights have none.
-            fields: values in place of the config's, such as num_labels or id2label.
+            fields: values in place of the config's, such as num_labels or id2label; and `dtype` (`torch_dtype`) of the
+                parameters, such as torch.bfloat16, or "auto" for that of config.json or the file. Default: fp32.
 
         Raises:
             InputError: nothing at that path, a damaged or foreign file, no config, or weights that do not fit, such as
                 embeddings that are not tied, or a head of other labels.
         """
-        for name in {"dtype", "torch_dtype"} & fields.keys():
-            raise InputError(f"from_pretrained() got {name!r}; weights come in fp32: call .half() or .bfloat16() then")
+        take_others("from_pretrained()", fields)
+        dtype = fields.pop("torch_dtype", None), fields.pop("dtype", None)
         path = find_weights(path_or_name)
         checkpoint = read(path)
         state, left_out = cls.read_names(state_dict(checkpoint, path), path)
@@ -252,7 +269,7 @@ class PretrainedModel(BackendModule):
         if left_out:
             logger.warning("%s: weights of another head left out: %s", path, shorten(left_out))
         with torch.device("meta"):
-            model = cls(config)
+            model = cls(config).to(type_of(dtype[1] or dtype[0], config, state))
         if begins:
             state |= model.new_weights(model.head)
             logger.warning("%s: a new head begins with random weights: %s", path, ", ".join(model.head))
@@ -267,13 +284,14 @@ class PretrainedModel(BackendModule):
             model.generation_config = generation
         return model.eval()
 
-    def save_pretrained(self, directory: PathName, tokenizer: PretrainedTokenizer | None = None) -> None:
+    def save_pretrained(self, directory: PathName, tokenizer: PretrainedTokenizer | None = None, **others: Any) -> None:
         """Write the Hub format that `transformers` loads, in the parameters' own precision.
 
         Raises:
             InputError: the directory cannot be made.
             OSError: a file cannot be written.
         """
+        check_others("save_pretrained()", ("directory", "tokenizer"), others)
         directory = Path(directory)
         self.save_config(directory)
         copies = tied_copies(self)

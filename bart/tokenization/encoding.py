@@ -6,11 +6,12 @@ import inspect
 import itertools
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from tokenizers import AddedToken, Encoding, Tokenizer
 from tokenizers.models import BPE
 
+from bart.elsewhere import check_others, missing
 from bart.errors import InputError
 
 if TYPE_CHECKING:
@@ -71,6 +72,9 @@ class TextEncoder:
     add_prefix_space: bool = False
     _backend: Tokenizer
 
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing(self, name)
+
     # ---- Tokens
 
     def __len__(self) -> int:
@@ -99,8 +103,9 @@ class TextEncoder:
 
     def __call__(
         self,
-        text: str | Sequence[str],
+        text: str | Sequence[str] | None = None,
         text_pair: str | Sequence[str] | None = None,
+        text_target: str | Sequence[str] | None = None,
         *,
         max_length: int | None = None,
         truncation: bool | str | None = None,
@@ -117,6 +122,7 @@ class TextEncoder:
         Args:
             text: a text, or a list of B texts.
             text_pair: the second text of each.
+            text_target: a text, or B texts, whose ids are `labels`, or without text `input_ids`.
             max_length: tokens to keep of a text or pair, special tokens included. Default: `model_max_length`.
             truncation: true, or "longest_first", to cut at `max_length`, of a pair the longer text first. Default:
                 True if `max_length` is given and there is no padding.
@@ -136,8 +142,6 @@ class TextEncoder:
                 tensors asked for texts of different lengths without padding.
         """
         if others:
-            from bart.inputs import check_others  # here, because it needs torch
-
             check_others(type(self).__name__, inspect.signature(self).parameters, others)
         for name, value in (("padding", padding), ("return_tensors", return_tensors), ("truncation", truncation)):
             if value not in _CHOICES[name]:
@@ -149,6 +153,8 @@ class TextEncoder:
         if max_length is not None and not truncation and padding != "max_length":
             raise InputError(f"max_length={max_length} needs truncation=True or padding='max_length'")
         limit = self.model_max_length if max_length is None else max_length
+        if text is None:
+            text, text_target = text_target, None
 
         columns: dict[str, list[list[Any]]] = {"input_ids": []}
         for pair in self._encode_pairs(text, text_pair, add_prefix_space, return_offsets_mapping):
@@ -169,7 +175,12 @@ class TextEncoder:
         width = 0
         if padding:
             width = limit if padding == "max_length" else max(map(len, columns["input_ids"]))
-        return self._batch(columns, isinstance(text, str), width, return_tensors)
+        encoded = self._batch(columns, isinstance(text, str), width, return_tensors)
+        if text_target is not None:
+            options: dict[str, Any] = {"max_length": max_length, "truncation": truncation, "padding": padding}
+            options |= {"return_tensors": return_tensors, "add_prefix_space": add_prefix_space}
+            encoded["labels"] = self(text_target, add_special_tokens=add_special_tokens, **options)["input_ids"]
+        return encoded
 
     def _encode_pairs(
         self, texts: Any, text_pair: Any, add_prefix_space: bool | None, with_offsets: bool

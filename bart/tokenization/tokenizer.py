@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from tokenizers import AddedToken, Tokenizer
 
+from bart.elsewhere import check_others
 from bart.errors import InputError, naming
 from bart.files import PathName, read_json, write_json
 from bart.hub import resolve
@@ -29,6 +30,11 @@ class OtherTokenizer(InputError):
     """A vocabulary is of another kind than the class that shall read it."""
 
 
+def _check_side(_: PretrainedTokenizer, side: str) -> None:
+    if side != "right":
+        raise InputError(f"the side of padding and truncation is {side!r}; allowed: 'right'")
+
+
 class PretrainedTokenizer(TextEncoder):
     """A text encoder with its pipeline, in files.
 
@@ -38,7 +44,7 @@ class PretrainedTokenizer(TextEncoder):
         vocabulary_files: the files that a folder may hold in place of tokenizer.json.
         mask_takes_space: true if the spaces before a mask in a text belong to it.
         cls_token, pad_token, sep_token, unk_token, mask_token: `special_tokens` by transformers' names, as their ids.
-        padding_side, truncation_side: always "right"; they cannot be set.
+        padding_side, truncation_side: always "right"; others are refused.
     """
 
     kind: ClassVar[str]
@@ -47,7 +53,7 @@ class PretrainedTokenizer(TextEncoder):
     mask_takes_space: ClassVar[bool] = False
     bos_token: str | None = None
     eos_token: str | None = None
-    padding_side = truncation_side = property(lambda _: "right")
+    padding_side = truncation_side = property(lambda _: "right", _check_side)
 
     def __init__(self, backend: Tokenizer, model_max_length: int, *, source: str) -> None:
         """Wrap a pipeline, whose ids are 0 ... V-1; errors call it `source`."""
@@ -84,7 +90,7 @@ class PretrainedTokenizer(TextEncoder):
     # ---- Files
 
     @classmethod
-    def from_pretrained(cls, path_or_name: PathName) -> Self:
+    def from_pretrained(cls, path_or_name: PathName, **others: Any) -> Self:
         """Load a tokenizer; settings and added tokens are those that transformers finds there.
 
         Args:
@@ -94,8 +100,9 @@ class PretrainedTokenizer(TextEncoder):
         Raises:
             InputError: nothing there, no tokenizer in it, or files that cannot be read as one.
         """
-        others = (SETTINGS_FILE, SPECIAL_FILE, ADDED_FILE, "config.json")
-        path = resolve(path_or_name, [TOKENIZER_FILE, *cls.vocabulary_files, *others])
+        check_others("from_pretrained()", ("path_or_name",), others)
+        files = (SETTINGS_FILE, SPECIAL_FILE, ADDED_FILE, "config.json")
+        path = resolve(path_or_name, [TOKENIZER_FILE, *cls.vocabulary_files, *files])
         names = (TOKENIZER_FILE, cls.vocabulary_files[0])
         if path.is_file() and path.suffix != ".ckpt" and any((path.parent / name).exists() for name in names):
             path = path.parent
@@ -106,7 +113,7 @@ class PretrainedTokenizer(TextEncoder):
             if not isinstance(text, str):
                 raise InputError(f"{path}: the checkpoint has no tokenizer: name a folder or a Hub name that has one")
             return cls.from_json(text, source=str(path))
-        settings, special, added, model = (read_json(path / name) if (path / name).exists() else {} for name in others)
+        settings, special, added, model = (read_json(path / name) if (path / name).exists() else {} for name in files)
         named = settings.get("tokenizer_class") or model.get("tokenizer_class") or cls.names[0]
         kind = str(named).removesuffix("Fast")
         if kind not in cls.names + _ANY_PIPELINE:

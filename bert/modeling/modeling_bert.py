@@ -16,8 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bart.elsewhere import check_recorded
 from bart.errors import InputError
-from bart.inputs import check_ids, check_recorded
+from bart.inputs import check_ids
 from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
@@ -93,11 +94,11 @@ class BertEncoder(BartEncoder):
         """States (B, S, D); arguments and errors are those of `BertModel`."""
         table, types = self.embed_tokens, self.embed_types
         beside = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        check_ids("input_ids", input_ids, table.num_embeddings, **beside)
+        ids = check_ids("input_ids", input_ids, table.num_embeddings, True, **beside)
         if token_type_ids is not None:
             check_ids("token_type_ids", token_type_ids, types.num_embeddings)
         typed = types.weight[0] if token_type_ids is None else types(token_type_ids)
-        return self._encode(self._embed(table(input_ids), added=typed), attention_mask)[0]
+        return self._encode(self._embed(self._tokens(ids), added=typed), attention_mask)[0]
 
 
 class BertPooler(nn.Module):

@@ -45,10 +45,9 @@ from utils.app.cli import option, parse_dataclass
 from utils.app.machine import ROOT
 from utils.app.memory import peak_memory_gb
 from utils.corpora.sample_corpus import sample_stories
-from utils.data.batches import Batch, Batches
+from utils.data.batches import Batch, Batches, TokenPairs, collate_pairs
 from utils.data.order import RunOrder, TrainOrder
-from utils.data.pairs import TokenPairs, collate_pairs
-from utils.data.parallel_text import read_pairs
+from utils.data.tables import read_pairs
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.training.options import POLYNOMIAL_END
 

@@ -124,7 +124,7 @@ def test_losses_and_gradients_are_those_with_padding(case: str, checkpointing: b
     padded = make().double().train()
     unpadded = copy.deepcopy(padded)
     unpadded.compute_with(backend)
-    unpadded.set_activation_checkpointing(checkpointing)
+    unpadded.gradient_checkpointing_enable(enabled=checkpointing)
     actual = []
     for model in (padded, unpadded):
         loss = loss_of(model)

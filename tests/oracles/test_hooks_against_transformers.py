@@ -48,6 +48,19 @@ PROCESSORS: list[list[Callable[[Tensor, Tensor], Tensor]]] = [
 ]
 
 
+def ends_by_parity(ids: Tensor, scores: Any, **_: Any) -> Tensor:
+    """Rows end where their ids' sum says so, and the scores, which are kept, show that it is no early step."""
+    return (ids.sum(dim=1) % 7 < 2) & (len(scores) > 2)
+
+
+CRITERIA: list[list[Callable[..., Tensor]]] = [
+    [],
+    [ends_by_parity],
+    [ends_by_parity, transformers.EosTokenCriteria([EOS, 9, 10, 11])],
+    [lambda ids, scores: torch.full((len(ids),), ids.shape[1] > 6)],
+]
+
+
 def random_options(seed: int) -> dict[str, Any]:
     pick = random.Random(seed).choice
     beams = pick([1, 1, 3, 4])
@@ -64,6 +77,7 @@ def random_options(seed: int) -> dict[str, Any]:
         "temperature": pick([1.0, 1.4]),
         "logits_processor": transformers.LogitsProcessorList(pick(PROCESSORS)),
         "prefix_allowed_tokens_fn": pick([None, even_or_odd]),
+        "stopping_criteria": transformers.StoppingCriteriaList(pick(CRITERIA)),
     }
     options["num_return_sequences"] = pick([1, 3]) if beams > 1 or options["do_sample"] else 1
     return options
@@ -124,6 +138,11 @@ def test_a_streamer_gets_the_same(pairs: list[Pair], options: dict[str, Any]) ->
             r"gave \[\] for article 0; allowed: a list of at least",
         ),
         ({"prefix_allowed_tokens_fn": lambda article, ids: [97]}, r"gave \[97\] for article 0; .* one id below 97"),
+        (
+            {"stopping_criteria": [lambda ids, scores: ids]},
+            r"gave Tensor .*; allowed: a bool tensor \(1,\)",
+        ),
+        ({"stopping_criteria": ends_by_parity}, r"stopping_criteria is <function .*; allowed: a list of callables"),
         ({"streamer": print}, "streamer is <built-in function print>; allowed: an object with the methods put and end"),
         ({"streamer": Recorder(), "num_beams": 2}, "streamer needs num_beams 1, and it is 2"),
     ],

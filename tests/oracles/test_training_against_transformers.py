@@ -17,7 +17,7 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import ALIKE, Train, order_of, rows
-from utils.data.pairs import collate_pairs
+from utils.data.batches import collate_pairs
 
 # 22 examples in batches of 3 and windows of 3 batches: steps of 9, 9 and 4 examples, 7 epochs.
 STEPS, ACCUMULATION, CLIP = 21, 3, 0.5

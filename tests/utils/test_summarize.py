@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,6 +182,22 @@ def test_command_reads_one_document_or_one_a_line(export: Path, run: Any) -> Non
     text = "\n\n".join(DOCUMENTS)
     printed = run("\ufeff" + text + "\n", export, "--num_beams", 1, "--max_length", 8)
     assert printed == one_by_one(export, [text], num_beams=1, max_length=8)[0] + "\n"
+
+
+def test_one_who_types_sees_what_the_model_was_trained_on(
+    export: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Terminal(io.TextIOWrapper):
+        def isatty(self) -> bool:
+            return True
+
+    shutil.copytree(export, tmp_path / "model")
+    known = {"trained": "fine-tuned from base on news", "examples": [{"source": "A dog ran."}]}
+    (tmp_path / "model" / "examples.json").write_text(json.dumps(known))
+    monkeypatch.setattr(sys, "stdin", Terminal(io.BytesIO(b"The cat sat.")))
+    main(["--gpus", "0", str(tmp_path / "model")])
+    said = "The model was fine-tuned from base on news, on texts such as: A dog ran.\nType or paste a document;"
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_command_reads_a_file_and_writes_one_with_the_options_of_the_service(

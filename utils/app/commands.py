@@ -33,7 +33,9 @@ def _in_one_line(kind: type[BaseException], error: BaseException, traceback: Tra
     """Say how to install a package that is missing, or that Ctrl-C ended the program; leave all else to Python."""
     package = (getattr(error, "name", None) or "").partition(".")[0]
     if isinstance(error, ModuleNotFoundError) and package and not (ROOT / package).exists():
-        install = f"cd {ROOT} && source scripts/setup_env.sh requirements.txt"
+        install = "python -m pip install 'bart-pytorch[serve,shards]'"
+        if (ROOT / "requirements.txt").exists():  # not where pip installed the code
+            install = f"cd {ROOT} && source scripts/setup_env.sh requirements.txt"
         print(f"error: the package {package} is missing for {sys.executable}; run: {install}", file=sys.stderr)
     elif kind is KeyboardInterrupt:  # while modules are loaded, before utils.app.signals handles it
         print("ended by Ctrl-C", file=sys.stderr)

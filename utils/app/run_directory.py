@@ -12,7 +12,7 @@ from bart.errors import InputError
 from utils.app.errors import brief
 
 LOG, LAST = "log.txt", "last"  # a run's log, and the value of --resume_from_checkpoint for its newest checkpoint
-CARD = "README.md"  # of a run's export
+CARD, EXAMPLES = "README.md", "examples.json"  # of a run's export
 METRICS, SECONDS = "metrics.csv", "wall_seconds"  # SECONDS: the column of the time since the run's first session began
 REPORT_ORDER = ("test", "val", "train")  # a report shows the first split of these that was scored
 # Patterns of names; {} is a split.

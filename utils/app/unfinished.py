@@ -17,7 +17,7 @@ from bart.files import PathName, replacing
 from bart.hub import resolve
 from utils.app.errors import RunError, unwritable
 from utils.app.output_files import difference, file_digest
-from utils.app.run_directory import CARD
+from utils.app.run_directory import CARD, EXAMPLES
 
 logger = logging.getLogger(__name__)
 
@@ -108,10 +108,10 @@ class Unfinished:
 
 
 def model_identity(name: PathName) -> dict[str, Any]:
-    """The values that tell a model from others: its path and the digests of its files but for the card."""
+    """The values that tell a model from others: its path and the digests of its files but for the card and examples."""
     path = Path(name)
     if path.is_dir():
         path = resolve(path, ["*.safetensors", "*.bin", "*.pt"])
     files = sorted(path.iterdir()) if path.is_dir() else [path]
-    digests = {file.name: file_digest(file) for file in files if file.is_file() and file.name != CARD}
+    digests = {file.name: file_digest(file) for file in files if file.is_file() and file.name not in (CARD, EXAMPLES)}
     return {"model": str(path.resolve()) if path.exists() else str(name), "model_files": digests}

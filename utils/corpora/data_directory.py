@@ -14,9 +14,8 @@ from bart.errors import InputError
 from bart.files import read_json, write_json
 from utils.app.errors import unwritable
 from utils.app.output_files import LOCK, difference, held, write_whole
-from utils.data.parallel_text import SIDES
 from utils.data.splits import SPLITS
-from utils.data.tables import Row
+from utils.data.tables import SIDES, Row
 
 PAIR_FILES = tuple(f"{split}.{side}" for split in SPLITS for side in SIDES)
 PROVENANCE, DROPPED = "provenance.json", "dropped.jsonl"

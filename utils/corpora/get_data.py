@@ -28,10 +28,9 @@ from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import is_made, write_data_directory
 from utils.corpora.sample_corpus import write_sample_corpus
 from utils.data.columns import Record
-from utils.data.parallel_text import SIDES
 from utils.data.places import load_from_hub, opening
 from utils.data.splits import SPLITS
-from utils.data.tables import Row, pairs_in
+from utils.data.tables import SIDES, Row, pairs_in
 
 logger = logging.getLogger("utils.corpora.get_data")
 

@@ -21,14 +21,13 @@ from bart.modeling.modeling_bart import BartModel
 from utils.app.cli import option, parse_dataclass, part
 from utils.app.formatting import plain_table
 from utils.app.progress import progress, start_log
-from utils.data.columns import LABELS, TAGS
-from utils.data.parallel_text import SIDES, pair_paths, paired
+from utils.data.columns import LABELS, TAGS, TableOptions
 from utils.data.places import is_table, split_tables
 from utils.data.rows import rows_of, whole
 from utils.data.shard_format import MANIFEST, SPECIAL
 from utils.data.shards import Manifest, ShardReader
 from utils.data.splits import SPLITS
-from utils.data.table_options import TableOptions
+from utils.data.tables import SIDES, pair_paths, paired
 from utils.models.loading import vocabulary_at
 from utils.text.lines import references_of
 

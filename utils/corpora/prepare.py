@@ -20,22 +20,10 @@ from utils.app.cli import option, parse_dataclass, part
 from utils.app.output_files import file_digest
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import COLUMNS, PROVENANCE, write_data_directory
-from utils.data.columns import Fields, Record
-from utils.data.places import (
-    HUB,
-    HUB_NAME,
-    TABLES,
-    is_published,
-    is_table,
-    load_from_hub,
-    opening,
-    parquet_files,
-    split_tables,
-    suffix_of,
-)
+from utils.data import places
+from utils.data.columns import BY_ENDING, Fields, Record, TableOptions
 from utils.data.rows import rows_of, rows_of_files, rows_of_set
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, MissingSplit, ratios_of, split_of
-from utils.data.table_options import BY_ENDING, TableOptions
 from utils.data.tables import Row, pairs_in
 from utils.data.token_cache import cache_folder, made_once
 from utils.text.lines import check_is_text
@@ -88,20 +76,20 @@ def prepare(options: PrepareOptions) -> None:
 
 def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, options: TableOptions = BY_ENDING) -> str:
     """Make a data directory of tables or a published set, once, where token ids are kept; return others as they are."""
-    file, tables = Path(data_dir), [*split_tables(data_dir).values()]
-    is_set = is_published(data_dir)
-    if not (tables or is_set or is_table(data_dir)):
+    file, tables = Path(data_dir), [*places.split_tables(data_dir).values()]
+    is_set = places.is_published(data_dir)
+    if not (tables or is_set or places.is_table(data_dir)):
         return data_dir
-    with opening(f"--data_dir {data_dir}"):
-        if data_dir.startswith(HUB):
-            contents = load_from_hub(data_dir.removeprefix(HUB))[1]
+    with places.opening(f"--data_dir {data_dir}"):
+        if data_dir.startswith(places.HUB):
+            contents = places.load_from_hub(data_dir.removeprefix(places.HUB))[1]
         elif is_set:
             of_split = _parquet_splits(data_dir).items()
             contents = [(split, [file_digest(path) for path in files.values()]) for split, files in of_split]
         else:
             contents = [(path.name, file_digest(path)) for path in tables or [file]]  # names tell the splits
     name = re.sub(r"[^\w.-]+", "-", file.name) if is_set else file.name
-    has_folder = not data_dir.startswith(HUB) and file.parent.is_dir()
+    has_folder = not data_dir.startswith(places.HUB) and file.parent.is_dir()
     place = file.parent if has_folder and not tables else file
 
     def make(folder: Path) -> None:
@@ -118,9 +106,9 @@ def _parquet_splits(pattern: str) -> dict[str, dict[str, Path]]:
     splits = {}
     for split in SPLITS:
         with suppress(MissingSplit):
-            splits[split] = parquet_files(pattern, split)
+            splits[split] = places.parquet_files(pattern, split)
     if not splits:
-        parquet_files(pattern, SPLITS[0])  # raises MissingSplit
+        places.parquet_files(pattern, SPLITS[0])  # raises MissingSplit
     return splits
 
 
@@ -130,14 +118,15 @@ def inputs_of(options: PrepareOptions) -> Iterator[tuple[str | None, PathName, I
     paths = [Path(name).expanduser() for name in options.input]
     if len(paths) == 1:
         [name], [path] = options.input, paths
-        if name.startswith(HUB):
-            yield from _of_set(name.removeprefix(HUB), keeps_splits, fewest=1)
+        is_named = name.startswith(places.HUB)
+        is_absent = places.suffix_of(path) not in places.TABLES and not path.exists()
+        if is_named or (is_absent and places.HUB_NAME.fullmatch(name)):
+            yield from _of_set(name.removeprefix(places.HUB), keeps_splits, fewest=1 if is_named else 2)
             return
-        if suffix_of(path) not in TABLES and not path.exists() and HUB_NAME.fullmatch(name):
-            yield from _of_set(name, keeps_splits, fewest=2)
-            return
-        of_splits = {split: (table, rows_of(table, options.tables)) for split, table in split_tables(path).items()}
-        if is_published(name):
+        of_splits = {
+            split: (table, rows_of(table, options.tables)) for split, table in places.split_tables(path).items()
+        }
+        if places.is_published(name):
             of_splits = {split: (name, rows_of_files(files)) for split, files in _parquet_splits(name).items()}
         for split, (place, records) in of_splits.items():
             yield split if keeps_splits else None, place, records
@@ -147,15 +136,15 @@ def inputs_of(options: PrepareOptions) -> Iterator[tuple[str | None, PathName, I
         if not path.is_file():
             raise InputError(f"--input {path}: no such file")
         check_is_text(path)
-        if suffix_of(path) not in TABLES:
-            raise InputError(f"--input {path}: not a table; allowed: {', '.join(TABLES)}")
+        if places.suffix_of(path) not in places.TABLES:
+            raise InputError(f"--input {path}: not a table; allowed: {', '.join(places.TABLES)}")
         yield None, path, rows_of(path, options.tables)
 
 
 def _of_set(name: str, keeps_splits: bool, fewest: int) -> Iterator[tuple[str | None, str, Iterator[Record]]]:
     """The splits of a set on the Hub, which are kept where at least the fewest of ours are among them."""
-    with opening(f"--input {name}: no such file here, and as a set of the Hub it"):
-        splits, commit = load_from_hub(name)
+    with places.opening(f"--input {name}: no such file here, and as a set of the Hub it"):
+        splits, commit = places.load_from_hub(name)
     known = [split for split in SPLITS if split in splits]
     kept = keeps_splits and len(known) >= fewest
     if keeps_splits and not kept and len(splits) > 1:

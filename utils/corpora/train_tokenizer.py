@@ -23,7 +23,7 @@ from utils.app.output_files import writable_folder
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import building
 from utils.corpora.documents import TEXT_FILES, find_files, pieces_of, read_documents
-from utils.data.parallel_text import read_pairs
+from utils.data.tables import read_pairs
 from utils.text.lines import reference_texts
 
 

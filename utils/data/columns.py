@@ -1,14 +1,16 @@
-"""Rows of tables: the choice of their columns, and the texts in them."""
+"""Tables of text: options for what their endings do not tell, the choice of columns, and the texts in them."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from reprlib import repr as shortened
 from typing import Any, NamedTuple
 
 from bart.errors import InputError
+from utils.app.cli import option
 from utils.text.lines import BlankText, named
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,55 @@ LABELS = ("label", "labels", "class")
 WORDS, TAGS = ("words", "tokens"), ("tags", "ner_tags", "labels")
 # --source_field and --target_field; the first alone where only documents are read.
 Fields = tuple[str | None] | tuple[str | None, str | None]
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """The form of .csv and .tsv files, where it is not that of their endings."""
+
+    delimiter: str | None = option(
+        None,
+        section="tables",
+        metavar="CHAR",
+        help=r"separator of the values of .csv and .tsv files, such as ';' or '\t'; by default a comma or a tab",
+        on_resume="by_content",
+    )
+    encoding: str = option(
+        "utf-8", help="of .csv, .tsv, .json and .jsonl files: latin-1, utf-16 and others", on_resume="by_content"
+    )
+    columns: str | None = option(
+        None,
+        metavar="NAME,NAME",
+        help="names of all columns of .csv and .tsv files without a header, or with one that lacks names",
+        on_resume="by_content",
+    )
+
+    def __post_init__(self) -> None:
+        if self.delimiter is not None and (len(self.separator) != 1 or self.separator in '\r\n"'):
+            raise InputError(rf"--delimiter is {self.delimiter!r}; allowed: one character, such as ';', '|' or '\t'")
+        try:
+            "a".encode(self.encoding)
+        except (LookupError, ValueError):
+            raise InputError(f"--encoding is {self.encoding!r}; allowed: utf-8, utf-16, latin-1, cp1252") from None
+
+    @property
+    def separator(self) -> str | None:
+        """The delimiter, also where it was written as backslash and t."""
+        return "\t" if self.delimiter == r"\t" else self.delimiter
+
+
+@dataclass(frozen=True)
+class InputOptions(TableOptions):
+    """The same, and what becomes of texts that are blank."""
+
+    skip_blank: bool = option(
+        False,
+        help="leave out examples with a blank text; the log counts them, and their predictions are empty",
+        on_resume="by_content",
+    )
+
+
+BY_ENDING = InputOptions()
 
 
 class Record(NamedTuple):
@@ -93,11 +144,11 @@ def columns_of_pairs(columns: Collection[str], fields: Fields, where: str) -> tu
         if all(field is not None or name in free for field, name in zip(fields, pair, strict=False))
     ]
     chosen = []
-    for number, (option, field) in enumerate(zip(("source_field", "target_field"), fields, strict=False)):
+    for number, (name, field) in enumerate(zip(("source_field", "target_field"), fields, strict=False)):
         known = [pair[number] for pair in fitting or KNOWN_FIELDS]
         if isinstance(field, FromTraining):
             field, known = None, [field]
-        chosen.append(column_of(option, field, known, columns, where))
+        chosen.append(column_of(name, field, known, columns, where))
     if len({*chosen}) < len(chosen):
         raise InputError(f"--source_field and --target_field are both {chosen[0]!r}; allowed: two different columns")
     return tuple(chosen)

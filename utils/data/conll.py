@@ -73,10 +73,8 @@ def read_conll(
         of_tags = (n for n in range(width - 1) if scheme is None and scheme_of(row.columns[n] for row in likely))
         column = 0 if are_numbers else next(of_tags, None)
         if column is not None:
-            raise InputError(
-                f"{path}: column {column + 1} of {width} holds {'numbers' if are_numbers else 'tags'}; name the "
-                "columns with --words_column and --tags_column"
-            )
+            what = "numbers" if are_numbers else "tags"
+            raise InputError(f"{path}: column {column + 1} of {width} holds {what}; name --words_column, --tags_column")
     if labelled and likely and all("*" in tag for tag in known):
         raise InputError(f"{path}: the tags are spans in brackets, such as {max(known)}; allowed: tags such as B-PER")
 

@@ -13,9 +13,9 @@ from math import exp
 import numpy as np
 
 from bart.tokenization.tokenization_bart import BartTokenizer
+from utils.data.batches import Pair
 from utils.data.noise import Noise, before_each, keys_of, part_of, places_of, random_bits, rows_of, shuffle_of, uniform
 from utils.data.options import CorruptionOptions
-from utils.data.pairs import Pair
 from utils.data.shard_format import ShardRow
 
 SPACE = "Ġ"  # how byte-level BPE writes the space before a word

@@ -12,9 +12,9 @@ import numpy as np
 
 from bart.modeling.loss import IGNORE_INDEX
 from bert.tokenization.tokenization_bert import BertTokenizer
+from utils.data.batches import Pair
 from utils.data.noise import Noise, before_each, keys_of, part_of, places_of, random_bits, rows_of, shuffle_of, uniform
 from utils.data.options import MaskingOptions
-from utils.data.pairs import Pair
 from utils.data.shard_format import ShardRow
 
 CONTINUES = "##"  # how WordPiece writes a piece within a word

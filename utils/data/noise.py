@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.data.pairs import Pair
+from utils.data.batches import Pair
 from utils.data.shard_format import ShardRow
 
 _GOLDEN, _64_BITS = 0x9E3779B97F4A7C15, 0xFFFFFFFFFFFFFFFF

@@ -8,9 +8,9 @@ from functools import partial
 
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option, part
+from utils.data.columns import BY_ENDING, InputOptions
 from utils.data.places import KINDS, is_published
 from utils.data.splits import Choice
-from utils.data.table_options import BY_ENDING, InputOptions
 
 TEXT_FILES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")  # of raw text
 SHARDS_VAL_RATIO = 0.01  # --val_ratio of text of which shards are made
@@ -151,8 +151,7 @@ class CorruptionOptions:
         shares = self.mlm_probability, self.token_mask_ratio, self.token_delete_ratio
         if sum(shares) > 1 + 1e-9:
             raise InputError(
-                "--mlm_probability, --token_mask_ratio and --token_delete_ratio are "
-                f"{', '.join(f'{share:g}' for share in shares)}; allowed: 1 in all, since they take different tokens"
+                f"--mlm_probability, --token_mask_ratio and --token_delete_ratio are {sum(shares):g} in all; allowed: 1"
             )
 
 

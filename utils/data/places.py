@@ -75,10 +75,7 @@ def check_fields(data_dir: str | None, **fields: str | None) -> None:
     for name, value in fields.items():
         place = data_dir or ""
         if value is not None and not (is_published(place) or is_table(place) or (place and split_tables(place))):
-            raise InputError(
-                f"--{name} is {value}, a column of a table; the data directory is {data_dir}, and line files have no "
-                f"columns (allowed: a file {', '.join(TABLES)}; {PLACES})"
-            )
+            raise InputError(f"--{name} is {value}; the line files in {data_dir} have no columns, as tables have")
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from typing import Any
 
 from bart.errors import InputError
 from bart.files import PathName
-from utils.data.columns import Record
-from utils.data.places import opening, suffix_of
-from utils.data.table_options import BY_ENDING, TableOptions
+from utils.data.columns import BY_ENDING, Record, TableOptions
+from utils.data.places import HUB, load_from_hub, opening, parquet_files, suffix_of
+from utils.data.splits import MissingSplit
 from utils.text.lines import iter_lines
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,18 @@ def rows_of_set(dataset: Iterable[Mapping[str, Any]], name: str) -> Iterator[Rec
     """The rows of a split of a set, which `datasets` has opened, each named by its number."""
     named = _class_names(dataset.features)
     return (Record(f"{name}:{number}", named(values)) for number, values in enumerate(dataset, 1))
+
+
+def published_rows(data_dir: str, split: str) -> Iterator[Record]:
+    """The rows of a split of a set on the Hub, or of Parquet files, which are downloaded once."""
+    with opening(f"the {split} split of {data_dir}"):
+        if not data_dir.startswith(HUB):
+            yield from rows_of_files(parquet_files(data_dir, split))
+            return
+        splits, _ = load_from_hub(data_dir.removeprefix(HUB))
+        if split not in splits:
+            raise MissingSplit(f"{data_dir}: no {split} split; there are {', '.join(splits)}")
+        yield from rows_of_set(splits[split], f"{data_dir} {split}")
 
 
 def whole(records: Iterable[Record]) -> Iterator[Record]:

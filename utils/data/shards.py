@@ -23,8 +23,8 @@ from bart.errors import InputError
 from bart.files import sha256_of
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.errors import RunError, brief
+from utils.data.batches import TokenPairs
 from utils.data.noise import Noise
-from utils.data.pairs import TokenPairs
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, SPECIAL, TOKENIZER, ShardRow
 from utils.data.tokenized import TokenizedTexts
 
@@ -84,10 +84,8 @@ class Manifest:
         path = self.directory / shard.file
         try:
             footer = pq.read_metadata(path)
-        except FileNotFoundError:
-            raise InputError(f"{path}: the shard is missing; {MANIFEST} lists it") from None
         except (OSError, pa.ArrowException) as error:
-            raise InputError(f"{path}: the shard is cut off or damaged ({brief(error)})") from None
+            raise InputError(f"{path}: the shard is missing, cut off or damaged ({brief(error)})") from None
         if footer.num_rows != shard.examples:
             raise InputError(f"{path}: the shard has {footer.num_rows} examples; {MANIFEST} says {shard.examples}")
         columns = ["ids", "sentences", *(["label"] if self.task == MLM_NSP else ())]
@@ -103,10 +101,7 @@ class Manifest:
             # Another version of the library may write the same tokenizer in other words.
             stored = type(tokenizer).from_pretrained(self.directory / TOKENIZER)
             if stored.to_json() != text:
-                raise InputError(
-                    f"--data_dir {self.directory}: its shards are of another vocabulary ({len(stored)} tokens) than "
-                    f"the tokenizer ({len(tokenizer)} tokens); allowed: the one in {self.directory / TOKENIZER}"
-                )
+                raise InputError(f"{self.directory}: its shards are of another vocabulary, that in {TOKENIZER} there")
 
     def shards(self, split: str, limit: int = -1) -> list[Shard]:
         """The shards of a split with examples: all, or the first `limit` of these, of which each bin has its share."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bart.errors import InputError
-from utils.data.table_options import BY_ENDING, InputOptions
+from utils.data.columns import BY_ENDING, InputOptions
 
 # What files and the Hub call our splits. The first name that is there counts.
 SPLIT_NAMES = {"train": ("train",), "val": ("val", "validation", "valid", "dev"), "test": ("test",)}

@@ -11,12 +11,10 @@ from reprlib import repr as shortened
 from typing import Any
 
 from bart.errors import InputError
-from utils.data.columns import Record, text_in, without_blank
-from utils.data.parallel_text import one_line
+from utils.data.columns import Record, TableOptions, text_in, without_blank
 from utils.data.places import check_one, is_published, table_in
 from utils.data.splits import EVERY, SPLIT_NAMES, WHOLE, Choice, check_split, of_split
-from utils.data.table_options import TableOptions
-from utils.data.tables import read_records
+from utils.data.tables import one_line, read_records
 
 logger = logging.getLogger(__name__)
 COLUMNS = ("question", "context")
@@ -147,10 +145,8 @@ def question_of(name: str, values: Mapping[str, Any], labelled: bool = False) ->
         if len(texts) != len(starts):
             raise ValueError
     except (TypeError, KeyError, ValueError):
-        raise InputError(
-            f"{name}: answers are {shortened(answers)}; allowed: lists of text and answer_start, of one length, in "
-            ".jsonl or .parquet, or --predict, which reads none"
-        ) from None
+        allowed = "lists of text and answer_start, or --predict"
+        raise InputError(f"{name}: answers are {shortened(answers)}; allowed: {allowed}") from None
     return replace(question, answers=texts, starts=starts)
 
 

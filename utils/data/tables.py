@@ -1,49 +1,33 @@
-"""The rows of a split, from tables and published sets; and pairs of documents and summaries in them."""
+"""The rows of a split, from tables and published sets; and pairs of documents and summaries, in them or in line files.
+
+A data directory has the files `{train,val,test}.{source,target}`, one example a line, UTF-8.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import logging
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError
-from utils.data.columns import Fields, Record, column_of, columns_of_pairs, names_in, value_in
-from utils.data.parallel_text import SIDES, one_line
-from utils.data.places import (
-    CONLL,
-    HUB,
-    TABLES,
-    is_published,
-    load_from_hub,
-    opening,
-    parquet_files,
-    split_tables,
-    suffix_of,
-    table_in,
-)
-from utils.data.rows import ABSENT, SURROGATE, rows_of, rows_of_files, rows_of_set, whole
+from bart.files import PathName
+from utils.data.columns import BY_ENDING, Fields, Record, TableOptions, column_of, columns_of_pairs, names_in, value_in
+from utils.data.places import CONLL, TABLES, is_published, split_tables, suffix_of, table_in
+from utils.data.rows import ABSENT, SURROGATE, published_rows, rows_of, whole
 from utils.data.splits import EVERY, SPLITS, WHOLE, Choice, MissingSplit, check_split, of_split
-from utils.data.table_options import BY_ENDING, TableOptions
-from utils.text.lines import check_is_text, check_no_list, read_lines, references_of
+from utils.text.lines import check_counts, check_is_text, check_no_list, iter_lines, read_lines, references_of
 
 logger = logging.getLogger(__name__)
-
-
-def published_rows(data_dir: str, split: str) -> Iterator[Record]:
-    """The rows of a split of a set on the Hub, or of Parquet files, which are downloaded once."""
-    with opening(f"the {split} split of {data_dir}"):
-        if not data_dir.startswith(HUB):
-            yield from rows_of_files(parquet_files(data_dir, split))
-            return
-        splits, _ = load_from_hub(data_dir.removeprefix(HUB))
-        if split not in splits:
-            raise MissingSplit(f"{data_dir}: no {split} split; there are {', '.join(splits)}")
-        yield from rows_of_set(splits[split], f"{data_dir} {split}")
+SIDES = ("source", "target")
+Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only to be predicted, targets, line by line
 
 
 def read_records(
@@ -170,3 +154,43 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
     if left_out:
         logger.info("%s: %d rows of the %s split are no examples and are left out", data_dir, left_out, split)
     return choice.of(sources, str)
+
+
+def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
+    """Read the lines of two files side by side; targets that are lists are checked."""
+    sources, targets = iter_lines(source), iter_lines(target)
+    for number, (text, summary) in enumerate(zip_longest(sources, targets), 1):
+        if text is None or summary is None:
+            # The longer file is read to its end, so that the message has both counts.
+            longer = number + sum(1 for _ in (targets if text is None else sources))
+            counts = (number - 1, longer) if text is None else (longer, number - 1)
+            check_counts((source, target), *counts)
+        references_of(summary, f"{target}, line {number}: ")
+        yield text, summary
+
+
+def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
+    """The paths of a split's sources and targets."""
+    folder = Path(data_dir)
+    if not folder.is_dir():
+        check_is_text(folder)
+        raise InputError(f"data directory {folder}: no such directory")
+    source, target = (folder / f"{split}.{side}" for side in SIDES)
+    if missing := [file for file in (source, target) if not file.is_file()]:
+        holds = f"a data directory holds {{{','.join(SPLITS)}}}.{{source,target}}, or a table of each split"
+        raise (MissingSplit if len(missing) == 2 else InputError)(f"{missing[0]}: no such file; {holds}")
+    return source, target
+
+
+def read_pairs(data_dir: PathName, split: str, choice: Choice = EVERY) -> Pairs:
+    """Read a split's sources and targets, of the examples that are chosen."""
+    sources, targets = zip(*choice.of(paired(*pair_paths(data_dir, split)), itemgetter(0)), strict=True)
+    return list(sources), list(targets)
+
+
+def one_line(text: str) -> str:
+    """Make one line of a text: a line break becomes a space, with the white space around it; all else stays within."""
+    text = text.strip().strip("\ufeff").strip()
+    if "\n" not in text and "\r" not in text:
+        return text
+    return " ".join(filter(None, map(str.strip, re.split(r"[\n\r]", text))))

@@ -19,8 +19,8 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
 from utils.app.output_files import LOCK, file_digest, held, writable_folder, write_whole
 from utils.app.progress import progress
-from utils.data.parallel_text import pair_paths, paired
 from utils.data.splits import EVERY, Choice
+from utils.data.tables import pair_paths, paired
 from utils.data.tokenized import TokenizedTexts, tokenise, tokens_schema
 from utils.text.lines import iter_lines, references_of
 

@@ -12,18 +12,22 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Template
 
-from bart.files import as_named
+from bart.files import as_named, read_json, write_json
 from utils.app.output_files import write_whole
-from utils.app.run_directory import CARD
+from utils.app.run_directory import CARD, EXAMPLES
+from utils.corpora.data_directory import PROVENANCE
+from utils.corpora.get_data import ON_HUB, SETS
 from utils.data.places import HUB, HUB_NAME
+from utils.data.rows import json_lines
 from utils.data.shard_format import SPECIAL
+from utils.evaluation.report import tables
 from utils.evaluation.report.runs import ReportedRun, read_run, scores_of
-from utils.evaluation.report.tables import ScoreTable, confusion_table, errors_table, group_tables, score_table
 from utils.metrics.files import label_of
 from utils.models.options import SCRATCH
 from utils.tasks import find_task
 
 logger = logging.getLogger(__name__)
+ENGLISH = {*SETS, "abisee/cnn_dailymail", "EdinburghNLP/xsum", "nyu-mll/glue"}
 OURS = "<!-- Training and scoring write this file anew until you delete this line. -->"
 
 
@@ -40,14 +44,19 @@ def write_card(folder: Path, export: Path, options_of: Callable[[Path], Sequence
 
 
 def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
-    """The card, from what the run's directory tells of training and, since the export was written, of scoring."""
+    """The card, from what the run's directory tells of training and, since the export was written, of scoring; writes
+    EXAMPLES, which other programs show: how the model was `trained`, and `examples` of a split that was summarised.
+    """
     run, config_file = read_run(folder), export / "config.json"
     arguments, exported = run.arguments, config_file.stat().st_mtime_ns
     data_dir, task = arguments["data_dir"], Path(arguments["task"]).stem
     start = arguments.get("model_name_or_path") or _first_weights(folder)
     base, base_id = (None, None) if start == SCRATCH else _named(start, not Path(start).exists())
+    shards, provenance = (Path(data_dir) / name for name in ("manifest.json", PROVENANCE))
+    made_of = read_json(provenance).get("set") if provenance.is_file() else None
+    if made_of in ON_HUB:
+        data_dir = HUB + ON_HUB[made_of]
     data, data_id = _named(data_dir, data_dir.startswith(HUB))
-    shards = Path(data_dir) / "manifest.json"
     for split in list(run.scores):
         if (folder / f"{split}_scores.json").stat().st_mtime_ns < exported:
             del run.scores[split]
@@ -64,6 +73,12 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
         license="unknown", library_name=library, pipeline_tag=pipeline, tags=["bert" if is_bert else "bart"]
     )
     metadata.base_model, metadata.datasets = base_id, data_id
+    metadata.language = "en" if {made_of, data_id} & ENGLISH else None
+    how = "trained" if base is None else "pretrained further" if pretrains else "fine-tuned"
+    examples = next((_examples(run.articles_path(split)) for split in run.scores), [])
+    known = {"trained": f"{how} from {base or 'random weights'} on {data}", "examples": examples}
+    if examples:
+        write_json(export / EXAMPLES, known)
     if run.scores:
         metadata.model_name = run.name
         metadata.eval_results = [
@@ -87,7 +102,9 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
         task=task,
         named=arguments["task"],
         base=base,
-        data=data,
+        place=run.name if export.is_absolute() else export.as_posix(),
+        **known,
+        verdict_of=lambda split: tables.verdict_of(run, split),
         tables_of=lambda split: [table for table in tables_of(run, split) if table.rows],
         config=config,
         generates=generates,
@@ -100,11 +117,19 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
     return ModelCard(content)
 
 
-def tables_of(run: ReportedRun, split: str) -> list[ScoreTable]:
+def tables_of(run: ReportedRun, split: str) -> list[tables.ScoreTable]:
     """The tables of a split's scores; of errors not the texts that were read, which may be private."""
-    errors = errors_table(run, split)
+    errors = tables.errors_table(run, split)
     errors = replace(errors, header=errors.header[1:], rows=[row[1:] for row in errors.rows], words=2)
-    return [score_table(run, split), *group_tables(run, split), confusion_table(run, split), errors]
+    scores, confusions = tables.score_table(run, split), tables.confusion_table(run, split)
+    return [scores, *tables.group_tables(run, split), confusions, errors]
+
+
+def _examples(articles: Path) -> list[dict[str, str]]:
+    """Three articles with their summaries: the first ones that are short, or else the first ones."""
+    rows = [row for _, row in json_lines(articles) if {"source", "summary"} <= row.keys()]
+    rows.sort(key=lambda row: len(row["source"]) > 1500)
+    return [{name: row[name] for name in ("source", "reference", "summary") if name in row} for row in rows[:3]]
 
 
 def _first_weights(folder: Path) -> str:

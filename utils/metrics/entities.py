@@ -14,10 +14,9 @@ from seqeval.scheme import IOBES, Tokens
 
 from bart.errors import InputError
 from utils.app.cli import option, parse_dataclass, part
-from utils.data.columns import TAGS
+from utils.data.columns import TAGS, TableOptions
 from utils.data.conll import Sentence, read_conll
 from utils.data.places import TABLES, suffix_of
-from utils.data.table_options import TableOptions
 from utils.data.tables import column_in
 from utils.metrics.classification import ByClass, scores_by_class
 from utils.metrics.files import FileOptions, print_scores, refuse_module

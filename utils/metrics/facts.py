@@ -145,15 +145,11 @@ def differing_facts(
 
 
 def unsupported_facts(articles: Sequence[tuple[str, str | None, str]]) -> dict[str, Any]:
-    """The mean of WRONG facts in a summary, and how many summaries have none; empty where capitals tell no names.
-
-    Each article has a source, a reference or None, and a summary.
-    """
+    """The mean and the zeros of the WRONG facts of sources, references and summaries; {} if capitals tell no names."""
     if not tell_names(summary for *_, summary in articles):
         return {}
     names = names_in(filter(None, chain.from_iterable(texts[1:] for texts in articles)))
     counts = [sum(kind == WRONG for *_, kind in differing_facts(*texts, names)) for texts in articles]
-    mean, none = sum(counts) / len(counts), counts.count(0)
-    text = f"{mean:.2f} names or numbers a summary; {none:,} of {len(counts):,} have none"
-    place = "article" if articles[0][1] is None else "article or reference"
-    return {"not_in": place, "mean": mean, "summaries_with_none": none, "text": text}
+    found = {"mean": sum(counts) / len(counts), "summaries_with_none": counts.count(0)}
+    text = f"{found['mean']:.2f} names or numbers a summary; {counts.count(0):,} of {len(counts):,} have none"
+    return {"not_in": "article" if articles[0][1] is None else "article or reference", **found, "text": text}

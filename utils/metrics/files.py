@@ -17,11 +17,9 @@ import numpy as np
 from bart.errors import InputError
 from utils.app.cli import option, part
 from utils.app.formatting import plain_table
-from utils.data.columns import value_in
-from utils.data.parallel_text import one_line
+from utils.data.columns import TableOptions, value_in
 from utils.data.places import TABLES, suffix_of
-from utils.data.table_options import TableOptions
-from utils.data.tables import column_in
+from utils.data.tables import column_in, one_line
 from utils.metrics.significance import ScoresOf, compare_scores, scores_and_intervals
 from utils.text.lines import check_counts, read_lines, references_of
 

@@ -14,7 +14,7 @@ from bart.files import PathName
 from utils.app.cli import changeable, option
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TOKENIZERS, RougeRule
 from utils.text.lines import read_lines, reference_texts
-from utils.text.scripts import share_of, warn_of_unspaced
+from utils.text.sentences import share_of, warn_of_unspaced
 
 logger = logging.getLogger(__name__)
 # In the order of ROUGE-1.5.5, where a later list overrides an earlier one.

@@ -23,6 +23,7 @@ from bart.tensor_files import read_file
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bart.tokenization.tokenizer import OtherTokenizer, PretrainedTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
+from utils.app.machine import ROOT
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=PretrainedModel)
@@ -49,8 +50,9 @@ LoadedBart = LoadedModel[BartForConditionalGeneration]
 
 
 def read_config(path: PathName, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
-    """A config.json of one of some architectures."""
-    fields = read_json(Path(path))
+    """A config.json of one of some architectures; where there is no such file, one of ours in `configs/`."""
+    shipped = ROOT / path
+    fields = read_json(shipped if shipped.exists() and not Path(path).exists() else Path(path))
     with naming(path):
         return kind_of(fields, kinds)(**fields)
 

@@ -93,7 +93,7 @@ def _to_train(
     """The model with frozen parts and adapters, which keeps and computes activations as the options say."""
     fit_vocabulary(model, tokenizer)
     adapt(model, adaptation)
-    model.set_activation_checkpointing(computing.activation_checkpointing)
+    model.gradient_checkpointing_enable(enabled=computing.activation_checkpointing)
     if computing.compile:
         model.compile_layers()
     return LoadedModel(model, tokenizer, lora_scale=adaptation.lora_scale)

@@ -6,7 +6,6 @@ import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bart.errors import InputError
@@ -21,11 +20,6 @@ DROPOUTS = ("dropout", "attention_dropout", "encoder_layerdrop", "decoder_layerd
 LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "out_proj", "fc1", "fc2")
 LORA_DEFAULT = ("q_proj", "v_proj")  # Hu et al. (2021), section 7.1
 dropout_option = partial(option, None, least=0, most=0.99, on_resume="by_content")
-
-
-def shipped_config(name: str) -> str:
-    """The path of a config that comes with the code, as short as users see it from the repository's root."""
-    return name if Path(name).exists() else str(Path(__file__).resolve().parents[2] / name)
 
 
 @dataclass(frozen=True)

@@ -43,14 +43,14 @@ OTHERS = ("id", "idx", "index", "context", "answers")  # columns that often stan
 TERMINAL_LINE = 4095  # bytes of a line that a terminal on Linux passes on; it drops the rest
 
 
-def read_documents(has_one_a_line: bool, file: str | None = None, blank: bool = False) -> list[str]:
+def read_documents(has_one_a_line: bool, file: str | None = None, blank: bool = False, hint: str = "") -> list[str]:
     """Read a file, or standard input, as one document or as one a line; lines end at "\\n" alone."""
     name = file or "standard input"
     check_is_text(name)
     is_typed = file is None and sys.stdin.isatty()
     if is_typed:
         expected = "documents, one a line" if has_one_a_line else "a document"
-        print(f"Type or paste {expected}; Enter and then Ctrl-D end it.", file=sys.stderr)
+        print(f"{hint}Type or paste {expected}; Enter and then Ctrl-D end it.", file=sys.stderr)
     try:
         data = sys.stdin.buffer.read() if file is None else Path(file).read_bytes()
     except OSError as error:

@@ -8,9 +8,12 @@ from itertools import chain, islice
 from typing import Any
 
 from bart.errors import InputError
+from bart.files import read_json
+from bart.hub import resolve
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.progress import progress
+from utils.app.run_directory import EXAMPLES
 from utils.models.loading import load_for_evaluation
 from utils.prediction.options import LONG_DOCUMENTS, InferenceOptions, LongDocuments
 from utils.text.sentences import without_repeats
@@ -25,6 +28,12 @@ def load_summarizer(options: InferenceOptions) -> tuple[BartForConditionalGenera
     if model.config.source_encoder_layers:
         raise InputError(f"{options.model} reads another language; python -m utils.predict --task translation takes it")
     return options.prepare(model), tokenizer
+
+
+def known_of(model: str) -> dict[str, Any]:
+    """How a model was `trained`, and `examples` of its test split, as scoring leaves them beside it; empty without."""
+    path = resolve(model, ["config.json"]) / EXAMPLES
+    return read_json(path) if path.is_file() else {}
 
 
 def summarize(

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from bart.errors import InputError
 from utils.app.cli import early_option, option, parse_dataclass, part
 from utils.app.machine import PRECISIONS
+from utils.data.columns import InputOptions
 from utils.data.options import ALL, Place, check_limit, val_ratio_option
 from utils.data.places import KINDS, is_published
 from utils.data.splits import SPLITS
-from utils.data.table_options import InputOptions
 from utils.evaluation.options import ScoringOptions
 from utils.tasks import TASKS, find_task, options_of, task_of
 

@@ -10,7 +10,7 @@ from bart.errors import InputError
 from utils.app.cli import all_options, changeable, early_option, option, parse_dataclass
 from utils.data.options import LengthBatchOptions, Place, PlaceOptions
 from utils.evaluation.options import ScoringOptions
-from utils.models.options import ModelOptions, shipped_config
+from utils.models.options import ModelOptions
 from utils.recipes.training_arguments import TrainingArguments
 from utils.tasks import TASKS, find_task, options_of
 from utils.training.options import FINE_TUNING_RATE, SCRATCH_RATE, EpochOptions
@@ -57,7 +57,7 @@ class FinetuneArguments(TrainingArguments):
                 raise InputError(f"--{field.name} is {value}; it needs --do_predict, which is not given")
         weights, rank = self.model.weights, self.model.adaptation.lora_rank
         if weights.is_scratch and weights.config_path is None:
-            weights = replace(weights, config_path=shipped_config(self.task_class.default_config))
+            weights = replace(weights, config_path=self.task_class.default_config)
             self._fill_in(model=replace(self.model, weights=weights))
         if weights.is_scratch:
             self._complete(SCRATCH_RATE, weights.config_path)

@@ -12,7 +12,7 @@ from utils.app.cli import changeable, early_option, option, parse_dataclass
 from utils.app.run_directory import LAST
 from utils.data.options import Place, ShardOptions
 from utils.data.shard_format import DENOISING, MANIFEST
-from utils.models.options import NewModelOptions, shipped_config
+from utils.models.options import NewModelOptions
 from utils.recipes.training_arguments import TrainingArguments
 from utils.tasks import find_task
 from utils.tasks.options import MOST_OF_TEXT, PRETRAINING
@@ -76,7 +76,7 @@ class PretrainingArguments(TrainingArguments):
         if self.model.model_name_or_path is not None and self.run.num_sanity_val_steps is None:
             self._fill_in(run=replace(self.run, num_sanity_val_steps=-1))
         if self.model.config_path is None and self.model.model_name_or_path is None:
-            self._fill_in(model=replace(self.model, config_path=shipped_config(self.task_class.default_config)))
+            self._fill_in(model=replace(self.model, config_path=self.task_class.default_config))
         weights = self.model.model_name_or_path
         of_adam = FINE_TUNING_RATE if weights or self.load_model_weights_only else SCRATCH_RATE
         rate = LAMB_RATE if optimisation.is_lamb else of_adam

@@ -12,7 +12,7 @@ from bart.errors import InputError
 from bart.generation import GenerationConfig
 from utils.models.generation_options import with_lengths
 from utils.prediction.options import LongDocuments
-from utils.prediction.summarizing import Documents, load_summarizer
+from utils.prediction.summarizing import Documents, known_of, load_summarizer
 from utils.serving.arguments import ServeArguments
 from utils.serving.engine import Engine
 from utils.serving.service import Body, Service, Text
@@ -70,6 +70,7 @@ class SummaryService(Service):
     def __init__(self, args: ServeArguments) -> None:
         model, self.tokenizer = load_summarizer(args.inference)
         self.positions = model.config.max_position_embeddings
+        self.known = known_of(args.inference.model)
         limit = args.documents.max_source_length or self.positions
         if limit > self.positions:
             raise InputError(f"--max_source_length is {limit}; allowed: at most {self.positions}, the positions")

@@ -230,10 +230,7 @@ class Classification(LabelTask):
             numbered = [[f"{prefix}{number}" for number in range(len(names))] for prefix in ("", "LABEL_")]
             config.labels = names if config.labels in numbered else renamed(config.labels, names)
             if sorted(config.labels) != sorted(names):
-                raise InputError(
-                    f"--task_name {self.options.task_name} has the labels {', '.join(names)}; the model's are "
-                    + ", ".join(config.labels)
-                )
+                raise InputError(f"the labels are {', '.join(config.labels)}; --task_name allows {', '.join(names)}")
         stored = getattr(config, "problem_type", None)  # a field that configs may have
         config.problem_type = problem or stored or (SINGLE_LABEL if len(loaded.labels) > 1 else REGRESSION)
         return loaded

@@ -234,7 +234,9 @@ class WindowOptions:
 
     def __post_init__(self) -> None:
         if self.null_score_diff_threshold and self.version_2_with_negative is False:
-            raise InputError("--null_score_diff_threshold is of --version_2_with_negative, which is off")
+            raise InputError(
+                f"--null_score_diff_threshold {self.null_score_diff_threshold:g} needs --version_2_with_negative"
+            )
 
 
 @dataclass(frozen=True)
@@ -266,6 +268,7 @@ class DenoisingOptions(PretrainingOptions):
     )
 
 
+TEXT_TO_TEXT = (TextToTextOptions, TextToTextTrainingOptions, TextToTextEvalOptions)
 # Of each task: the options in all programs, those that finetune.py adds, and those that run_eval.py adds.
 OPTIONS = {
     "summarization": (SummarizationOptions, TextToTextTrainingOptions, TextToTextEvalOptions),

@@ -15,10 +15,9 @@ from torch import Tensor
 from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.data.batches import Inputs
+from utils.data.batches import Inputs, collate_pairs
 from utils.data.noise import Noise
 from utils.data.options import Place
-from utils.data.pairs import collate_pairs
 from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, ShardExamples, StreamedShards
 from utils.models.loading import LoadedModel, check_lengths, fit_vocabulary

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from utils.app.machine import is_first
-from utils.data.parallel_text import Pairs
+from utils.data.tables import Pairs
 from utils.metrics.facts import unsupported_facts
 from utils.metrics.rouge import leads, rouge, rouge_per_example
 from utils.metrics.rouge_pairs import RougeRule

@@ -43,7 +43,7 @@ from utils.tasks.head import Example, HeadExamples, Labels, LabelTask, logits_of
 from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
 from utils.text.lines import BlankText, check_no_list
-from utils.text.scripts import WORD_CHARACTERS
+from utils.text.sentences import WORD_CHARACTERS
 from utils.text.tags import OUTSIDE, is_outside, scheme_of
 
 logger = logging.getLogger(__name__)
@@ -182,7 +182,7 @@ class Tagging(LabelTask):
             check_no_list(value, f"{record.name}: ")
             words = WORD_OR_MARK.findall(value) if isinstance(value, str) else value
             if words is None or words == []:
-                raise BlankText(f"{record.name}: {column} is {shortened(value)}; allowed: texts that are not blank")
+                raise BlankText(f"{record.name}: {column} is {shortened(value)}; allowed: a list of texts, none blank")
             words = _strings(record, column, words, may_be_blank=True)
             sentences.append(Sentence(record.name, words, None))
         return sentences

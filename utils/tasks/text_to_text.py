@@ -21,12 +21,10 @@ from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGenerati
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.progress import Clock
 from utils.corpora.data_directory import COLUMNS, PROVENANCE
-from utils.data.batches import Batch, Inputs, pad
+from utils.data.batches import Batch, Inputs, TokenPairs, collate_pairs, pad
 from utils.data.columns import Record, columns_of_pairs
-from utils.data.pairs import TokenPairs, collate_pairs
-from utils.data.parallel_text import Pairs, read_pairs
 from utils.data.places import check_fields
-from utils.data.tables import Row, read_sources
+from utils.data.tables import Pairs, Row, read_pairs, read_sources
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
 from utils.data.tokenized import warn_of_cut
 from utils.models import loading
@@ -34,13 +32,7 @@ from utils.models.generation_options import check_generation
 from utils.models.loading import LoadedBart, LoadedModel, check_lengths
 from utils.models.model_to_train import initial_model
 from utils.models.options import ModelOptions
-from utils.tasks.options import (
-    SOURCE_LENGTH,
-    TARGET_LENGTH,
-    TextToTextEvalOptions,
-    TextToTextOptions,
-    TextToTextTrainingOptions,
-)
+from utils.tasks.options import SOURCE_LENGTH, TARGET_LENGTH, TEXT_TO_TEXT
 from utils.tasks.task import Prediction, Scores, Task
 from utils.text.lines import BlankText, references_of
 from utils.text.sentences import without_repeats
@@ -54,9 +46,7 @@ TARGET_LENGTHS = ("max_target_length", "val_max_target_length", "test_max_target
 class TextToText(Task[BartForConditionalGeneration]):
     """Turns texts into others; a subclass names its `metrics` and gives `scores_of_each`, or overrides `score`."""
 
-    Options = TextToTextOptions
-    TrainingOptions = TextToTextTrainingOptions
-    EvalOptions = TextToTextEvalOptions
+    Options, TrainingOptions, EvalOptions = TEXT_TO_TEXT
     model_classes = (BartForConditionalGeneration,)
     prediction_name = "summary"
     separator = "\n"
@@ -86,19 +76,19 @@ class TextToText(Task[BartForConditionalGeneration]):
     # ---- Data
 
     @property
-    def source_field(self) -> str | None:
-        """The column of sources that the options name, or that training read."""
-        return self.options.source_field or next(iter(self.columns), None)
+    def text_fields(self) -> tuple[str | None, str | None]:
+        """The columns of sources and targets that the options name, or that training read."""
+        trained = [*self.columns[:2], None, None]
+        return self.options.source_field or trained[0], self.options.target_field or trained[1]
 
     @property
     def pair_fields(self) -> tuple[str | None, str | None] | None:
-        target_field = self.options.target_field or next(iter(self.columns[1:]), None)
-        return (self.source_field, target_field) if self.evaluation.references else None
+        return self.text_fields if self.evaluation.references else None
 
     def read(self, split: str, for_scoring: bool = False) -> PairFiles | Pairs:
         data_dir, (held_in, choice) = self.place.data_dir, self.place.chosen(split)
         if not self.evaluation.references:
-            return read_sources(data_dir, held_in, choice, self.source_field), None
+            return read_sources(data_dir, held_in, choice, self.text_fields[0]), None
         if for_scoring:
             return read_pairs(data_dir, held_in, choice)
         return check_pairs(data_dir, held_in, choice, self.place.cache_dir)
@@ -110,7 +100,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         return tuple(facts[name] for name in COLUMNS if facts.get(name))
 
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
-        return columns_of_pairs(columns, (self.source_field,), self.place.data_dir)
+        return columns_of_pairs(columns, (self.text_fields[0],), self.place.data_dir)
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> Pairs:
         rows = [Row.of(*record, columns) for record in records]

@@ -11,7 +11,7 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.files import PathName
 from bart.tokenization.tokenization_bart import BartTokenizer
-from utils.data.parallel_text import Pairs
+from utils.data.tables import Pairs
 from utils.metrics.bleu import translation_scores
 from utils.models import loading
 from utils.models.loading import LoadedBart

@@ -1,18 +1,53 @@
-"""Sentences of a text, for metrics and for long documents."""
+"""Sentences of a text, also in scripts without blanks between words, for metrics and for long documents."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from utils.text.scripts import END
-
 if TYPE_CHECKING:
     from nltk.tokenize.punkt import PunktSentenceTokenizer
 
+logger = logging.getLogger(__name__)
+# Of words in any script, in a character class: letters, their marks such as vowel signs, digits, and joiners.
+WORD_CHARACTERS = "\\p{L}\\p{M}\\p{N}\u200c\u200d"
+
+
+def _class_of(ranges: str) -> str:
+    """The inside of a regular expression's character class, from ranges of hexadecimal code points."""
+    return re.sub("[0-9a-f]+", lambda code: chr(int(code[0], 16)), ranges).replace(" ", "")
+
+
+# Thai, Lao, Tibetan, Burmese, Khmer, kana and Chinese characters.
+UNSPACED = _class_of(
+    "e00-fff 1000-109f 1780-17ff 3005-3007 3040-30ff 31f0-31ff 3400-4dbf 4e00-9fff f900-faff ff66-ff9f 20000-3ffff"
+)
+# The property Sentence_Terminal of Unicode 17, without the marks of Latin text: ASCII's, which Punkt knows, and those
+# such as "‼". The list is fixed here, since shards must not depend on the version of a library.
+TERMINALS = _class_of(
+    "589 61d-61f 6d4 700-702 7f9 837 839 83d-83e 964-965 104a-104b 1362 1367-1368 166e 1735-1736 17d4-17d5 1803 1809 "
+    "1944-1945 1aa8-1aab 1b4e-1b4f 1b5a-1b5b 1b5e-1b5f 1b7d-1b7f 1c3b-1c3c 1c7e-1c7f 2cf9-2cfb 3002 a4ff a60e-a60f "
+    "a6f3 a6f7 a876-a877 a8ce-a8cf a92f a9c8-a9c9 aa5d-aa5f aaf0-aaf1 abeb fe12 fe15-fe16 fe52 fe56-fe57 ff01 ff0e "
+    "ff1f ff61 10a56-10a57 10f55-10f59 10f86-10f89 11047-11048 110be-110c1 11141-11143 111c5-111c6 111cd 111de-111df "
+    "11238-11239 1123b-1123c 112a9 113d4-113d5 1144b-1144c 115c2-115c3 115c9-115d7 11641-11642 1173c-1173e 11944 11946 "
+    "11a42-11a43 11a9b-11a9c 11c41-11c42 11ef7-11ef8 11f43-11f44 16a6e-16a6f 16af5 16b37-16b38 16b44 16d6e-16d6f 16e98 "
+    "1bc9f 1da88"
+)
+_CLOSING = r"\"')\]}" + _class_of(
+    "bb 2019 201d 203a 3009 300b 300d 300f 3011 3015 3017 3019 301b 301e-301f fe42 fe44 fe5a fe5c fe5e ff02 ff07 ff09 "
+    "ff3d ff5d ff60 ff63"
+)
+_GOES_ON = ".!?,:;" + _class_of("55d 60c-60d 2013-2014 3001 fe50-fe51 fe54-fe55 fe58 ff0c-ff0d ff1a-ff1b ff64") + "-"
+# The end of a sentence by Unicode's UAX 29, rules SB8a to SB11, but that an opening mark belongs to what follows; and
+# ASCII's marks where the next sentence follows without a blank.
+END = re.compile(
+    rf"[{TERMINALS}]+[{_CLOSING}]*(?![{TERMINALS}{_CLOSING}]|\s*[{_GOES_ON}])"
+    rf"|(?:[!?]|(?<=[{UNSPACED}])\.)[.!?]*[{_CLOSING}]*(?=[{UNSPACED}])"
+)
 # Punkt knows abbreviations from a corpus. nltk's trained model would have to be downloaded, so the commonest
 # abbreviations of news are listed here.
 ABBREVIATIONS = frozenset(
@@ -77,3 +112,17 @@ def without_repeats(text: str) -> str:
     for part in sentence_parts(text):
         kept.setdefault(" ".join(part.casefold().split()), part)
     return "".join(kept.values())
+
+
+def share_of(characters: str, texts: Iterable[str]) -> float:
+    """The share of the letters and digits of texts, in lower case, that are in a character class; 1 without any."""
+    joined = "".join(texts).lower()
+    letters = sum(map(str.isalnum, joined))
+    return len(re.findall(f"[{characters}]", joined)) / letters if letters else 1.0
+
+
+def warn_of_unspaced(references: Iterable[str], chosen: str, others: str) -> None:
+    """Warn where more than a tenth of references is in scripts without blanks; `others` says which options count."""
+    if (unspaced := share_of(UNSPACED, references)) > 0.1:
+        text = "%.0f %% of the references' letters are of scripts without blanks: %s takes clauses for words; %s"
+        logger.warning(text, 100 * unspaced, chosen, others)

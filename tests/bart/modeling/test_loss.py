@@ -156,7 +156,7 @@ def test_half_precision_is_off_by_its_rounding(half: str, backend: Backend) -> N
 def test_the_model_gives_the_sum_of_the_loss(checkpointing: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss, "LOGITS_AT_ONCE", 90)
     model = tiny_bart(vocab_size=30, dropout=0.0, init_std=0.1).double().train()
-    model.set_activation_checkpointing(checkpointing)
+    model.gradient_checkpointing_enable(enabled=checkpointing)
     ids = torch.randint(3, 30, (2, 7))
     labels = ids.clone()
     labels[0, 4:] = loss.IGNORE_INDEX

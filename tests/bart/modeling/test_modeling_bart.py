@@ -33,7 +33,7 @@ def test_activation_checkpointing_changes_memory_not_results() -> None:
     loss, gradients = loss_and_gradients(model)
     calls = []
     model.model.encoder.layers[0].register_forward_pre_hook(lambda *_: calls.append(1))
-    model.set_activation_checkpointing(True)
+    model.gradient_checkpointing_enable()
     again, gradients_again = loss_and_gradients(model)
     assert len(calls) == 2  # once forward, once more in the backward pass
     assert loss == again
@@ -63,7 +63,7 @@ def test_layers_are_compiled_whole_and_once_for_all_lengths(graphs: list[object]
     model.compute_with(CpuBackend())
     expected = [loss_and_gradients(model, length) for length in (9, 12, 4)]
     model.compile_layers()
-    model.set_activation_checkpointing(checkpointing)
+    model.gradient_checkpointing_enable(enabled=checkpointing)
     for length, (loss, gradients) in zip((9, 12, 4), expected, strict=True):
         again, gradients_again = loss_and_gradients(model, length)
         assert loss == again

@@ -20,8 +20,8 @@ from tests.utils.corpora.test_stories import tgz
 from utils.corpora import get_data
 from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE
 from utils.corpora.get_data import story_name
-from utils.data.parallel_text import read_pairs
 from utils.data.splits import SPLITS
+from utils.data.tables import read_pairs
 
 SIZES = {"train": 40, "val": 5, "test": 6}
 HUB_SPLITS = {"train": "train", "val": "validation", "test": "test"}

@@ -17,8 +17,8 @@ from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, commit_of, hub_server
 from utils.corpora.prepare import main
 from utils.corpora.prepare import prepared as prepared_file
-from utils.data.parallel_text import one_line, read_pairs
 from utils.data.splits import SPLITS, ratios_of, split_of
+from utils.data.tables import one_line, read_pairs
 
 PAIRS = [
     ("one\u2028line, still\x85one", "NA"),

@@ -13,7 +13,7 @@ import pytest
 
 from bart.errors import InputError
 from utils.corpora.get_data import parse_story, read_archive, story_name
-from utils.data.parallel_text import one_line
+from utils.data.tables import one_line
 
 STORY = """\
 LONDON, England (Reuters) -- Harry Potter star Daniel Radcliffe gains access to a reported fortune

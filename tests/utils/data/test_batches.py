@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bart.unpadding import known_rows
-from utils.data.batches import Batch, Batches, evaluation_batches
-from utils.data.pairs import TokenPairs, collate_pairs
+from utils.data.batches import Batch, Batches, TokenPairs, collate_pairs, evaluation_batches
 
 
 @pytest.fixture(scope="module")

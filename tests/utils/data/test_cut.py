@@ -20,8 +20,8 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.tiny_run import CONFIG, Train
 from utils.data.columns import Record
 from utils.data.options import Place
-from utils.data.parallel_text import read_pairs
 from utils.data.splits import Choice
+from utils.data.tables import read_pairs
 from utils.data.tokenized import encode_cut, warnings_added_up
 from utils.models.loading import LoadedModel
 from utils.predict import main

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.tiny_shards import tiny_tokenizer
 from tests.utils.data.test_corruption import assert_uniform
+from utils.data.batches import Pair
 from utils.data.masking import Masking
 from utils.data.options import MaskingOptions
-from utils.data.pairs import Pair
 from utils.data.shard_format import MLM_NSP, ShardRow
 
 WIDE = 50_000  # ids of a vocabulary in which every token of a text can be another

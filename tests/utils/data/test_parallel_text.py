@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bart.errors import InputError
-from utils.data.parallel_text import one_line, read_pairs
 from utils.data.splits import Choice
+from utils.data.tables import one_line, read_pairs
 from utils.text.lines import read_lines
 
 

@@ -13,9 +13,9 @@ import pyarrow.csv
 import pytest
 
 from bart.errors import InputError
+from utils.data.columns import TableOptions
 from utils.data.rows import READERS
 from utils.data.splits import WHOLE
-from utils.data.table_options import TableOptions
 from utils.data.tables import read_records, read_sources
 
 HEADER = ["sentence", "label"]

@@ -22,10 +22,9 @@ from tests.tiny_shards import tiny_tokenizer, write_tiny_shards
 from utils.app.errors import RunError
 from utils.data import shards as shards_module
 from utils.data import streaming
-from utils.data.batches import Batch
+from utils.data.batches import Batch, collate_pairs
 from utils.data.corruption import Corruption
 from utils.data.options import BatchOptions, CorruptionOptions
-from utils.data.pairs import collate_pairs
 from utils.data.shards import Manifest, ShardExamples, ShardReader, ShardRow, StreamedShards
 from utils.data.streaming import StreamLoader, TrainStream
 
@@ -288,13 +287,13 @@ def test_shards_that_are_not_whole_are_named(made: Path) -> None:
     whole = shard.read_bytes()
     for size in (len(whole) - 1, len(whole) // 2, 0):
         shard.write_bytes(whole[:size])
-        assert message(made).startswith(f"{shard}: the shard is cut off or damaged (")
+        assert message(made).startswith(f"{shard}: the shard is missing, cut off or damaged (")
     pq.write_table(pq.read_table(made / "train" / "16-00000.parquet").slice(1), shard)
     assert message(made) == f"{shard}: the shard has 9 examples; manifest.json says 10"
     pq.write_table(pq.read_table(made / "train" / "16-00000.parquet").drop_columns(["sentences"]), shard)
     assert message(made) == f"{shard}: the shard lacks the column sentences; allowed: ids, sentences"
     shard.unlink()
-    assert message(made) == f"{shard}: the shard is missing; manifest.json lists it"
+    assert message(made).startswith(f"{shard}: the shard is missing, ")
 
 
 def test_shards_of_another_length_or_vocabulary(made: Path) -> None:
@@ -306,10 +305,7 @@ def test_shards_of_another_length_or_vocabulary(made: Path) -> None:
     assert str(error.value) == "--max_source_length is 32; the shards have 16"
     with pytest.raises(InputError) as error:
         manifest.check(tiny_tokenizer(280), 16)
-    assert str(error.value) == (
-        f"--data_dir {made}: its shards are of another vocabulary (300 tokens) than the tokenizer (280 tokens); "
-        f"allowed: the one in {made / 'tokenizer'}"
-    )
+    assert str(error.value) == f"{made}: its shards are of another vocabulary, that in tokenizer there"
     # The same vocabulary, written in other words by another version of the library.
     path = made / "manifest.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "vocabulary": "0" * 64}))

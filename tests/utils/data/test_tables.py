@@ -16,9 +16,8 @@ import pytest
 from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, hub_server
 from utils.corpora.prepare import prepared
-from utils.data.parallel_text import read_pairs
 from utils.data.splits import EVERY, Choice
-from utils.data.tables import Row, read_records, read_sources
+from utils.data.tables import Row, read_pairs, read_records, read_sources
 
 PAIR = ("article", "highlights")
 SOURCES = ["A cat, old.", "Two\u2028dogs.", "Men ran."]

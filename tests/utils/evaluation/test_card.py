@@ -12,6 +12,8 @@ from huggingface_hub import ModelCard
 import run_eval
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import Train
+from utils.app.unfinished import model_identity
+from utils.evaluation.card import write_card
 
 
 def test_a_scored_run_has_a_card_that_the_hub_can_read(
@@ -31,6 +33,15 @@ def test_a_scored_run_has_a_card_that_the_hub_can_read(
     assert "| train_batch_size | 4 |" in text and "| bf16 | True |" in text and "LoRA" not in text
     low, high = (f"{end:.2f}" for end in scores["intervals"]["rouge1"])
     assert f"| ROUGE-1 | {scores['rouge1']:.2f} | {low} to {high} |" in text
+    assert "By ROUGE-1, the model is" in text and card.data.language is None and card.data.datasets is None
+    known = json.loads((output / "export" / "examples.json").read_text())
+    rows = [json.loads(line) for line in (output / "test_articles.jsonl").open()]
+    names = ("source", "reference", "summary")
+    assert known["examples"] == [{name: row[name] for name in names} for row in rows[:3]]
+    assert known["trained"] == "fine-tuned from base on data" and f"text = {rows[0]['source']!r}\n" in text
+    before = model_identity(output)
+    (output / "export" / "examples.json").unlink()
+    assert model_identity(output) == before  # a run that was broken off goes on
     assert re.search(r"Versions: python [\d.]+, torch 2", text) and "Decoding: 2 beams." in text
     assert str(tmp_path) not in str(card)
     [snippet] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -67,6 +78,23 @@ def test_scoring_a_run_later_updates_its_card_until_someone_edits_it(
     path.unlink()
     run_eval.main([str(output / "export"), str(tmp_path / "config.json"), str(tmp_path / "data"), str(output)])
     assert not path.exists() and "README.md was not written: FileNotFoundError" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("made_of", "data_set"), [("xsum", "EdinburghNLP/xsum"), ("cnn_dm", "abisee/cnn_dailymail"), ("sample", None)]
+)
+def test_the_card_names_the_data_set_that_get_data_made(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_of: str, data_set: str | None
+) -> None:
+    """A run whose folder is a relative path is used from where it was trained."""
+    monkeypatch.chdir(tmp_path)
+    output = train("run", "--max_steps", 1)
+    (tmp_path / "data" / "provenance.json").write_text(json.dumps({"set": made_of}))
+    write_card(Path("run"), Path("run/export"), lambda _: ["seed"])
+    card = ModelCard.load(output / "export" / "README.md")
+    assert (card.data.language, card.data.datasets) == ("en", data_set)
+    assert f"on {data_set or 'data'} (22" in card.text and 'name = "run/export"' in card.text
+    assert not (output / "export" / "examples.json").exists()  # nothing is scored
 
 
 def test_names_are_no_html(train: Train) -> None:

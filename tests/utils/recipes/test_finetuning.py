@@ -20,7 +20,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import Train, rows
 from utils.app.output_files import held
-from utils.data.parallel_text import read_pairs
+from utils.data.tables import read_pairs
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
 from utils.training import session

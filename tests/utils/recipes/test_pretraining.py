@@ -28,8 +28,7 @@ from tests.tiny_run import ALIKE, Train, checkpoint_of, compute_in_double, rows,
 from tests.tiny_shards import tiny_tokenizer
 from tests.utils.training.test_interruption import Interrupt, Killed
 from tests.utils.training.test_stopping import add_callback
-from utils.data.batches import Batch
-from utils.data.pairs import Pair
+from utils.data.batches import Batch, Pair
 from utils.evaluation.report.charts import training_charts
 from utils.evaluation.report.runs import read_run
 from utils.recipes.pretraining_arguments import PretrainingArguments, parse_pretraining_arguments
@@ -247,8 +246,8 @@ def smaller_config(folder: Path, **fields: object) -> None:
     [
         (None, "--max_steps 0", "--max_steps is 0; allowed: at least 1, the optimizer steps of the run"),
         (None, "", "--max_steps is not given; allowed: at least 1"),
-        (cut_off, "--max_steps 5", "train/32-00001.parquet: the shard is cut off or damaged"),
-        (None, "--max_steps 5 --max_source_length 64", "up to 32 tokens, and --max_source_length is 64; allowed: 32"),
+        (cut_off, "--max_steps 5", "train/32-00001.parquet: the shard is missing, cut off or damaged"),
+        (None, "--max_steps 5 --max_source_length 64", "--max_source_length is 64; the shards have 32"),
         (another_vocabulary, "--max_steps 5 --tokenizer FOLDER/other", "its shards are of another vocabulary"),
         (partial(smaller_config, vocab_size=90), "--max_steps 5", "shards' vocabulary has .*vocab_size of .* 90"),
         (partial(smaller_config, max_position_embeddings=16), "--max_steps 5", "length is 32; the model has 16 pos"),
@@ -259,7 +258,7 @@ def smaller_config(folder: Path, **fields: object) -> None:
             "lies in --output_dir .*: with --load_model_weights_only the new run needs a directory of its own",
         ),
         (None, "--max_steps 5 --val_metric rouge1", "allowed for --task denoising: loss, accuracy, perplexity"),
-        (None, "--max_steps 5 --mlm_probability 0.8 --token_mask_ratio 0.4", "allowed: 1 in all"),
+        (None, "--max_steps 5 --mlm_probability 0.8 --token_mask_ratio 0.4", "1.2 in all; allowed: 1"),
     ],
 )  # fmt: skip
 def test_bad_input(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import socket
 import sys
 from collections.abc import Iterator
@@ -128,6 +129,16 @@ def test_the_page_and_the_description(client: TestClient) -> None:
     assert fields["max_length"]["anyOf"][0] == {"type": "integer", "minimum": 2, "maximum": POSITIONS}
     assert fields["texts"]["anyOf"][0]["maxItems"] == 4
     assert [fields[name]["default"] for name in ("long_documents", "num_beams", "max_length")] == ["join", 2, 16]
+
+
+def test_the_page_begins_with_an_example_of_the_models_test_split(export: Path, tmp_path: Path) -> None:
+    known = {"trained": "trained from <b> on data", "examples": [{"source": "</textarea><script>1</script>"}]}
+    shutil.copytree(export, tmp_path / "model")
+    (tmp_path / "model" / "examples.json").write_text(json.dumps(known))
+    with TestClient(create_app(service(tmp_path / "model")), "http://localhost") as client:
+        page = client.get("/").text
+    assert "The model was trained from &lt;b&gt; on data; the text below is one that it was tested on." in page
+    assert ">&lt;/textarea&gt;&lt;script&gt;1&lt;/script&gt;</textarea>" in page
 
 
 def test_a_key_is_asked_for(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:

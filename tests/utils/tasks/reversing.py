@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from bart.errors import InputError
-from utils.data.parallel_text import Pairs
+from utils.data.tables import Pairs
 from utils.tasks.text_to_text import TextToText
 
 

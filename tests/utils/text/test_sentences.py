@@ -9,8 +9,7 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 from utils.text import sentences
-from utils.text.scripts import TERMINALS
-from utils.text.sentences import sentence_parts, split_sentences, without_repeats
+from utils.text.sentences import TERMINALS, sentence_parts, split_sentences, without_repeats
 
 
 def test_long_texts_are_split_in_parts_with_the_result_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

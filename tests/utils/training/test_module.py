@@ -18,8 +18,8 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests import forked
 from tests.tiny_run import ALIKE, Train, compute_in_double, rows, weights
-from utils.data.pairs import TokenPairs, collate_pairs
-from utils.data.parallel_text import read_pairs
+from utils.data.batches import TokenPairs, collate_pairs
+from utils.data.tables import read_pairs
 from utils.models.loading import LoadedModel, for_inference
 from utils.tasks.summarization import Summarization
 from utils.tasks.text_to_text import smoothed_loss, teacher_forced

@@ -15,7 +15,7 @@ from utils.evaluation.report.runs import ReportedRun, scores_of
 from utils.evaluation.report.tables import STATISTICS
 from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in, tell_names
 from utils.metrics.files import label_of
-from utils.text.scripts import WORD_CHARACTERS
+from utils.text.sentences import WORD_CHARACTERS
 
 _WORD = regex.compile(rf"[\p{{L}}\p{{N}}][{WORD_CHARACTERS}]*")
 

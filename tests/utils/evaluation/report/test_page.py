@@ -192,6 +192,7 @@ def write_classified(folder: Path, classes: int) -> Path:
         "accuracy": 0.5,
         "loss": 0.25,
     }
+    scores |= {"intervals": {"accuracy": [0.25, 0.75]}, "baselines": {f"always {names[0]}": {"accuracy": 0.3}}}
     scores |= {"groups": {"class": dict.fromkeys(names, row)}, "confusion": confusion, "errors": [error]}
     (folder / "test_scores.json").write_text(json.dumps(scores))
     rows = [
@@ -215,7 +216,10 @@ def test_classes_and_errors(tmp_path: Path) -> None:
     tables = [table for table in tables_of(read_run(folder), "test") if table.rows]
     assert [len(table.rows) for table in tables] == [2, 41, 20, 1]
     assert "a text" not in str(tables)
-    assert "accuracy 0.50 Loss 0.2500" in page.text  # in percent
+    assert tables[0].header[2:] == ["95% interval", "Always class <b>0"]
+    assert tables[0].rows[0] == ["accuracy", "0.50", "0.25 to 0.75", "0.30"]
+    assert "By accuracy, the model is not clearly better than the baseline “always class <b>0”: 0.50" in page.text
+    assert f"accuracy 0.50 0.25 to 0.75 0.30 Loss 0.2500 {NOTHING}" in page.text  # in percent
     assert "The loss is in nats per label." in page.text and "Examples per second 9.50" in page.text
     for word in ("rticle", "target token", "Generated tokens", "ummar"):
         assert word not in page.text
