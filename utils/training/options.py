@@ -13,7 +13,7 @@ from utils.app.cli import card_option, changeable, option
 from utils.app.run_directory import LAST
 from utils.data.options import BatchOptions, LengthBatchOptions
 
-FINE_TUNING_RATE, SCRATCH_RATE = 3e-5, 1e-3  # learning rates of trained and of random weights
+FINE_TUNING_RATE, LORA_RATE, SCRATCH_RATE = 3e-5, 3e-4, 1e-3  # learning rates of trained weights, adapters, random ones
 LAMB_RATE = 5e-3  # of NVIDIA's first phase of pretraining, with batches of 64,000
 POLYNOMIAL_END = 1e-7  # learning rate at the end of the polynomial schedule, transformers' default
 COSINE_CYCLES = 4  # decays of cosine_w_restarts (Loshchilov & Hutter, 2017); transformers' default of 1 has no restart
@@ -98,8 +98,8 @@ class OptimisationOptions:
     learning_rate: float | None = card_option(
         None,
         above=0,
-        help=f"peak rate; by default {FINE_TUNING_RATE:g} for trained weights, {SCRATCH_RATE:g} from scratch, and in "
-        f"pretraining with lamb {LAMB_RATE:g}",
+        help=f"peak rate; by default {FINE_TUNING_RATE:g} for trained weights, {LORA_RATE:g} with --lora_rank, "
+        f"{SCRATCH_RATE:g} from scratch, and in pretraining with lamb {LAMB_RATE:g}",
     )
     lr_scheduler: str = card_option(
         "linear",
