@@ -35,8 +35,7 @@ INSTEAD = {name: what_to_do for what_to_do, names in _INSTEAD.items() for name i
 _NEUTRAL: dict[str, tuple[object, ...]] = dict.fromkeys(
     "position_ids encoder_attention_mask head_mask decoder_head_mask cross_attn_head_mask inputs_embeds "
     "decoder_inputs_embeds text_pair_target stride return_overflowing_tokens return_length return_special_tokens_mask "
-    "pad_to_multiple_of is_split_into_words".split()
-    + list(INSTEAD),
+    f"pad_to_multiple_of is_split_into_words {' '.join(INSTEAD)}".split(),
     (None, False),
 )
 _NEUTRAL |= dict.fromkeys("use_cache verbose low_cpu_mem_usage safe_serialization use_fast".split(), (None, 0, 1))
@@ -53,7 +52,7 @@ def check_others(owner: str, known: Iterable[str], others: Mapping[str, Any]) ->
     check_recorded(others)
     for name, value in others.items():
         if not isinstance(value, (bool, int, str, type(None))) or value not in _NEUTRAL.get(name, ()):
-            what_to_do = INSTEAD.get(name, f"allowed: {', '.join(known)}")
+            what_to_do = INSTEAD.get(name, f"allowed: {', '.join(known)}" if known else "leave it off")
             raise InputError(f"{owner} got {name}, which is {in_short(value)}; {what_to_do}")
 
 

@@ -20,20 +20,15 @@ def check_tensors(**inputs: object) -> None:
             )
 
 
-def check_ids(
-    name: str, ids: Tensor | None, size: int, or_embeds: bool = False, /, **same_shape: Tensor | None
-) -> Tensor:
-    """The ids, if (B, S) integers below size, as far as the CPU tells, and others alike; else InputError.
-
-    or_embeds: they may also be embeddings (B, S, D).
-    """
-    check_tensors(**{name: ids}, **same_shape)
+def check_ids(name: str, ids: Tensor | None, size: int, soft: bool = False, /, **alike: Tensor | None) -> Tensor:
+    """The ids, if (B, S) and below size, or if soft embeddings (B, S, D), and others (B, S); else InputError."""
+    check_tensors(**{name: ids}, **alike)
     if ids is None:
         raise InputError(f"forward() needs {name}, and got none")
-    is_embedded = or_embeds and ids.dim() == 3 and ids.is_floating_point()
+    is_embedded = soft and ids.dim() == 3 and ids.is_floating_point()
     if not is_embedded and (ids.dim() != 2 or ids.dtype not in (torch.int32, torch.int64)):
         raise InputError(f"{name} are {ids.dtype} {tuple(ids.shape)}; allowed: integers (texts, length)")
-    for beside, value in same_shape.items():
+    for beside, value in alike.items():
         check_shape(beside, value, ids.shape[:2], name)
     if is_embedded or ids.device.type != "cpu" or not ids.numel():
         return ids

@@ -70,10 +70,10 @@ def drops_alike(device: torch.device) -> bool:
             # Rounding is far less, other weights are far more.
             is_right = bool((products[0] - products[1]).norm() < 0.2 * out.float().norm())
     except RuntimeError as error:  # of a build of torch without it
-        logger.warning("no FlashAttention here (%s); padding is computed, too", error)
+        logger.warning("FlashAttention cannot run here (%s); steps also compute the padding, which takes longer", error)
         return False
     if not is_right:
-        logger.warning("FlashAttention drops other weights in its backward pass here; padding is computed, too")
+        logger.warning("FlashAttention's dropout is wrong here; steps also compute the padding, which takes longer")
     return is_right
 
 

@@ -49,6 +49,8 @@ def test_a_command_of_pip_names_itself(
         assert stop.value.code == status
     output, error = capsys.readouterr()
     assert output.startswith(f"usage: {name} ")
+    depends_on_task = attribute in ("finetune", "pretrain", "evaluate", "predict")
+    assert (f"{name} --task NAME --help shows the options of one task." in output) == depends_on_task
     assert error.startswith(f"{name}: error: unknown argument --nonsense; ") and error.count("\n") == 1
 
 

@@ -418,5 +418,5 @@ def load() -> Kernels | None:
             reason = f"the compiler fails: {next((line for line in lines if 'error' in line), lines[-1])}"
         except (OSError, RuntimeError, subprocess.SubprocessError) as error:
             reason = str(error)
-    logger.info("The compiled kernels are not used (%s); torch computes in their place", reason)
+    logger.info("no fast kernels here (%s): torch's operations take their place, which takes longer", reason)
     return None

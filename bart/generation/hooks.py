@@ -52,8 +52,7 @@ def hooks_for(config: GenerationConfig, allowed: Any, processors: Any, criteria:
     constraints = [] if allowed is None else [_only(allowed, config.num_beams)]
     kept: list[Tensor] | None = [] if config.output_scores and config.return_dict_in_generate else None
     stops = partial(_stopped, criteria, kept) if criteria else None
-    put = None if streamer is None else streamer.put
-    return Hooks(constraints, list(map(_rule_of, processors)), put, stops, kept)
+    return Hooks(constraints, list(map(_rule_of, processors)), getattr(streamer, "put", None), stops, kept)
 
 
 def _stopped(criteria: Sequence[Criterion], kept: Sequence[Tensor] | None, tokens: Tensor, lengths: Tensor) -> Tensor:

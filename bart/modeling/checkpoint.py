@@ -110,7 +110,7 @@ def _without_losses(state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     networks = {name.split(".")[0] for name, tensor in state.items() if tensor.dim() > 1 and tensor.is_floating_point()}
     left_out = [name for name in state if name.split(".")[0] not in networks]
     if left_out and networks:
-        logger.warning("%s: left out, for they are no part of a network: %s", path, shorten(left_out))
+        logger.warning("%s: entries that are no weights are left out: %s", path, shorten(left_out))
         return {name: tensor for name, tensor in state.items() if name not in left_out}
     return state
 

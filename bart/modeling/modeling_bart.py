@@ -127,10 +127,10 @@ class PretrainedBart(PretrainedModel):
     def published_as(self) -> tuple[str, str]:
         """A Pre-LN model is an mBART, because transformers knows the same arrangement under that name."""
         if self.config.source_encoder_layers:
-            logger.warning("transformers has no model with a source encoder: there these weights would lack it")
+            logger.warning("transformers cannot load this model right: it has none with --source_encoder_layers")
         elif self.config.pre_ln:
-            logger.warning(
-                "a Pre-LN model is an mBART for transformers: load it there by AutoModelForSeq2SeqLM or its like"
+            logger.info(
+                "for transformers the saved model is an mBART (pre_ln): its Auto classes load it, Bart's do not"
             )
         return ("mbart", f"M{type(self).__name__}") if self.config.pre_ln else super().published_as()
 

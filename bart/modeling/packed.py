@@ -138,7 +138,7 @@ def greatest_weight_code() -> int:
     products = multiply_codes(codes, weight, torch.ones(64), torch.zeros(64, dtype=torch.int64))
     if (products == 64 * 127 * 127).all():
         return 127
-    logger.info("int8: the weights get 7 bits, because this processor adds products of 8 bits in 16")
+    logger.info("int8: weights are rounded to 7 bits, because this processor has no VNNI instructions")
     return 64
 
 

@@ -135,7 +135,7 @@ class PretrainedTokenizer(TextEncoder):
                 f"{source}: its post-processor makes {own[1]} of a pair; allowed: {tokenizer.encode('a', 'b')}"
             )
         if settings.get("padding_side", "right") != "right":
-            logger.warning("%s: its padding_side, %s, is not followed", path, settings["padding_side"])
+            logger.warning("%s: padding_side is %s; batches are padded on the right", path, settings["padding_side"])
         if settings.get("truncation_side", "right") != "right":
             raise InputError(f"{path}: its truncation_side is {settings['truncation_side']!r}; allowed: 'right'")
         tokenizer.clean_up_tokenization_spaces = settings.get("clean_up_tokenization_spaces") is True

@@ -6,6 +6,7 @@ that.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from typing import Any
@@ -74,7 +75,7 @@ def assert_same(pair: Pair, ids: Tensor, mask: Tensor, options: dict[str, Any], 
     expected = pair[0].generate(ids, attention_mask=mask, **both, **options)
     torch.manual_seed(seed)
     got = pair[1].generate(ids, attention_mask=mask, **both, **options)
-    assert got.sequences.tolist() == expected.sequences.tolist()
+    assert_equal_ids(got.sequences, expected.sequences)
     assert len(got.scores) == len(expected.scores)
     if options.get("num_beams", 1) > 1:
         assert_close_in_fp32(got.sequences_scores, expected.sequences_scores, len(got.scores))
@@ -86,6 +87,13 @@ def assert_same(pair: Pair, ids: Tensor, mask: Tensor, options: dict[str, Any], 
     else:
         assert got.sequences_scores is None
     return got.sequences
+
+
+def assert_equal_ids(ours: Tensor, theirs: Tensor, what: str = "id") -> None:
+    """Equal, or an error that names the first row and place that differ; both are (R, T)."""
+    assert ours.shape == theirs.shape, f"{tuple(ours.shape)} here, {tuple(theirs.shape)} in transformers"
+    for row, place in (ours != theirs).nonzero().tolist()[:1]:
+        pytest.fail(f"row {row}, {what} {place}: {ours[row, place]} here, {theirs[row, place]} in transformers")
 
 
 def assert_close_in_fp32(ours: Tensor, theirs: Tensor, terms: int) -> None:
@@ -155,6 +163,19 @@ def random_options(seed: int) -> dict[str, Any]:
     return options
 
 
+def test_each_option_is_compared():
+    fixed = {
+        "num_beam_groups",
+        "diversity_penalty",
+        "output_scores",
+        "return_dict_in_generate",
+    }  # one value
+    elsewhere = {"max_ratio", "min_ratio"}  # below
+    elsewhere |= {"pad_token_id", "bos_token_id", "decoder_start_token_id"}  # test_fields_against_transformers.py
+    options = {option.name for option in dataclasses.fields(GenerationConfig)}
+    assert {name for seed in range(9) for name in random_options(seed)} | fixed | elsewhere == options
+
+
 @pytest.mark.parametrize("seed", [*range(75), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(75, 150))])
 def test_all_options_at_random(pairs: list[Pair], seed: int):
     assert_same(pairs[seed % 3], *batch(seed, articles=1 + seed % 5), random_options(seed), seed)
@@ -188,7 +209,7 @@ def test_defaults_of_a_model_and_of_its_generation_config(pairs: list[Pair]):
     ids, mask = batch(3)
     expected = theirs.generate(ids, attention_mask=mask)
     assert expected.shape[1] == 21
-    assert torch.equal(ours.generate(ids, attention_mask=mask), expected)
+    assert_equal_ids(ours.generate(ids, attention_mask=mask), expected)
 
 
 def test_our_generation_config_is_read_by_transformers_and_theirs_by_us():
@@ -235,5 +256,5 @@ def test_a_generation_config_may_be_given_as_there(pairs: list[Pair]):
     fields = {"num_beams": 3, "max_new_tokens": 9, "no_repeat_ngram_size": 2}
     for given in (config, GenerationConfig(**fields), {**fields, "eos_token_id": None}):
         got = ours.generate(ids, attention_mask=mask, generation_config=given, length_penalty=0.5)
-        assert torch.equal(got, expected)
+        assert_equal_ids(got, expected)
     assert ours.generation_config.num_beams == 1

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from bart.generation import GenerationConfig
+from bart.generation import GenerationConfig, rules
 from bart.generation.rules import (
     Prefixes,
     Rule,
@@ -24,6 +24,7 @@ from bart.generation.rules import (
     top_k,
     top_p,
 )
+from tests.oracles.test_generate_against_transformers import assert_equal_ids
 
 ARTICLES, BEAMS, VOCAB, SOURCE = 3, 4, 13, 9
 ROWS = ARTICLES * BEAMS
@@ -80,7 +81,12 @@ def test_rule_equals_processor(name: str, length: int):
         scores[0, 5] = -torch.inf  # rules follow upon each other's bans
         scores[1] = scores[1].round()  # ties
         expected = processor(tokens, scores.clone())
-        assert torch.equal(rule(rows_of_one_length(tokens), scores), expected)
+        assert_equal_ids(rule(rows_of_one_length(tokens), scores), expected, what="score of id")
+
+
+def test_each_rule_has_a_pair():
+    made = {name for name, make in vars(rules).items() if getattr(make, "__annotations__", {}).get("return") == "Rule"}
+    assert {rule.__qualname__.split(".")[0] for rule, _ in PAIRS.values()} == made
 
 
 def test_the_random_sequences_do_bring_bans_about():

@@ -266,6 +266,8 @@ def parse_dataclass(
         for each in options.values()
         if each.default is dataclasses.MISSING and each not in positional
     ]
+    if parts:
+        description += f"\n\n{program()} --task NAME --help shows the options of one task."
     parser = _Parser(
         prog=prog or program(),
         # The sections list the options; a usage that repeats them all would fill the first screen.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import sys
 import termios
 import time
 from collections.abc import Callable
@@ -89,5 +88,4 @@ def status(number: int) -> int:
 
 def report(program: str, interruption: Interruption) -> None:
     """Tell the user, once for all processes that were started together."""
-    if is_first():
-        print(f"{program}: {interruption}", file=sys.stderr, flush=True)
+    answer(f"{program}: {interruption}")

@@ -15,6 +15,7 @@ from itertools import chain
 from typing import Any
 from unicodedata import combining, normalize
 
+from utils.app.progress import progress
 from utils.metrics.rouge_pairs import porter
 from utils.text.sentences import ABBREVIATIONS
 
@@ -149,7 +150,8 @@ def unsupported_facts(articles: Sequence[tuple[str, str | None, str]]) -> dict[s
     if not tell_names(summary for *_, summary in articles):
         return {}
     names = names_in(filter(None, chain.from_iterable(texts[1:] for texts in articles)))
-    counts = [sum(kind == WRONG for *_, kind in differing_facts(*texts, names)) for texts in articles]
+    shown = progress("facts", len(articles), "articles", articles)
+    counts = [sum(kind == WRONG for *_, kind in differing_facts(*texts, names)) for texts in shown]
     found = {"mean": sum(counts) / len(counts), "summaries_with_none": counts.count(0)}
     text = f"{found['mean']:.2f} names or numbers a summary; {counts.count(0):,} of {len(counts):,} have none"
     return {"not_in": "article" if articles[0][1] is None else "article or reference", **found, "text": text}

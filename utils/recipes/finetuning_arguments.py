@@ -13,7 +13,7 @@ from utils.evaluation.options import ScoringOptions
 from utils.models.options import ModelOptions
 from utils.recipes.training_arguments import TrainingArguments
 from utils.tasks import TASKS, find_task, options_of
-from utils.training.options import FINE_TUNING_RATE, SCRATCH_RATE, EpochOptions
+from utils.training.options import FINE_TUNING_RATE, LORA_RATE, SCRATCH_RATE, EpochOptions
 
 if TYPE_CHECKING:
     from typing import Self
@@ -62,7 +62,8 @@ class FinetuneArguments(TrainingArguments):
         if weights.is_scratch:
             self._complete(SCRATCH_RATE, weights.config_path)
         else:
-            self._complete(FINE_TUNING_RATE, weights.model_name_or_path.removesuffix("/export"))
+            usual = FINE_TUNING_RATE if rank is None else LORA_RATE
+            self._complete(usual, weights.model_name_or_path.removesuffix("/export"))
         if not self.hardware.gpus and getattr(self.training, "eval_beams", 0) is None:
             self._fill_in(training=replace(self.training, eval_beams=0))
         if rank is not None and not self.do_train:

@@ -132,7 +132,7 @@ def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
         steps = {each: step for each in (path, folder / LAST_FILE) if (step := _step_of(each)) is not None}
         if path in steps:
             return max(steps, key=lambda each: steps[each])  # the first of equal ones
-        logger.warning("%s is torn: it was not written to its end, or damaged; the one before it is used", path)
+        logger.warning("%s is incomplete or damaged; the checkpoint before it is used", path)
     if files:
         raise InputError(f"--resume_from_checkpoint {resume_from}: none of the checkpoints in {folder} is whole")
     logger.info("no checkpoint in %s: the run starts from its beginning", folder)

@@ -24,6 +24,7 @@ from utils.training.stopping import Divergence
 logger = logging.getLogger(__name__)
 Stamp = float | torch.cuda.Event
 PERCENTILES = (50, 95, 99)
+SAID = 10.0  # seconds, beyond which the log says what a validation took
 
 
 def stamp(device: torch.device) -> Stamp:
@@ -146,7 +147,8 @@ class Measurements:
             write_metrics(trainer, values)
             if trainer.is_global_zero:
                 parts = [f"val {trainer.global_step:,}", *(named(name, values) for name in values)]
-                logger.info("  ".join([*parts, f"took {duration(took)}"]))
+                parts += [f"took {duration(took)}"] if took > SAID else []
+                logger.info("  ".join(parts))
         self.line.notes = self.shown
 
     def end(self, trainer: pl.Trainer, device: torch.device) -> None:

@@ -31,7 +31,7 @@ from utils.training import lightning_internals
 from utils.training.checkpoints import LAST_FILE, AtomicCheckpointIO, check_identity, keep_as_last
 from utils.training.datamodule import TrainingData
 from utils.training.module import TrainingModule
-from utils.training.options import Plan
+from utils.training.options import LORA_RATE, Plan
 from utils.training.precision import half_dtype, precision_plugins
 from utils.training.session import Session
 
@@ -48,18 +48,20 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
     module = TrainingModule(task, loaded, plan, data.total_steps)
     session = Session(plan, task)
     trainer = build_trainer(plan, model, data, session)
+    rate = plan.optimisation.learning_rate
+    for_lora = ", ten times the usual one, for --lora_rank" if loaded.lora_scale and rate == LORA_RATE else ""
     logger.info(
-        "training %s of %s parameters on %s for %s steps of %s%.0f examples",
+        "training %s of %s parameters on %s for %s steps of %s%.0f examples; the peak learning rate is %g%s",
         f"{model.num_parameters(only_trainable=True):,}",
         f"{model.num_parameters():,}",
         f"the stream {data.train.directory} train" if data.streams else f"{len(data.train):,} examples",
         f"{data.total_steps:,}",
         "about " if plan.lengths.max_tokens_per_batch else "",
-        data.examples_per_step,
+        *(data.examples_per_step, rate, for_lora),
     )
     times = math.ceil(data.total_steps / trainer.val_check_interval)
     batches = math.ceil(len(data.val) / plan.hardware.processes / plan.batches.eval_batch_size)
-    logger.info(f"{times:,} validations of {len(data.val):,} examples in {batches:,} batches{task.validation}")
+    logger.info(f"validations: {times:,}, each of {len(data.val):,} examples (batches: {batches:,}){task.validation}")
     try:
         with lost_peers_named(f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {output_dir}"):
             trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)

@@ -85,7 +85,8 @@ def test_adapters_alone_are_trained(
     lora: Lora, trained: list[nn.Module], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    output = lora("run", "--max_steps", 2, "--weight_decay", 0.1, "--eval_beams", 2, "--do_predict")
+    options = ("--weight_decay", 0.1, "--eval_beams", 2, "--do_predict", "--learning_rate", 3e-4)
+    output = lora("run", "--max_steps", 2, *options)
     base = BartForConditionalGeneration.from_pretrained(tmp_path / "base").state_dict()
     [model] = trained
     moving = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
@@ -97,6 +98,7 @@ def test_adapters_alone_are_trained(
         else:
             assert torch.equal(tensor, base[name.replace(".base_layer.", ".")])
     assert "training 576 of 13," in caplog.text
+    assert "; the peak learning rate is 0.0003, ten times the usual one, for --lora_rank" in caplog.text
     card = (output / "export" / "README.md").read_text()
     assert "LoRA adapters of rank 3 were trained and merged into the weights." in card and "| ROUGE-1 |" in card
 

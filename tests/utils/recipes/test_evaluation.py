@@ -215,7 +215,7 @@ def test_arguments_and_summary_are_written_and_shown(trained: Path, capsys: pyte
     }
 
 
-@pytest.mark.parametrize("page", ["README.md", "DESIGN.md"])
+@pytest.mark.parametrize("page", ["docs/decoding.md", "DESIGN.md"])
 def test_the_snippet_runs(
     trained: Path,
     page: str,
@@ -224,13 +224,13 @@ def test_the_snippet_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """A page's Python, as it stands, with local files behind its names."""
-    folder = ROOT if page == "README.md" else request.getfixturevalue("shared")
+    folder = ROOT if page == "docs/decoding.md" else request.getfixturevalue("shared")
     [snippet] = [
         part.split("```")[0]
         for part in (folder / page).read_text().split("```python\n")[1:]
         if "_epoch1_step2000.ckpt" in part
     ]
-    work = trained / f"work on {page}"
+    work = trained / f"work on {Path(page).name}"
     (work / "configs").mkdir(parents=True)
     (work / "results").mkdir()
     (work / "facebook").mkdir()

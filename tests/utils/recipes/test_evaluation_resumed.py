@@ -39,7 +39,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
     trained: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
-    capsys: pytest.CaptureFixture[str],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """Another run does not touch what it had done."""
     export = trained / "run" / "export"
@@ -50,7 +50,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
         with pytest.raises(SystemExit) as stop:
             run_main(run_eval.main)
     assert stop.value.code == 130
-    last = capsys.readouterr().err.splitlines()[-1]
+    last = capfd.readouterr().err.splitlines()[-1]
     assert last == "run_eval.py: ended by Ctrl-C; the same command goes on with the examples that are left"
     shutil.copytree(trained / "interrupted", trained / "kept")
     for options, difference in [

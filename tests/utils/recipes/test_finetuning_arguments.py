@@ -175,6 +175,8 @@ def test_a_machine_without_gpus_trains_on_its_cpu(monkeypatch: pytest.MonkeyPatc
 def test_the_learning_rate_follows_the_start() -> None:
     scratch = ("--model_name_or_path", "scratch", "--tokenizer", "t")
     assert parse().settings()["learning_rate"] == 3e-5
+    assert parse("--lora_rank", "8").settings()["learning_rate"] == 3e-4
+    assert parse("--lora_rank", "8", "--learning_rate", "1e-5").settings()["learning_rate"] == 1e-5
     assert parse(*scratch).settings()["learning_rate"] == 1e-3
     assert parse(*scratch, "--learning_rate", "1e-4").optimisation.learning_rate == 1e-4
 

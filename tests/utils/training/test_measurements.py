@@ -112,7 +112,7 @@ def test_the_time_left_counts_validations_and_a_pipe_sees_them_too(
         "step 6/6  validating 3/3",
     ]
     how = ", by teacher forcing (--eval_beams 0, the default on a CPU)"
-    assert f"2 validations of 5 examples in 3 batches{how}" in caplog.messages
+    assert f"validations: 2, each of 5 examples (batches: 3){how}" in caplog.messages
     assert [message[-11:] for message in caplog.messages if message.startswith("val ")] == ["  took 5:00"] * 2
 
 

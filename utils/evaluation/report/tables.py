@@ -80,9 +80,10 @@ def facts_of(run: ReportedRun, split: str) -> dict[str, str]:
 def verdict_of(run: ReportedRun, split: str) -> list[str]:
     """Sentences about what the scores are worth: beside the best baseline, by the interval; and about facts."""
     record, sentences = run.scores.get(split, {}), []
-    if record.get("intervals") and record.get("baselines"):
-        name, (low, high) = next(iter(record["intervals"].items()))
-        other, best = max(((other, scores[name]) for other, scores in record["baselines"].items()), key=itemgetter(1))
+    intervals, always = record.get("intervals", {}), record.get("baselines", {}).items()
+    if known := [(scores[name], name, other) for other, scores in always for name in intervals if name in scores]:
+        best, name, other = max(known, key=itemgetter(0))  # the hardest; of tags, "always O" has an F1 of 0
+        low, high = intervals[name]
         found = "better than" if low > best else "worse than" if high < best else "not clearly better than"
         scores = f"{shown(record[name])} (95% interval: {shown(low)} to {shown(high)}) against {shown(best)}"
         sentences.append(f"By {label_of(name)}, the model is {found} the baseline “{other}”: {scores}.")

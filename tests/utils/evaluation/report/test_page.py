@@ -192,7 +192,8 @@ def write_classified(folder: Path, classes: int) -> Path:
         "accuracy": 0.5,
         "loss": 0.25,
     }
-    scores |= {"intervals": {"accuracy": [0.25, 0.75]}, "baselines": {f"always {names[0]}": {"accuracy": 0.3}}}
+    scores |= {"intervals": {"f1": [0.2, 0.4], "accuracy": [0.25, 0.75]}}
+    scores["baselines"] = {f"always {names[0]}": {"f1": 0.0, "accuracy": 0.3}}
     scores |= {"groups": {"class": dict.fromkeys(names, row)}, "confusion": confusion, "errors": [error]}
     (folder / "test_scores.json").write_text(json.dumps(scores))
     rows = [
