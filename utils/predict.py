@@ -48,9 +48,9 @@ class PredictArguments:
         None,
         section="texts",
         positional=True,
-        help=f"a table {', '.join(TABLES)}, of which the columns are read that training read; for tagging, .conll and "
-        "its like; or UTF-8, a line for each input: a text, or a JSON object with text and pair, words, or question "
-        "and context; by default standard input",
+        help=f"a table {', '.join(TABLES)}, with the columns that training read; for tagging also .conll and similar "
+        "files; or UTF-8 with an input a line: a text, or a JSON object with text and pair, words, or question and "
+        "context; by default standard input",
     )
     task: str | None = option(
         None,
@@ -61,14 +61,13 @@ class PredictArguments:
     output: str | None = option(
         None,
         section="output",
-        help=f"file for the predictions: a table {', '.join(OUTPUTS)} with the columns of FILE and those of "
-        "predictions, or one of any other name with a prediction a line; by default standard output; the same command "
-        "goes on with a run that was killed",
+        help=f"file for the predictions: a table {', '.join(OUTPUTS)} with the columns of FILE and of the predictions, "
+        "or another name, for a prediction a line; by default standard output; the same command resumes a killed run",
     )
     scores: str = option(
         "predicted", choices=("predicted", ALL), help="probabilities of the prediction, or of all classes or labels"
     )
-    json: bool = option(False, help="print JSON objects with columns and scores in place of lines")
+    json: bool = option(False, help="print JSON objects with columns and scores instead of lines")
     inference: InferenceOptions
     tables: InputOptions
     task_options: Any

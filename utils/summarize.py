@@ -30,10 +30,10 @@ class SummarizeArguments:
         help="UTF-8 text to summarise; by default standard input; utils.predict reads tables",
     )
     output: str | None = option(None, help="file for the summaries, one a line; by default standard output")
-    lines: bool = option(False, help="read one document a line; without it the whole input is one document")
+    lines: bool = option(False, help="each line is a document; otherwise the whole input is one")
     batch_size: int = option(8, least=1, help="windows that are summarised at once")
     num_beams: int | None = option(None, section=GENERATE, least=1, help="beams; 1 is greedy search")
-    max_length: int | None = option(None, least=2, help="tokens to generate at most, the start token included")
+    max_length: int | None = option(None, least=2, help="most tokens to generate, the start token included")
     inference: InferenceOptions
     documents: LongDocumentOptions
     decoding: DecodingOptions
@@ -46,7 +46,7 @@ class SummarizeArguments:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    description = "Summarise a file or standard input, however long, and print one summary a line."
+    description = "Summarise a file or standard input of any length, and print one summary a line."
     args = parse_dataclass(SummarizeArguments, argv, description)
     check_output("output", args.output, args.file)
     from utils.prediction.inputs import check_no_header, read_documents  # here, because --help needs no torch

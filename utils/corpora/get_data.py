@@ -60,11 +60,11 @@ class GetDataOptions:
         (), positional=True, help="a folder (default: data), and any of cnn_dm, xsum, sample (default: cnn_dm and xsum)"
     )
     sources: str = option(
-        "hub", choices=("hub", "stories"), help="what CNN-DM is made of: its files on the Hub, or archives of stories"
+        "hub", choices=("hub", "stories"), help="source of CNN-DM: its files on the Hub, or archives of stories"
     )
     cnn_stories: str = url_option(f"{ARCHIVES}/cnn_stories.tgz", help="archive of CNN's stories")
     dailymail_stories: str = url_option(f"{ARCHIVES}/dailymail_stories.tgz", help="archive of the Daily Mail's stories")
-    allow_other_sizes: bool = option(False, help="take a set whose sizes or archives are not the published ones")
+    allow_other_sizes: bool = option(False, help="take a set even if its sizes or archives are not the published ones")
 
     def __post_init__(self) -> None:
         if self.sources == "stories" and "cnn_dm" not in self.sets:

@@ -51,13 +51,11 @@ GROUP = 1 << 24  # characters of a row group
 
 @dataclass(frozen=True)
 class GetPretrainingDataOptions:
-    folder: Path = option(positional=True, help="each set goes to a folder of its name in it")
+    folder: Path = option(positional=True, help="folder for the sets; each gets a folder of its name in it")
     sets: tuple[str, ...] = option(
         tuple(SETS), positional=True, help="some of these, or others of the Hub as NAME[:CONFIG][@REVISION]"
     )
-    text_field: str | None = option(
-        None, help="column of documents; by default the one called text, in capitals or not"
-    )
+    text_field: str | None = option(None, help="column of documents; by default text, in capitals or not")
     max_documents: int | None = option(None, least=1, metavar="N", help="take the first N documents of each set")
 
     def __post_init__(self) -> None:

@@ -46,10 +46,10 @@ class InspectOptions:
     )
     tokenizer: str = option("facebook/bart-large", metavar="NAME", help="folder of a vocabulary, or Hub name")
     max_source_length: tuple[int, ...] = option(
-        (1024,), least=3, metavar="N", help="lengths in tokens; the share of the texts that each would cut is printed"
+        (1024,), least=3, metavar="N", help="lengths in tokens; prints the share of the texts that each would cut"
     )
     max_target_length: tuple[int, ...] = option(
-        (142,), least=3, metavar="N", help="lengths in tokens; the share of the targets that each would cut is printed"
+        (142,), least=3, metavar="N", help="lengths in tokens; prints the share of the targets that each would cut"
     )
     tables: TableOptions = part(TableOptions)
 

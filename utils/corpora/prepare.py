@@ -35,17 +35,17 @@ logger = logging.getLogger("utils.corpora.prepare")
 class PrepareOptions:
     input: tuple[str, ...] = option(
         metavar="FILE",
-        help=".jsonl, .csv, .tsv or .parquet files, all but Parquet also as .gz; or a Hub dataset, "
+        help=".jsonl, .json, .csv, .tsv or .parquet files, all but Parquet also as .gz; or a Hub dataset, "
         "name[:configuration][@revision]",
     )
-    output: Path = option(metavar="FOLDER", help="folder that is new or empty")
-    source_field: str | None = option(None, metavar="NAME", help="column of the documents (default: as published sets)")
-    target_field: str | None = option(None, metavar="NAME", help="column of the summaries (default: as published sets)")
+    output: Path = option(metavar="FOLDER", help="new or empty folder for the data")
+    source_field: str | None = option(None, metavar="NAME", help="column of the documents (default: a usual name)")
+    target_field: str | None = option(None, metavar="NAME", help="column of the summaries (default: a usual name)")
     split_ratio: str | None = option(
         None,
         metavar="A,B,C",
-        help=f"shares of train, val and test, by a hash of seed and source (default: {DEFAULT_RATIO}, but a dataset's "
-        "own train, validation and test splits stay)",
+        help=f"shares of train, val and test; a hash of seed and source chooses (default: {DEFAULT_RATIO}, but a set "
+        "keeps its own splits)",
     )
     seed: int | None = option(None, help=f"seed of the split; by default {DEFAULT_SEED}")
     tables: TableOptions = part(TableOptions)

@@ -22,43 +22,41 @@ class MakeShardsOptions:
         metavar="PATH", help=f"files of text ({', '.join(TEXT_FILES)}), and folders of them"
     )
     tokenizer: str = option(metavar="NAME", help="folder of a vocabulary, or Hub name")
-    output: Path = option(metavar="DIR", help="folder for the shards, made if need be")
+    output: Path = option(metavar="DIR", help="folder for the shards")
     task: str = option(
         DENOISING,
         choices=tuple(SPECIAL),
-        help="what is trained: denoising for BART; for BERT mlm, or mlm_nsp on pairs of segments",
+        help="denoising is for BART; mlm, and mlm_nsp on pairs of segments, are for BERT",
     )
-    sequence_length: int = option(
-        128, least=16, most=65535, help="the longest example in tokens, special ones included"
-    )
+    sequence_length: int = option(128, least=16, most=65535, help="most tokens of an example, special ones included")
     bins: tuple[int, ...] = option(
-        (), least=3, metavar="N", help="lengths by which examples are put into files, rising to --sequence_length"
+        (), least=3, metavar="N", help="greatest lengths of the examples of each file, rising to --sequence_length"
     )
     val_input: tuple[str, ...] = option(
-        (), metavar="PATH", help="held-out documents; those in --input too are left out there"
+        (), metavar="PATH", help="held-out documents; if --input also has them, they are left out there"
     )
     val_ratio: float | None = option(
         None,
         least=0,
         most=0.5,
-        help=f"share of the documents that is held out without --val_input: 0, or at least one; by default {VAL_RATIO}",
+        help=f"share of the documents to hold out without --val_input: 0, or at least one; by default {VAL_RATIO}",
     )
     text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
-    min_tokens: int = option(8, least=1, help="leave out examples that have fewer, special ones not counted")
+    min_tokens: int = option(8, least=1, help="leave out examples with fewer tokens; special ones do not count")
     shards: int | None = option(
         None,
         least=1,
-        help=f"files of each bin to train on (default: {LEAST_SHARDS}, or more, of {MOST_EXAMPLES:,} examples)",
+        help=f"training files of each bin (default: {LEAST_SHARDS}, or more, of {MOST_EXAMPLES:,} examples)",
     )
-    seed: int = option(42, least=0, help="of the order of examples, and of what is held out")
+    seed: int = option(42, least=0, help="seed of the order of examples, and of the choice of held-out documents")
     short_seq_prob: float | None = option(
         None, section=MLM_NSP, least=0, most=1, help=f"share of the documents with shorter pairs; by default {SHORTER}"
     )
     duplicate_factor: int | None = option(
-        None, least=1, help=f"times that a document is cut into pairs, other ones each time; by default {DUPLICATES}"
+        None, least=1, help=f"times that a document is cut into pairs, each time into others; by default {DUPLICATES}"
     )
     workers: int | None = option(
-        None, least=0, help="processes, 0 for this one alone; by default one for each core", section="Dask"
+        None, least=0, help="number of processes; 0 is this one alone; by default one for each core", section="Dask"
     )
     scheduler: str | None = option(
         None, metavar="ADDRESS", help="scheduler of a running Dask cluster, such as tcp://host:8786", reaches=bool

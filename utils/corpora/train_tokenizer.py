@@ -29,21 +29,21 @@ from utils.text.lines import reference_texts
 
 @dataclass(frozen=True)
 class TrainTokenizerOptions:
-    output_dir: str = option(help="folder for the tokenizer's files, made if need be")
+    output_dir: str = option(help="folder for the tokenizer's files")
     data_dir: str | None = option(None, help="folder with train.source and train.target")
     input: tuple[str, ...] = option(
         (),
         metavar="PATH",
-        help=f"files of raw text ({', '.join(TEXT_FILES)}), and folders of them, in place of --data_dir",
+        help=f"files of raw text ({', '.join(TEXT_FILES)}), and folders of them, instead of --data_dir",
     )
     text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
     max_megabytes: int = option(
-        1000, least=1, metavar="N", help="learn from about N megabytes of --input, documents drawn at random"
+        1000, least=1, metavar="N", help="learn from about N megabytes of --input; documents are drawn at random"
     )
     model_type: str = option("bart", choices=("bart", "bert"), help="bart has byte-level BPE, bert has WordPiece")
     lowercase: bool = option(True, help="bert reads texts in lower case and without accents")
-    vocab_size: int = option(8000, most=10_000_000, help="number of tokens, at least 261, of bert 7")
-    min_frequency: int = option(2, help="merge only pairs that occur this often")
+    vocab_size: int = option(8000, most=10_000_000, help="number of tokens; at least 261, for bert 7")
+    min_frequency: int = option(2, help="merge only pairs that occur at least this often")
 
     def __post_init__(self) -> None:
         if (self.data_dir is None) == (not self.input):

@@ -41,11 +41,11 @@ class TableOptions:
         None,
         section="tables",
         metavar="CHAR",
-        help=r"what stands between the values of .csv and .tsv files, such as ';' or '\t'; by default a comma or a tab",
+        help=r"separator of the values of .csv and .tsv files, such as ';' or '\t'; by default a comma or a tab",
         on_resume="by_content",
     )
     encoding: str = option(
-        "utf-8", help="of .csv, .tsv, .json and .jsonl files, such as latin-1 or utf-16", on_resume="by_content"
+        "utf-8", help="of .csv, .tsv, .json and .jsonl files: latin-1, utf-16 and others", on_resume="by_content"
     )
     columns: str | None = option(
         None,
@@ -74,7 +74,7 @@ class InputOptions(TableOptions):
 
     skip_blank: bool = option(
         False,
-        help="leave out examples with a blank text, which the log counts; a prediction for one is empty",
+        help="leave out examples with a blank text; the log counts them, and their predictions are empty",
         on_resume="by_content",
     )
 

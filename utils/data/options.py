@@ -31,13 +31,13 @@ class BatchOptions:
         ALL,
         section="data",
         least=-1,
-        help="training examples to use, chosen by a hash of their texts, or the first ones of shards; -1 for all",
+        help="number of training examples to use, chosen by a hash of their texts; of shards the first; -1 for all",
     )
     n_val: int = option(
-        ALL, least=-1, help="validation examples to use, chosen likewise; -1 for all", on_resume="validation"
+        ALL, least=-1, help="validation examples to use, chosen in the same way; -1 for all", on_resume="validation"
     )
     num_workers: int = changeable(
-        2, least=0, most=256, help="loader processes per GPU, one at most for shards; 0 loads in the training process"
+        2, least=0, most=256, help="loader processes per GPU; for shards at most one; 0 loads in the training process"
     )
     train_batch_size: int = card_option(8, least=1, help="examples per process and micro-batch")
     gradient_accumulation_steps: int = card_option(1, least=1, help="micro-batches per optimizer step")
@@ -52,12 +52,12 @@ class BatchOptions:
 class LengthBatchOptions:
     """The choice of the examples that share a batch by their lengths, which all must be known for that."""
 
-    sortish_sampler: bool = option(False, section="data", help="group training examples of like length: less padding")
+    sortish_sampler: bool = option(False, section="data", help="group training examples by length: less padding")
     max_tokens_per_batch: int | None = card_option(
         None,
         least=1,
-        help="tokens per process and micro-batch, padding and targets included, in place of --train_batch_size; "
-        "micro-batches then hold examples of like length, the same in every epoch",
+        help="tokens per process and micro-batch, padding and targets included, instead of --train_batch_size; "
+        "micro-batches then hold examples of similar length, the same in every epoch",
     )
 
 
@@ -66,8 +66,8 @@ val_ratio_option = partial(
     None,
     least=0.001,
     most=0.9,
-    help="the share of the training examples that are held out for validation, by a hash of their texts, where the "
-    "data have no validation split",
+    help="share of the training examples to hold out for validation if the data have no validation split; a hash of "
+    "their texts chooses them",
 )
 
 
@@ -78,19 +78,19 @@ class PlaceOptions:
     data_dir: str = option(
         "data/cnn_dm",
         section="data",
-        help=f"where examples are: for texts a {KINDS}",
+        help=f"where the examples are: for texts a {KINDS}",
         reaches=is_published,
         on_resume="by_content",
     )
     cache_dir: str | None = changeable(
         None,
-        help="folder for what is made of the data once: token ids, the lines of tables and published sets; by default "
-        ".cache in the data directory, beside the file or, for sets and where that cannot be written, "
+        help="folder for token ids, and for the lines of tables and published sets, which are made once; by default "
+        ".cache in the data directory or beside the file; for sets, and if that cannot be written, "
         "~/.cache/bart-pytorch",
     )
     val_ratio: float | None = val_ratio_option()
     tables: InputOptions = part(InputOptions)
-    n_test: int = changeable(ALL, least=-1, help="test examples to use, chosen likewise; -1 for all")
+    n_test: int = changeable(ALL, least=-1, help="number of test examples to use, chosen in the same way; -1 for all")
 
     def __post_init__(self) -> None:
         check_limit("n_test", self.n_test)
@@ -102,15 +102,15 @@ class ShardOptions:
 
     data_dir: str = option(
         section="data",
-        help="directory of shards, which utils.corpora.make_shards makes; or text, of which they are made once: a file "
-        f"({', '.join(TEXT_FILES)}), or a folder of such",
+        help="directory of shards, as utils.corpora.make_shards makes them; or text, and shards of it are made once: "
+        f"a file ({', '.join(TEXT_FILES)}), or a folder of these files",
         on_resume="by_content",
     )
     val_ratio: float | None = option(
         None,
         above=0,
         most=0.5,
-        help=f"share of the documents of text that is held out, one at least; by default {SHARDS_VAL_RATIO:g}",
+        help=f"share of the documents of text to hold out, one at least; by default {SHARDS_VAL_RATIO:g}",
         on_resume="by_content",
     )
     text_field: str | None = option(
@@ -118,7 +118,7 @@ class ShardOptions:
     )
     cache_dir: str | None = changeable(
         None,
-        help="folder for the shards of text; by default .cache beside the text or, where that cannot be written, "
+        help="folder for the shards of text; by default .cache beside the text or, if that cannot be written, "
         "~/.cache/bart-pytorch",
     )
 
@@ -132,16 +132,16 @@ class CorruptionOptions:
         section="corruption",
         least=0,
         most=1,
-        help="share of the tokens that infilling takes: spans of words, each of which becomes one <mask>",
+        help="share of the tokens that infilling replaces: it takes spans of words, and each becomes one <mask>",
     )
     poisson_lambda: float = card_option(
-        3.0, least=0.1, most=100, help="mean length of these spans in words; spans of length 0 insert a <mask>"
+        3.0, least=0.1, most=100, help="mean length of these spans in words; a span of length 0 inserts a <mask>"
     )
     permute_sentence_ratio: float = card_option(
         1.0, least=0, most=1, help="share of an example's sentences that change places"
     )
     token_mask_ratio: float = card_option(
-        0.0, least=0, most=1, help="share of the tokens of which each becomes a <mask>"
+        0.0, least=0, most=1, help="share of the tokens that are masked; each becomes a <mask>"
     )
     token_delete_ratio: float = card_option(0.0, least=0, most=1, help="share of the tokens that are deleted")
     rotate_ratio: float = card_option(0.0, least=0, most=1, help="share of the examples that begin at another token")
@@ -160,12 +160,12 @@ class MaskingOptions:
     """The choice of the tokens that are to be predicted."""
 
     mlm_probability: float = card_option(
-        0.15, section="masking", above=0, most=1, help="share of an example's tokens, special ones counted"
+        0.15, section="masking", above=0, most=1, help="share of an example's tokens to predict; special ones count"
     )
     max_predictions_per_seq: int | None = card_option(
-        None, least=1, help="tokens of an example at most; by default 20 at length 128 and 80 at 512"
+        None, least=1, help="most tokens of an example to predict; by default 20 at length 128 and 80 at 512"
     )
-    whole_word_mask: bool = card_option(False, help="choose words with all their pieces")
+    whole_word_mask: bool = card_option(False, help="mask whole words, with all their pieces")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ CONLL = (".conll", ".conllu", ".txt", ".bio", ".iob", ".iob2")  # files of a wor
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[^\s:@]+))?(@(?P<revision>\S+))?")
 KINDS = (
     f"directory with {{train,val,test}}.{{source,target}}, or with a table of each split, a file {', '.join(TABLES)}, "
-    f"which is split as utils.corpora.prepare does it, or {PLACES}"
+    f"that is split as by utils.corpora.prepare, or {PLACES}"
 )
 
 # A loader process that collected what its parent had left of connections would close them. That takes them out of the

@@ -16,15 +16,13 @@ class ScoringOptions:
         None,
         section="prediction",
         choices=SPLITS,
-        help="split to score; by default test or, where the data have none, val",
+        help="split to score; by default test or, if the data have none, val",
     )
     warmup_batches: int = changeable(
         1,
         least=0,
-        help="batches predicted before the clock starts, at most half of all; their results count, their times do not",
+        help="batches before the clock starts, at most half of all; their results count, their times do not",
     )
     info: str | None = changeable(None, section="output", help="a text to store with the scores", reaches=bool)
-    dump_args: bool = changeable(
-        False, help="also print the resolved arguments, which eval_arguments.yaml always holds"
-    )
-    json_summary: str | None = changeable(None, help="file for scores, speed and arguments as one JSON object")
+    dump_args: bool = changeable(False, help="also print the resolved arguments; eval_arguments.yaml always has them")
+    json_summary: str | None = changeable(None, help="file for scores, speed and arguments, as one JSON object")

@@ -154,7 +154,7 @@ class ClassificationArguments:
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
-    text = "Score labels or numbers, one a line or in a column of a table, which may hold lists of labels."
+    text = "Score labels or numbers, one a line or in a column of a table. A column may hold lists of labels."
     args = parse_dataclass(ClassificationArguments, argv, text, prog)
     files = args.files
     references, systems = files.values("label_field", args.label_field, REFERENCES, PREDICTIONS)

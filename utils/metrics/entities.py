@@ -90,7 +90,7 @@ class EntityArguments:
     tags_field: str | None = option(
         None,
         section="columns",
-        help=f"of the right tags: a CoNLL column's number or name, by default the last; else {', '.join(TAGS)}",
+        help=f"column of the right tags: in CoNLL its number or name, by default the last one; else {', '.join(TAGS)}",
     )
 
 

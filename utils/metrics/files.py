@@ -33,18 +33,18 @@ class FileOptions:
     """The files, and the options that the commands of all metrics have."""
 
     predictions: str = option(positional=True, help="file of predictions")
-    references: str = option(positional=True, help="file of what is right, in the same order")
+    references: str = option(positional=True, help="file of the references, in the same order")
     compare: str | None = option(
         None,
         metavar="OTHER",
-        help="another system's predictions: adds the difference (PREDICTIONS less OTHER), its interval and p value",
+        help="another system's predictions; adds the difference (PREDICTIONS minus OTHER), its interval and p value",
     )
     prediction_field: str | None = option(
         None,
         section="columns",
-        help="of predictions, by default prediction or a usual one of the task; in a CoNLL file a number or a name",
+        help="column of predictions; by default a usual name, such as prediction; in a CoNLL file a number or a name",
     )
-    json: bool = option(False, help="print JSON with all digits in place of the table")
+    json: bool = option(False, help="print JSON with all digits instead of the table")
     tables: TableOptions = part(TableOptions)
 
     @property
@@ -92,7 +92,7 @@ class TextFileOptions(FileOptions):
     """Files of texts, which stand one a line or in a column of a table."""
 
     target_field: str | None = option(
-        None, section="columns", help=f"of references in a table; by default {', '.join(TARGETS)}"
+        None, section="columns", help=f"column of references in a table; by default {', '.join(TARGETS)}"
     )
 
     def read(self, line_break: str = " ") -> tuple[list[str], list[list[str]]]:

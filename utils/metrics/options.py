@@ -40,12 +40,12 @@ class RougeOptions:
         section="scoring",
         alias="mode",
         choices=ROUGE_MODES,
-        help="rouge-score: Google's package; rouge-1.5.5: the numbers of the Perl script that papers report",
+        help="rouge-score is Google's package; rouge-1.5.5 gives the scores of the Perl script that papers report",
     )
     rouge_tokenizer: str = option(
         ROUGE_TOKENIZERS[0],
         choices=ROUGE_TOKENIZERS,
-        help="what mode rouge-score counts: stemmed words of a to z and digits, words of any script, or characters",
+        help="what mode rouge-score counts: rouge-score stemmed words of a to z and digits, words those of any script",
         on_resume="validation",
     )
     wordnet_exceptions: str | None = changeable(
@@ -56,7 +56,7 @@ class RougeOptions:
     sentence_end: str = option(
         "",
         metavar="MARK",
-        help="marks of sentence ends, such as '<q>' or, several, '<t> </t>'; by default nltk's Punkt finds the ends",
+        help="marks of sentence ends, such as '<q>' or '<t> </t>' (two marks); by default nltk's Punkt finds the ends",
         on_resume="validation",
     )
 
@@ -135,8 +135,8 @@ class BleuOptions:
         section="scoring",
         choices=BLEU_TOKENIZERS,
         metavar="NAME",
-        help="sacrebleu's tokenizer for BLEU, which the signature names: zh for Chinese, ja-mecab, ko-mecab, char; it "
-        f"takes {', '.join(BLEU_TOKENIZERS)}",
+        help="sacrebleu's tokenizer for BLEU, such as zh for Chinese; the signature names it; allowed: "
+        f"{', '.join(BLEU_TOKENIZERS)}",
     )
 
     def __post_init__(self) -> None:

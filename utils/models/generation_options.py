@@ -27,17 +27,17 @@ decoding_option = partial(option, None, on_resume="validation")
 class DecodingOptions:
     """Options of all commands that generate a text; None leaves one to the model."""
 
-    min_length: int | None = decoding_option(section=GENERATE, help="no end before the sequence is so long")
-    length_penalty: float | None = decoding_option(help="power of the length that a sequence's score is divided by")
+    min_length: int | None = decoding_option(section=GENERATE, help="fewest tokens, the start token included")
+    length_penalty: float | None = decoding_option(help="a sequence's score is divided by its length to this power")
     early_stopping: str | None = decoding_option(
         choices=("true", "false", "never"),
-        help="with all beams finished, true stops at once, false when a better one is unlikely, never when impossible",
+        help="when all beams are finished: true stops at once, false if a better one is unlikely, never if impossible",
     )
-    no_repeat_ngram_size: int | None = decoding_option(help="no n-gram of this size occurs twice; 0 for off")
-    max_ratio: float | None = decoding_option(help="tokens to generate at most for each token of the source")
-    min_ratio: float | None = decoding_option(help="no end before so many tokens for each token of the source")
+    no_repeat_ngram_size: int | None = decoding_option(help="no n-gram of this size occurs twice; 0 is off")
+    max_ratio: float | None = decoding_option(help="most tokens to generate for each token of the source")
+    min_ratio: float | None = decoding_option(help="fewest tokens to generate for each token of the source")
     drop_repeated_sentences: bool = changeable(
-        False, help="leave out sentences that a text has said before, whatever their case and white space"
+        False, help="leave out repeated sentences of a text; case and white space do not count"
     )
 
     @property
@@ -63,24 +63,28 @@ class GenerationOptions(DecodingOptions):
     """All fields of GenerationConfig on which the ids depend, but for the beams; None leaves one to the model."""
 
     eval_max_gen_length: int | None = decoding_option(
-        section=GENERATE, least=2, help="max_length of generate: longest sequence, the start token included"
+        section=GENERATE, least=2, help="max_length of generate: most tokens of a sequence, the start token included"
     )
-    max_new_tokens: int | None = decoding_option(help="most ids after the start token")
-    min_new_tokens: int | None = decoding_option(help="fewest ids after the start token, in place of --min_length")
-    num_return_sequences: int | None = decoding_option(help="sequences of each article; the best one is scored")
-    do_sample: bool | None = decoding_option(help="draw tokens at random; see --seed")
-    temperature: float | None = decoding_option(help="scores are divided by it when sampling")
-    top_k: int | None = decoding_option(help="sample among so many best tokens; 0 for all")
-    top_p: float | None = decoding_option(help="sample among the best tokens that have this probability together")
-    encoder_no_repeat_ngram_size: int | None = decoding_option(help="no n-gram of this size is the source's; 0 for off")
-    repetition_penalty: float | None = decoding_option(help="above 1, tokens of the sequence become less likely")
-    bad_words_ids: str | None = decoding_option(help="ids that are never generated, such as [[5], [6, 7]]")
-    forced_bos_token_id: int | None = decoding_option(help="the id after the start token")
-    forced_eos_token_id: str | None = decoding_option(help="the id, or ids such as [2, 3], that end a longest sequence")
-    pad_token_id: int | None = decoding_option(help="fills sequences after their end")
-    bos_token_id: int | None = decoding_option(help="start token without decoder_start_token_id")
-    eos_token_id: str | None = decoding_option(help="the id, or ids such as [2, 3], that end one")
-    decoder_start_token_id: int | None = decoding_option(help="the first id of every sequence")
+    max_new_tokens: int | None = decoding_option(help="most tokens after the start token")
+    min_new_tokens: int | None = decoding_option(help="fewest tokens after the start token, instead of --min_length")
+    num_return_sequences: int | None = decoding_option(help="sequences for each article; the best one is scored")
+    do_sample: bool | None = decoding_option(help="draw tokens at random, by --seed")
+    temperature: float | None = decoding_option(help="sampling divides the scores by this number")
+    top_k: int | None = decoding_option(help="sampling draws from this number of best tokens; 0 for all")
+    top_p: float | None = decoding_option(help="sampling draws from the best tokens that have this probability in all")
+    encoder_no_repeat_ngram_size: int | None = decoding_option(
+        help="take no n-gram of this size from the source; 0 is off"
+    )
+    repetition_penalty: float | None = decoding_option(help="above 1, used tokens become less likely")
+    bad_words_ids: str | None = decoding_option(help="ids to generate never, such as [[5], [6, 7]]")
+    forced_bos_token_id: int | None = decoding_option(help="id after the start token")
+    forced_eos_token_id: str | None = decoding_option(
+        help="id, or ids such as [2, 3], that end a sequence at max_length"
+    )
+    pad_token_id: int | None = decoding_option(help="id that fills sequences after their end")
+    bos_token_id: int | None = decoding_option(help="id of the start token if there is no decoder_start_token_id")
+    eos_token_id: str | None = decoding_option(help="id, or ids such as [2, 3], that end a sequence")
+    decoder_start_token_id: int | None = decoding_option(help="first id of every sequence")
 
     def __post_init__(self) -> None:
         for new, old in (("max_new_tokens", "eval_max_gen_length"), ("min_new_tokens", "min_length")):

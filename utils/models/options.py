@@ -37,7 +37,7 @@ class WeightsOptions:
         on_resume="by_content",
     )
     tokenizer: str | None = option(None, help="vocabulary: a Hub name or directory; by default that of the weights")
-    new_vocabulary: bool = option(False, help="let --tokenizer be another one; token embeddings start anew")
+    new_vocabulary: bool = option(False, help="allow another --tokenizer; token embeddings then start anew")
 
     def __post_init__(self) -> None:
         if self.new_vocabulary and (self.is_scratch or self.tokenizer is None):
@@ -73,10 +73,10 @@ class ComputingOptions:
     """The way in which the model is computed in training."""
 
     activation_checkpointing: bool = changeable(
-        False, section="model", help="recompute activations in the backward pass: less memory, a third more time"
+        False, section="model", help="compute activations again in the backward pass: less memory, a third more time"
     )
     compile: bool = changeable(
-        False, help="train layers that torch.compile compiles in minutes: to try on batches of one length"
+        False, help="let torch.compile compile the layers, which takes a minute or more; meant for GPUs"
     )
     dropout: float | None = dropout_option(
         section="regularisation", help="of embeddings and layer outputs; by default the config's", in_card=True
@@ -95,24 +95,24 @@ class AdaptationOptions:
     distill: str | None = card_option(
         None, choices=("sft",), help="sft starts from some --layers of the weights (Shleifer & Rush, 2020)"
     )
-    layers: str | None = card_option(None, help="layers that --distill keeps, counted from 0, such as 0-6-11")
-    do_encoder: bool = option(False, help="--distill shrinks the encoder")
-    do_decoder: bool = option(False, help="--distill shrinks the decoder")
+    layers: str | None = card_option(None, help="numbers of the layers that --distill keeps, from 0 on, such as 0-6-11")
+    do_encoder: bool = option(False, help="let --distill shrink the encoder")
+    do_decoder: bool = option(False, help="let --distill shrink the decoder")
     lora_rank: int | None = card_option(
         None,
         section="LoRA",
         least=1,
-        help="train adapters of this rank alone (Hu et al., 2021); the export has them merged in",
+        help="train only adapters, of this rank (Hu et al., 2021); they are merged into the export",
     )
     lora_alpha: float | None = card_option(
-        None, above=0, help="adapters' scale times the rank; by default twice the rank"
+        None, above=0, help="scale of the adapters times their rank; by default twice the rank"
     )
     lora_dropout: float | None = card_option(None, least=0, most=0.99, help="of the adapters' inputs; by default 0")
     lora_targets: tuple[str, ...] | None = card_option(
         None,
         choices=LORA_TARGETS,
         metavar="LAYER",
-        help=f"layers that get adapters, of {', '.join(LORA_TARGETS)}; by default {' '.join(LORA_DEFAULT)}",
+        help=f"layers that get adapters, from {', '.join(LORA_TARGETS)}; by default {' '.join(LORA_DEFAULT)}",
     )
 
     def __post_init__(self) -> None:

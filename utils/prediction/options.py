@@ -27,11 +27,11 @@ class InferenceOptions:
         positional=True, section=MODEL, help="checkpoint file, Hub-format or run directory, or Hub name"
     )
     config_path: str | None = option(
-        None, help="JSON with the architecture and decoding options, for a checkpoint that has none of its own"
+        None, help="JSON with architecture and decoding options; only for a checkpoint without a config of its own"
     )
     tokenizer: str | None = option(None, help="vocabulary; by default the one in the folder of the weights")
-    precision: str = option("fp32", choices=PRECISIONS, help="tf32 and fp16 need a GPU, int8 runs on the CPU")
-    gpus: int | None = option(None, least=0, most=1, help="0 runs on the CPU; by default 1 if there is one")
+    precision: str = option("fp32", choices=PRECISIONS, help="precision; tf32 and fp16 need a GPU, int8 needs the CPU")
+    gpus: int | None = option(None, least=0, most=1, help="0 is the CPU, 1 a GPU; by default 1 if there is one")
 
     def __post_init__(self) -> None:
         check_gpus(self.gpus or 0)
@@ -62,8 +62,8 @@ class LongDocumentOptions:
         "join",
         section=MODEL,
         choices=LONG_DOCUMENTS,
-        help="documents longer than max_source_length: refuse them, cut them, or split them at sentence ends into "
-        "windows, and join the windows' summaries",
+        help="documents longer than max_source_length: refuse is an error, cut leaves out the rest, join splits them "
+        "at sentence ends into windows and joins their summaries",
     )
     max_source_length: int | None = option(
         None, least=SHORTEST_WINDOW, help="tokens that the model reads at once; by default its positions"

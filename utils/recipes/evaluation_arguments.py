@@ -30,14 +30,14 @@ class ModelAndDataOptions:
 
     model: str = option(positional=True, help="checkpoint file, Hub-format or run directory, or Hub name")
     config_path: str = option(
-        positional=True, help="JSON with the architecture and decoding options, for a checkpoint that has none"
+        positional=True, help="JSON with architecture and decoding options; only for a checkpoint without a config"
     )
     data_dir: str = option(positional=True, help=KINDS, reaches=is_published)
-    save_dir: str = option(positional=True, help="where results are written")
+    save_dir: str = option(positional=True, help="folder for the results")
     tokenizer: str | None = option(
-        None, section="data", help="vocabulary; by default the one that lies with the weights"
+        None, section="data", help="vocabulary; by default the one in the folder of the weights"
     )
-    n_obs: int = option(ALL, least=-1, help="examples to use, chosen by a hash of their texts; -1 for all")
+    n_obs: int = option(ALL, least=-1, help="number of examples to use; a hash of their texts chooses them; -1 for all")
     val_ratio: float | None = val_ratio_option()
     tables: InputOptions = part(InputOptions)
 
@@ -52,13 +52,13 @@ class PrecisionOptions:
     device: str | None = option(
         None,
         section="hardware and precision",
-        help="cpu, cuda, or cuda:N for the N-th GPU; by default cuda where there is a GPU. Under torchrun each process "
-        "takes a GPU of its own",
+        help="cpu, cuda, or cuda:N for GPU N, counted from 0; by default cuda if there is a GPU; under torchrun each "
+        "process takes its own GPU",
     )
     fp16: bool = option(False, help="half precision; needs a GPU")
     bf16: bool = option(False, help="bfloat16 precision")
     tf32: bool = option(False, help="fp32 with TF32 tensor cores in matrix products; needs a GPU")
-    int8: bool = option(False, help="weights and inputs of matrix products in 8 bits; runs on the CPU")
+    int8: bool = option(False, help="weights and inputs of matrix products in 8 bits; needs the CPU")
 
     def __post_init__(self) -> None:
         chosen = [f"--{name}" for name in PRECISIONS if getattr(self, name, False)]
@@ -88,16 +88,16 @@ class EvalArguments:
         TASKS[0],
         section="prediction",
         help=f"what the model does: {', '.join(TASKS)}, or the path of a Python file that defines a task; by default "
-        "that of a model on this machine, if it is named first",
+        "that of the model, if it is on this machine and is the first argument",
     )
     bs: int = option(8, least=1, help="examples per process and batch")
     seed: int = option(
         42,
         least=0,
-        help="of --do_sample; the draws also depend on --bs, the processes, and where a run was resumed",
+        help="seed of --do_sample; draws also depend on --bs, the number of processes, and where a run was resumed",
     )
     overwrite_output_dir: bool = option(
-        False, section="output", help="replace the scores, or the progress, that another run has left in save_dir"
+        False, section="output", help="replace the scores or the progress of another run in save_dir"
     )
     debug: bool = option(False, help="log more, such as the time of each article")
 
@@ -119,10 +119,10 @@ def parse_eval_arguments(argv: Sequence[str] | None = None) -> EvalArguments:
         EvalArguments,
         argv,
         "Predict a split, such as summaries with beam search, and score it.\n\n"
-        "Under torchrun, processes share the examples. A run that was broken off goes on\n"
-        "where it was when it is started again: what it had predicted lies in\n"
-        "SAVE_DIR/.SPLIT_progress until the results are written. A run that was finished\n"
-        "is predicted again. Hyphens in names of options stand for underscores.",
+        "Under torchrun, processes share the examples. If a run was broken off, the same\n"
+        "command goes on where it was: SAVE_DIR/.SPLIT_progress has its predictions until\n"
+        "the results are written. A finished run is predicted again. In names of options\n"
+        "you may write hyphens for underscores.",
         parts={"task_options": options, "evaluation": evaluation},
         defaults={"task": name or TASKS[0]},
         of_tasks={task: options_of(task)[::2] for task in TASKS},

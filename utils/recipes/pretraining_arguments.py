@@ -44,11 +44,11 @@ class PretrainingArguments(TrainingArguments):
         DENOISING,
         section="run",
         choices=tuple(PRETRAINING),
-        help="what is trained: BART by denoising; BERT by mlm, or with next sentences by mlm_nsp",
+        help="denoising trains BART; mlm trains BERT, mlm_nsp trains it with next sentences, too",
     )
     load_model_weights_only: bool = changeable(
         False,
-        help="begin a new run, such as the second phase, with the weights of --resume_from_checkpoint: a checkpoint "
+        help="start a new run, such as the second phase, from the weights of --resume_from_checkpoint: a checkpoint "
         "file, run directory or export",
     )
 

@@ -26,26 +26,26 @@ class ServeArguments:
         help=f"what the model does: {', '.join(TASKS)}, or the path of a Python file with a task; by default its own",
     )
     threads: int | None = option(None, least=1, help="threads that compute on the CPU; by default torch's choice")
-    batch_size: int = option(32, least=1, help="articles decoded at once; halved if memory runs out")
+    batch_size: int = option(32, least=1, help="articles to decode at once; half of them if memory runs out")
 
-    max_body_bytes: int = option(1 << 20, section="limits", least=1, help="bytes of a request's body")
-    max_queue: int = option(256, least=1, help="articles that wait or are in work, however long each of them is")
-    max_clients: int = option(512, least=1, help="requests that are answered at once")
-    max_beams: int = option(8, least=1, help="num_beams that a request may ask for")
+    max_body_bytes: int = option(1 << 20, section="limits", least=1, help="most bytes of a request's body")
+    max_queue: int = option(256, least=1, help="most articles that wait or are in work, of any length")
+    max_clients: int = option(512, least=1, help="most requests that are answered at once")
+    max_beams: int = option(8, least=1, help="greatest num_beams of a request")
     read_timeout: float = option(
-        10.0, above=0, help="seconds for a client to send a header, or a body, or to read an answer"
+        10.0, above=0, help="seconds that a client has to send a header, to send a body, and to read an answer"
     )
-    request_timeout: float = option(60.0, above=0, help="seconds from then on to the answer")
+    request_timeout: float = option(60.0, above=0, help="seconds from the whole request to the answer")
 
-    host: str = option("127.0.0.1", section="server", help="address to listen at; 0.0.0.0 for all of the machine's")
-    port: int = option(8000, least=0, most=65535, help="0 takes one that is free")
+    host: str = option("127.0.0.1", section="server", help="address to listen at; 0.0.0.0 is all addresses")
+    port: int = option(8000, least=0, most=65535, help="port to listen at; 0 takes a free one")
     allowed_hosts: tuple[str, ...] = option(
         (),
-        help="further names by which clients call the service in the Host header, such as *.example.com; IP addresses, "
+        help="other names of the service that a Host header may have, such as *.example.com; IP addresses, "
         "localhost and the machine's own name are always allowed",
     )
     api_key: str | None = option(
-        None, help=f"key that requests must carry; in {API_KEY} other users of the machine do not see it", reaches=bool
+        None, help=f"key that requests must have; other users of the machine do not see it in {API_KEY}", reaches=bool
     )
 
     inference: InferenceOptions

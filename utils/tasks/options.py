@@ -35,7 +35,7 @@ smoothing_option = partial(
     section="regularisation",
     least=0,
     most=1,
-    help="probability spread over the vocabulary or, of a head, over its labels",
+    help="probability that is spread over the vocabulary, or over the labels of a head",
 )
 
 
@@ -44,9 +44,9 @@ class TextToTextOptions:
     source_field: str | None = option(
         None, section="texts", help="column of a table's sources; by default a usual name, such as article"
     )
-    target_field: str | None = option(None, help="column of its targets")
+    target_field: str | None = option(None, help="column of a table's targets")
     max_source_length: int | None = card_option(
-        None, least=3, help=f"tokens of a source; by default the model's positions, in training {SOURCE_LENGTH} at most"
+        None, least=3, help=f"tokens of a source; by default the model's positions, in training at most {SOURCE_LENGTH}"
     )
     decoding: GenerationOptions = part(GenerationOptions)
 
@@ -55,13 +55,13 @@ class TextToTextOptions:
 class TextToTextTrainingOptions:
     label_smoothing: float = smoothing_option()
     max_target_length: int | None = card_option(
-        None, section="texts", least=3, help=f"tokens of a training target; by default {TARGET_LENGTH} at most"
+        None, section="texts", least=3, help=f"tokens of a training target; by default at most {TARGET_LENGTH}"
     )
     val_max_target_length: int | None = option(
-        None, least=3, help="of a validation target; by default as in training", on_resume="validation"
+        None, least=3, help="tokens of a validation target; by default as in training", on_resume="validation"
     )
     test_max_target_length: int | None = changeable(
-        None, least=3, help="of a target that is scored, for its loss; the same default"
+        None, least=3, help="most tokens of a target in the loss of scoring; by default as in training"
     )
     eval_beams: int | None = option(
         None,
@@ -82,11 +82,11 @@ class TextToTextEvalOptions:
     references: bool = option(
         True,
         section="texts",
-        help="score predictions by their references; --no_references reads none and only predicts",
+        help="score predictions by references; --no_references reads none and only predicts",
     )
-    prefix: str = option("", help="put before each source text, as some models want it", reaches=bool)
+    prefix: str = option("", help="text to put before each source, for models that need one", reaches=bool)
     max_target_length: int | None = option(
-        None, least=3, help="tokens a target is cut to for its loss; by default the model's positions"
+        None, least=3, help="most tokens of a target in its loss; by default the model's positions"
     )
     eval_beams: int | None = option(None, section=GENERATE, least=1, help="num_beams of generate; 1 is greedy search")
 
@@ -107,7 +107,7 @@ class TranslationTrainingOptions(TextToTextTrainingOptions):
         None,
         section="source language",
         least=1,
-        help="layers of a new encoder, with --source_tokenizer, in place of the encoder's token embeddings",
+        help="layers of a new encoder that replaces the encoder's token embeddings; needs --source_tokenizer",
     )
     source_tokenizer: str | None = option(None, help="vocabulary of the sources: a Hub name or directory")
     translation_stage: int | None = card_option(
@@ -125,22 +125,22 @@ class ReadingOptions:
         None,
         section="texts",
         least=8,
-        help=f"tokens read at once; by default as in training, there {MOST_READ} at most",
+        help=f"most tokens to read at once; by default as in training, in training at most {MOST_READ}",
     )
 
 
 @dataclass(frozen=True)
 class LabelOptions(ReadingOptions):
     tag_names: tuple[str, ...] | None = option(
-        None, alias="label_names", help="names of labels that are numbers, from 0 on"
+        None, alias="label_names", help="names of labels that are the numbers 0, 1, 2 and so on"
     )
 
 
 @dataclass(frozen=True)
 class HeadTrainingOptions:
-    new_head: bool = option(False, section="model", help="begin a new head where the weights have one")
+    new_head: bool = option(False, section="model", help="start a new head, even if the weights have one")
     classifier_dropout: float | None = card_option(
-        None, section="regularisation", least=0, most=0.99, help="of the head; by default the config's"
+        None, section="regularisation", least=0, most=0.99, help="dropout of the head; by default the config's"
     )
 
 
@@ -150,7 +150,7 @@ class LabelTrainingOptions(HeadTrainingOptions):
         None,
         section="training",
         choices=("balanced",),
-        help="weights of the labels in the training loss: balanced makes rare ones count as much as frequent ones",
+        help="weights of the labels in the training loss; balanced makes rare labels count as much as frequent ones",
         on_resume="by_content",
         in_card=True,
     )
@@ -160,23 +160,23 @@ class LabelTrainingOptions(HeadTrainingOptions):
 @dataclass(frozen=True)
 class HeadEvalOptions:
     only_predict: ClassVar[dict[str, Any]] = {"predict": True}
-    predict: bool = option(False, section="texts", help="only predict: nothing that examples say of the answer is read")
+    predict: bool = option(False, section="texts", help="only predict; labels, tags and answers are not read")
 
 
 @dataclass(frozen=True)
 class ClassificationOptions(LabelOptions):
     task_name: str | None = option(
-        None, section="texts", choices=tuple(GLUE), help="a task of GLUE, by default of its set on the Hub"
+        None, section="texts", choices=tuple(GLUE), help="task of GLUE; by default that of the set on the Hub"
     )
     text_field: str | None = option(None, help=f"column of the texts; by default {', '.join(TEXTS)}")
     pair_field: str | None = option(
-        None, help=f"column of the second texts of pairs; without --text_field by default {', '.join(PAIRS)}"
+        None, help=f"column of the second texts of pairs; without --text_field, by default {', '.join(PAIRS)}"
     )
     label_field: str | None = option(None, help=f"column of the labels; by default {', '.join(LABELS)}")
     drop_label: tuple[str, ...] | None = option(
-        None, help="labels whose rows are left out, such as - of SNLI; -1 stands for null, too"
+        None, help="leave out rows with these labels, such as SNLI's -; -1 is also null"
     )
-    mismatched: bool = option(False, help="read MNLI's mismatched validation or test set in place of the matched one")
+    mismatched: bool = option(False, help="read MNLI's mismatched validation or test set instead of the matched one")
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ class ClassificationTrainingOptions(LabelTrainingOptions):
         section="texts",
         choices=PROBLEMS,
         metavar="KIND",
-        help=f"{', '.join(PROBLEMS)}; by default lists are several labels, fractions numbers, all else classes",
+        help=f"{', '.join(PROBLEMS)}; by default lists are several labels, fractions are numbers, all else is classes",
     )
 
 
@@ -196,30 +196,30 @@ class TaggingOptions(LabelOptions):
         None,
         section="texts",
         alias="words_column",
-        help=f"column of the words; by default {', '.join(WORDS)}; of a CoNLL file, by its number from 1 or its name "
+        help=f"column of the words; by default {', '.join(WORDS)}; in a CoNLL file its number, from 1 on, or its name "
         "in a header, by default the first one",
     )
     tags_field: str | None = option(
-        None, alias="tags_column", help=f"column of their tags; by default {', '.join(TAGS)}, or the last one"
+        None, alias="tags_column", help=f"column of the tags; by default {', '.join(TAGS)}, of CoNLL the last"
     )
 
 
 @dataclass(frozen=True)
 class TaggingTrainingOptions(LabelTrainingOptions):
     token_states: str | None = card_option(
-        None, section="model", choices=("decoder", "encoder"), help="the stack that is classified; by default decoder"
+        None, section="model", choices=("decoder", "encoder"), help="states that the head reads; by default decoder"
     )
 
 
 @dataclass(frozen=True)
 class WindowOptions:
     doc_stride: int | None = option(
-        None, section="windows", least=0, help="tokens that windows share; by default 128, at most half of one"
+        None, section="windows", least=0, help="tokens that two windows share; by default 128, at most half a window"
     )
     max_query_length: int | None = option(
         None,
         least=1,
-        help=f"tokens of a question; by default as in training, there {QUESTION_LENGTH}, or half a window",
+        help=f"most tokens of a question; by default as in training, in training {QUESTION_LENGTH} or half a window",
     )
     version_2_with_negative: bool | None = option(
         None,
@@ -227,10 +227,10 @@ class WindowOptions:
         help="some questions have no answer, as in SQuAD 2.0; by default as in training, or off",
     )
     null_score_diff_threshold: float = option(
-        0.0, help="of --version_2_with_negative: no answer is given where it scores more than the best one and this"
+        0.0, help="with --version_2_with_negative: no answer if its score is above the best one's plus this"
     )
-    n_best_size: int = option(20, least=1, help="answers of a question that nbest_predictions.json holds at most")
-    max_answer_length: int = option(30, least=1, help="tokens of an answer at most")
+    n_best_size: int = option(20, least=1, help="most answers of a question in nbest_predictions.json")
+    max_answer_length: int = option(30, least=1, help="most tokens of an answer")
 
     def __post_init__(self) -> None:
         if self.null_score_diff_threshold and self.version_2_with_negative is False:
@@ -251,7 +251,7 @@ class PretrainingOptions:
         None,
         section="data",
         least=3,
-        help=f"tokens of the longest example; by default as the shards have it, of text {MOST_OF_TEXT} at most",
+        help=f"most tokens of an example; by default as in the shards, of text at most {MOST_OF_TEXT}",
     )
     tokenizer: str | None = option(
         None, help="vocabulary: a Hub name or directory; by default that of the shards, or of the weights"
@@ -263,7 +263,7 @@ class DenoisingOptions(PretrainingOptions):
     pre_ln: bool | None = option(
         None,
         section="model",
-        help="normalise before each sublayer; by default on, and with --model_name_or_path as the weights have it",
+        help="normalise before each sublayer; by default on, with --model_name_or_path as in the weights",
         on_resume="by_content",
     )
 

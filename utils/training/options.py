@@ -36,43 +36,45 @@ class RunOptions:
     """Where a run writes, where it begins, and when it saves, validates and logs."""
 
     config: str | None = changeable(
-        None, section="run", help="YAML file of these options by name; the command line wins"
+        None, section="run", help="YAML file with these options by name; the command line wins over it"
     )
-    output_dir: str | None = changeable(None, help="where everything is written; by default results/NAME_TIME")
+    output_dir: str | None = changeable(None, help="folder of the run; by default results/NAME_TIME")
     seed: int = card_option(42, least=0, most=2**32 - 1, help="seed of weights, order and dropout")
     resume_from_checkpoint: str | None = changeable(
         None,
-        help="checkpoint to go on from; a run directory stands for its newest whole one, "
-        f"'{LAST}' for that of --output_dir, if there is any",
+        help="checkpoint to go on from; of a run directory, its newest whole one; "
+        f"'{LAST}': that of --output_dir, or the beginning if there is none",
     )
     overwrite_output_dir: bool = changeable(
-        False, help="remove what an earlier run has written to --output_dir, and nothing else, before this one starts"
+        False, help="first remove the files that an earlier run wrote to --output_dir, and nothing else"
     )
-    save_top_k: int = changeable(1, least=1, help="best checkpoints to keep, by val_metric")
+    save_top_k: int = changeable(1, least=1, help="number of best checkpoints to keep, by --val_metric")
     save_every_n_steps: int | None = changeable(
         None, alias="save_checkpoint_steps", least=1, help="steps between two writings of last.ckpt"
     )
     log_every_n_steps: int = changeable(10, alias="log_freq", least=1, help="steps between two lines of the logs")
-    wandb_project: str | None = changeable(None, help="Weights & Biases project to log to as well")
+    wandb_project: str | None = changeable(None, help="also log to this project of Weights & Biases")
 
     val_check_interval: float = changeable(
         1.0,
         section="validation",
         above=0,
-        help="up to 1, validate after every such share of an epoch or, in pretraining, of the run; "
-        "above 1, after every so many training samples",
+        help="time between validations: up to 1 a share of an epoch (in pretraining: of the run), "
+        "above 1 a number of training samples",
     )
     val_metric: str | None = option(
         None,
-        help="what makes a checkpoint the best one: loss, or a metric of the task, such as rouge2 or accuracy",
+        help="the best checkpoint is the best by this: loss, or a metric of the task, such as rouge2 or accuracy",
         on_resume="validation",
     )
-    early_stopping_patience: int = changeable(-1, least=-1, help="worse validations that end the run; -1 for never")
+    early_stopping_patience: int = changeable(
+        -1, least=-1, help="validations without a better score that end the run; -1 for never"
+    )
     num_sanity_val_steps: int | None = changeable(
         None,
         least=-1,
-        help="validation batches before training; -1 for all, whose metrics are logged; by default none, and all in "
-        "pretraining with --model_name_or_path",
+        help="number of validation batches before training; -1 for all, and then their metrics are logged; by default "
+        "none, in pretraining with --model_name_or_path all",
     )
 
     def __post_init__(self) -> None:
@@ -91,36 +93,36 @@ class OptimisationOptions:
         section="training",
         choices=OPTIMIZERS,
         flags={"lamb": "lamb", "adafactor": "adafactor"},
-        help="fused_adam and fused_lamb are those of NVIDIA's apex; without it, adamw and lamb serve",
+        help="fused_adam and fused_lamb are NVIDIA's, of apex; without apex they are adamw and lamb",
     )
     learning_rate: float | None = card_option(
         None,
         above=0,
-        help=f"peak; by default {FINE_TUNING_RATE:g} for trained weights, {LORA_RATE:g} with --lora_rank, "
+        help=f"peak rate; by default {FINE_TUNING_RATE:g} for trained weights, {LORA_RATE:g} with --lora_rank, "
         f"{SCRATCH_RATE:g} from scratch, and in pretraining with lamb {LAMB_RATE:g}",
     )
     lr_scheduler: str = card_option(
         "linear",
         choices=tuple(SCHEDULES),
         help=f"decay after the warm-up; cosine_w_restarts decays from the peak {COSINE_CYCLES} times, {POLY_SQRT} by "
-        "the root of what is left of the whole run",
+        "the square root of the share of the run that is left",
     )
     warmup_steps: int = card_option(0, least=0, help="optimizer steps of linear warm-up")
-    warmup_proportion: float = card_option(0.0, least=0, most=1, help="the same as a share of the run's steps")
+    warmup_proportion: float = card_option(0.0, least=0, most=1, help="the warm-up as a share of the run's steps")
     max_steps: int = changeable(
-        -1, least=-1, help="optimizer steps to train; -1 leaves it to the epochs, and pretraining must have a number"
+        -1, least=-1, help="optimizer steps to train; -1: --max_epochs decides; pretraining needs a number"
     )
-    weight_decay: float = card_option(0.0, least=0, help="of all but biases and norms")
+    weight_decay: float = card_option(0.0, least=0, help="weight decay of all parameters but biases and norms")
     gradient_clip_val: float = card_option(
-        1.0, alias="max_grad_norm", least=0, help="gradient norm limit, of lamb's pre-normalisation too; 0 for none"
+        1.0, alias="max_grad_norm", least=0, help="gradient norm limit, also of lamb's pre-normalisation; 0 for none"
     )
     adam_epsilon: float | None = card_option(
         None,
         above=0,
-        help="of adamw and lamb; by default 1e-8, of lamb in fine-tuning 1e-6",
+        help="epsilon of adamw and lamb; by default 1e-8, for lamb in fine-tuning 1e-6",
     )
-    nvlamb: bool = card_option(False, help="let lamb scale the steps of biases and norms, too")
-    dropout_off_ratio: float = card_option(0.0, least=0, most=1, help="share of the run's last steps without dropout")
+    nvlamb: bool = card_option(False, help="let lamb also scale the steps of biases and norms")
+    dropout_off_ratio: float = card_option(0.0, least=0, most=1, help="share of the run, at its end, without dropout")
 
     def __post_init__(self) -> None:
         if self.warmup_steps and self.warmup_proportion:
@@ -149,9 +151,9 @@ class EpochOptions:
         None,
         section="training",
         least=1,
-        help="epochs to train; by default 1, and unlimited where --max_steps is given",
+        help="epochs to train; by default 1, with --max_steps no limit",
     )
-    min_epochs: int = changeable(1, alias="min_num_train_epochs", least=0, help="epochs before early stopping")
+    min_epochs: int = changeable(1, alias="min_num_train_epochs", least=0, help="epochs that early stopping waits for")
 
 
 @dataclass(frozen=True)
@@ -162,14 +164,14 @@ class HardwareOptions:
         None,
         section="hardware and precision",
         least=0,
-        help="GPUs of this machine to train on; 0 trains on the CPU; by default 1 if there is one",
+        help="number of GPUs of this machine; 0 trains on the CPU; by default 1 if there is one",
         on_resume="by_content",
     )
     accelerator: str | None = option(
-        None, choices=("cpu", "gpu"), help="with --devices, another way to say --gpus", on_resume="by_content"
+        None, choices=("cpu", "gpu"), help="instead of --gpus, with --devices", on_resume="by_content"
     )
     devices: int | None = option(
-        None, least=1, help="processes of this machine, one per GPU if on GPUs", on_resume="by_content"
+        None, least=1, help="processes of this machine, on GPUs one per GPU", on_resume="by_content"
     )
     strategy: str = option("ddp", choices=STRATEGIES, help="ddp copies the model to all processes, fsdp shards it")
     fp16: bool = card_option(False, help="half precision, with loss scaling; needs a GPU")
@@ -178,7 +180,7 @@ class HardwareOptions:
     amp_level: str = option(
         "O1",
         metavar="{O0,O1,O2}",
-        help="of --fp16 and --bf16: O0 not at all, O1 autocast, O2 half weights with fp32 master copies",
+        help="for --fp16 and --bf16: O1 is autocast, O2 half weights with fp32 master copies, O0 neither",
     )
 
     def __post_init__(self) -> None:
