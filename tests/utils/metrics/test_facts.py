@@ -94,6 +94,8 @@ SPELLINGS = [
     ["$3tn", "3 trillion", "3,000bn"],
     ["$7m", "7 million", "$7,000k"],
     ["7", "$7"],
+    ["twenty-five homes", "25 homes", "TWENTY-FIVE homes"],
+    ["3.25%", "3.25 %", "3.25 per cent", "3.25-per cent", "3.25 percent"],
 ]
 
 
