@@ -58,7 +58,8 @@ def check_others(owner: str, known: Iterable[str], others: Mapping[str, Any]) ->
 
 def take_others(owner: str, options: dict[str, Any]) -> None:
     """Take arguments of transformers without a counterpart here out of options; see `check_others`."""
-    check_others(owner, (), {name: options.pop(name) for name in _NEUTRAL.keys() & options.keys()})
+    names = _NEUTRAL.keys() & options.keys() - {"output_hidden_states", "output_attentions"}  # fields of configs
+    check_others(owner, (), {name: options.pop(name) for name in names})
 
 
 def check_recorded(options: Mapping[str, Any]) -> None:

@@ -170,7 +170,7 @@ def test_configs_and_labels(
             "'label2id' is .*; allowed: the inverse of id2label",
         ),
         ({"num_label": 3}, "'num_label', which is unknown; did you mean 'num_labels'"),
-        ({"dtype": torch.bfloat16}, r"'dtype'; .* call .half\(\) or .bfloat16\(\)"),
+        ({"dtype": torch.int8}, r"dtype is torch.int8; allowed: 'auto', or float32"),
     ):
         with pytest.raises(InputError, match=message):
             head.from_pretrained(tmp_path, **options)
