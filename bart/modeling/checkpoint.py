@@ -46,7 +46,7 @@ def type_of(dtype: torch.dtype | str | None, config: ModelConfig, state: Mapping
     if dtype == "auto":
         stored = next((tensor.dtype for tensor in state.values() if tensor.is_floating_point()), None)
         dtype = config.extra.get("dtype") or config.extra.get("torch_dtype") or stored
-    found = getattr(torch, str(dtype or torch.float32).removeprefix("torch."), None)
+    found = getattr(torch, str(dtype or torch.get_default_dtype()).removeprefix("torch."), None)
     if found not in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
         raise InputError(f"dtype is {dtype!r}; allowed: 'auto', or float32, float16, bfloat16 or float64 of torch")
     return found

@@ -129,7 +129,7 @@ class PretrainedBart(PretrainedModel):
         if self.config.source_encoder_layers:
             logger.warning("transformers cannot load this model right: it has none with --source_encoder_layers")
         elif self.config.pre_ln:
-            logger.info(
+            logger.warning(
                 "for transformers the saved model is an mBART (pre_ln): its Auto classes load it, Bart's do not"
             )
         return ("mbart", f"M{type(self).__name__}") if self.config.pre_ln else super().published_as()

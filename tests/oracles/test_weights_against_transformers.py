@@ -123,7 +123,7 @@ def test_a_pre_ln_export_says_how_transformers_loads_it(tmp_path: Path, caplog: 
     assert not caplog.messages
     make_ours(True).save_pretrained(tmp_path / "pre")
     [message] = caplog.messages
-    assert "load it there by AutoModelForSeq2SeqLM" in message
+    assert "its Auto classes load it, Bart's do not" in message
 
 
 @each_arrangement

@@ -98,7 +98,7 @@ class OptimisationOptions:
     learning_rate: float | None = card_option(
         None,
         above=0,
-        help=f"peak rate; by default {FINE_TUNING_RATE:g} for trained weights, {LORA_RATE:g} with --lora_rank, "
+        help=f"peak rate; by default {FINE_TUNING_RATE:g} for trained weights, {LORA_RATE:g} with LoRA, "
         f"{SCRATCH_RATE:g} from scratch, and in pretraining with lamb {LAMB_RATE:g}",
     )
     lr_scheduler: str = card_option(

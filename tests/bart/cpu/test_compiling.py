@@ -133,7 +133,7 @@ def test_without_a_compiler_one_line_says_so(
     (record,) = caplog.records
     assert record.levelno == logging.INFO and record.exc_info is None
     message = record.getMessage()
-    assert reason in message and "torch computes" in message and "\n" not in message
+    assert reason in message and "torch's operations take their place" in message and "\n" not in message
 
 
 THREADS = """

@@ -13,7 +13,7 @@ from bart.errors import InputError
 from utils.models.generation_options import JSON_OPTIONS, SPELLINGS, GenerationOptions
 from utils.recipes.evaluation import device_of
 from utils.recipes.evaluation_arguments import EvalArguments, parse_eval_arguments
-from utils.tasks.text_to_text import TextToTextEvalOptions
+from utils.tasks.options import TextToTextEvalOptions
 
 POSITIONAL = ["model", "config.json", "data", "out"]
 # They bear on what generate returns besides the ids, which scoring does not ask for.
