@@ -31,7 +31,7 @@ def load_summarizer(options: InferenceOptions) -> tuple[BartForConditionalGenera
 
 
 def known_of(model: str) -> dict[str, Any]:
-    """How a model was `trained`, and `examples` of its test split, as scoring leaves them beside it; empty without."""
+    """The facts that scoring writes beside a model, or {}: how it was `trained`, and `examples` of its test split."""
     path = resolve(model, ["config.json"]) / EXAMPLES
     return read_json(path) if path.is_file() else {}
 

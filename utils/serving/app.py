@@ -136,7 +136,7 @@ async def _departure(request: Request) -> None:
 
 
 async def _result(request: Request, content: BaseModel, service: Service) -> dict[str, Any]:
-    """What a service computes, or HTTPException where nobody waits for it any more."""
+    """The result of a service's work; HTTPException if the client has left, or waits for too long."""
     seconds = service.args.request_timeout
     work, departure = map(asyncio.ensure_future, (service.compute(content), _departure(request)))
     try:

@@ -213,7 +213,7 @@ class ScoredTask(TrainedTask[Model]):
         """
 
     def checks(self, raw: Any, predictions: Sequence[Prediction]) -> dict[str, Any]:
-        """What else is counted in the predictions, also where there are no targets; it is stored with the scores."""
+        """Counts in the predictions that need no targets, which are stored with the scores; by default none."""
         return {}
 
     @abstractmethod
