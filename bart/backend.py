@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from bart.rows import Rows, Spans
 
 # cuDNN's attention makes a plan for each shape, which takes 40 ms and more, and batches have many; in torch 2.11 it may
 # round the rate of dropout to sixteenths.
@@ -22,55 +25,27 @@ Streams = tuple[Tensor, Tensor]
 IGNORE_INDEX = -100  # labels that are left out of a loss, as in torch.nn.functional.cross_entropy
 
 
-class Rows:
-    """The rows of a batch that layers compute: here all of them, padding included."""
-
-    mask: Any  # for attention among these rows, what `Backend.attend` takes
-
-    def __init__(self, mask: Tensor | None) -> None:
-        """mask: (B, 1, 1 or T, L), true where a position may be read; None where all may be."""
-        self.mask = mask
-
-    def pack(self, states: Tensor) -> Tensor:
-        """States (B, L, D) -> the rows that layers compute."""
-        return states
-
-    def unpack(self, rows: Tensor) -> Tensor:
-        """The rows that layers computed -> states (B, L, D)."""
-        return rows
-
-
 class Backend:
     """Plain torch, for all devices. Backends for a device override what they compute faster."""
 
     joins_layers = False  # true while one product for many layers that read the same states is faster than one for each
 
-    def chooses_rows(self, training: bool, compiled: bool) -> bool:
-        """True if it chooses rows of layers in training or inference, which `torch.compile` may have made."""
-        return training and not compiled
-
-    def encoder_rows(self, states: Tensor, mask: Tensor | None) -> Rows:
-        """The rows to compute of states (B, S, D), under a mask (B, S) of ones and zeros, or None for all ones."""
-        return Rows(_readable(mask))
-
-    def decoder_rows(
-        self,
-        states: Tensor,
-        mask: Tensor | None,
-        wanted: Tensor | None,
-        encoder_states: Tensor,
-        encoder_mask: Tensor | None,
-    ) -> tuple[Rows, Rows, Any]:
-        """The rows to compute of targets and sources, and the mask with which the first read the second.
-
-        states are (B, T, D), encoder_states (B, S, D). mask (B, T) hides target positions in addition to causality,
-        encoder_mask (B, S) those of sources; wanted (B, T) is true where the caller reads a state, None: everywhere.
+    def __init__(self, leaves_out_padding: bool = False) -> None:
+        """leaves_out_padding: leave padding out of padded batches, too; its states are then zeros, which no loss may
+        read.
         """
-        length = states.shape[1]
-        past = _readable(mask)
-        past = None if past is None else past & past.new_ones(length, length).tril()
-        source = Rows(_readable(encoder_mask))
-        return Rows(past), source, source.mask
+        self.leaves_out_padding = leaves_out_padding
+
+    def rows_of(self, ids: Tensor, mask: Tensor | None, dtype: torch.dtype, training: bool) -> Rows | None:
+        """The rows to compute of a padded batch, of ids (B, L), or embeddings, under a mask (B, L) of ones and zeros.
+
+        None where all of it is computed. dtype is that of the weights.
+        """
+        return None
+
+    def spans(self, queries: Rows, keys: Rows, states: Tensor) -> Any:
+        """The mask for `attend` among rows, whose states (1, M, D) are of this kind."""
+        return Spans(queries, keys)
 
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Any, is_causal: bool = False, dropout: float = 0.0
@@ -81,17 +56,31 @@ class Backend:
             query: (B, H, T, Dh).
             keys, values: (B, H, L, Dh).
             mask: a tensor (B or 1, 1, T or 1, L), true, or 0, where a key may be read, and false, or -inf, elsewhere;
-                None; or the mask of rows that this backend chose.
-            is_causal: in place of a tensor as mask, a query reads its article's keys up to its own position.
+                None; or `spans`, where B = 1.
+            is_causal: in place of a tensor as mask, a query reads its text's keys up to its own position.
             dropout: the probability with which a weight is dropped.
 
         Returns:
             (B, H, T, Dh).
         """
+        if isinstance(mask, Spans):
+            return self._attend_padded(query, keys, values, mask, is_causal, dropout)
         with sdpa_kernel(WITHOUT_CUDNN) if query.is_cuda else nullcontext():
             return F.scaled_dot_product_attention(
                 query, keys, values, attn_mask=mask, dropout_p=dropout, is_causal=is_causal
             )
+
+    def _attend_padded(
+        self, query: Tensor, keys: Tensor, values: Tensor, spans: Spans, is_causal: bool, dropout: float
+    ) -> Tensor:
+        """Attention among rows by that of the padded batch."""
+
+        def padded(states: Tensor, rows: Rows) -> Tensor:
+            return rows.unpack(states.transpose(1, 2), rows.longest).transpose(1, 2)
+
+        given = padded(query, spans.queries), padded(keys, spans.keys), padded(values, spans.keys)
+        context = self.attend(*given, None if is_causal else spans.readable, is_causal, dropout)
+        return spans.queries.pack(context.transpose(1, 2)).transpose(1, 2)
 
     def dropout(self, states: Tensor, probability: float, added: Tensor | None = None) -> Tensor:
         """States after dropout, on top of what is added, a residual stream of the same shape."""
@@ -145,9 +134,12 @@ class Backend:
         return losses, gradient.to(logits.dtype)
 
 
-def _readable(mask: Tensor | None) -> Tensor | None:
-    """(B, S) of ones and zeros -> (B, 1, 1, S), true where a position may be read."""
-    return None if mask is None else mask.bool()[:, None, None, :]
+def join(states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
+    """The outputs of several linear layers in training by one product; None where adapters are in them."""
+    if len(layers) == 1 or not (torch.is_grad_enabled() and all(type(layer) is nn.Linear for layer in layers)):
+        return None
+    weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
+    return F.linear(states, weight, bias).chunk(len(layers), dim=-1)
 
 
 TORCH = Backend()

@@ -20,7 +20,7 @@ def check_tensors(**inputs: object) -> None:
             )
 
 
-def check_ids(name: str, ids: Tensor | None, size: int, soft: bool = False, /, **alike: Tensor | None) -> Tensor:
+def check_ids(name: str, ids: Any, size: int, soft: bool = False, /, **alike: Tensor | None) -> Tensor:
     """The ids, if (B, S) and below size, or if soft embeddings (B, S, D), and others (B, S); else InputError."""
     check_tensors(**{name: ids}, **alike)
     if ids is None:
@@ -50,7 +50,7 @@ def states_of(encoder_outputs: Any) -> Tensor | None:
     return states
 
 
-def check_shape(name: str, value: Tensor | None, shape: torch.Size, beside: str) -> None:
+def check_shape(name: str, value: Any, shape: torch.Size, beside: str) -> None:
     """Raise InputError for a tensor of another shape than that of what it stands beside."""
     if value is not None and value.shape != shape:
         raise InputError(f"{name} is {tuple(value.shape)}; allowed: {tuple(shape)}, as {beside}")

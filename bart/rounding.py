@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 SIDE = 64  # a multiple that is fast for all products
-ROWS = 32  # recurring numbers of rows are multiples of this, or of less
 
 
 def round_up(number: int, multiple: int) -> int:
@@ -24,11 +23,16 @@ def round_to_few(count: int, multiple: int) -> int:
     return round_up(count, min(multiple, 1 << max(0, count.bit_length() - 5)))
 
 
-def recurring(count: int, states: Tensor) -> int:
-    """At least so many rows of states; where a CPU multiplies half precision, a number that is one of few.
+def multiple_of_rows(device: str, is_half: bool) -> int:
+    """Numbers of rows of a training batch are multiples of this, or of less, on a device of this type.
 
-    For each size of a half-precision product that it has not seen, oneDNN makes code and keeps it, which takes longer
-    than a small product itself. fp32 has no code of a size.
+    For each size of a half-precision product that a CPU has not seen, oneDNN makes code and keeps it, which takes
+    longer than a small product itself. On a GPU, the memory of one batch's states can then be that of the next.
     """
+    return 512 if device == "cuda" else 32 if is_half else 1
+
+
+def recurring(count: int, states: Tensor) -> int:
+    """At least so many rows of states on a CPU, a number of which there are few where it has code for each."""
     is_half = states.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")
-    return round_to_few(count, ROWS) if is_half else count
+    return round_to_few(count, multiple_of_rows("cpu", is_half))

@@ -23,6 +23,7 @@ from torch import Tensor
 from bart.backend import IGNORE_INDEX
 from bart.cpu.compiling import SOURCE, argument_types, compile_library
 from bart.rounding import round_up
+from bart.rows import Spans
 
 logger = logging.getLogger(__name__)
 
@@ -52,19 +53,6 @@ class Draws:
 
 
 NO_DRAWS = Draws(0, 0, 1.0)  # nothing is dropped
-
-
-class Spans:
-    """The rows of each article, where those of all articles lie one behind the other, without padding."""
-
-    def __init__(self, query_starts: Tensor, key_starts: Tensor) -> None:
-        """starts: (B + 1,) in int64, the first row of each article, and behind them the number of all."""
-        for starts in (query_starts, key_starts):
-            _check(starts, (torch.int64,), query_starts.shape, (1,))
-        self.query_starts, self.key_starts = query_starts, key_starts
-        self.query_counts, self.key_counts = (starts.diff().tolist() for starts in (query_starts, key_starts))
-        starts_at_0 = int(query_starts[0]) == int(key_starts[0]) == 0
-        _require(starts_at_0 and min(*self.query_counts, *self.key_counts, 0) == 0)
 
 
 class PackedWeight:
@@ -222,9 +210,12 @@ class Kernels:
             _require(not any(part.data_ptr() % 4 for part in (query, keys, values, *outputs) if part is not None))
         starts: tuple[int | None, ...] = (None, None)
         if isinstance(mask, Spans):
-            _require(articles == 1 and (sum(mask.query_counts), sum(mask.key_counts)) == (queries, length))
-            starts = mask.query_starts.data_ptr(), mask.key_starts.data_ptr()
-            articles, queries, length = len(mask.key_counts), max(mask.query_counts), max(mask.key_counts)
+            for part, count in zip(mask, (queries, length), strict=True):
+                _check(part.starts, (torch.int64,), (len(mask.keys) + 2,))
+                _require(articles == 1 and int(part.starts[0]) == 0 and int(part.starts[-1]) == count)
+                _require(int(part.starts.diff().min()) >= 0 and int(part.starts.diff().max()) <= part.longest_span)
+            starts = mask.queries.starts.data_ptr(), mask.keys.starts.data_ptr()
+            articles, queries, length = len(mask.keys) + 1, mask.queries.longest_span, mask.keys.longest_span
             mask = None
         _require(mask is None or mask.dtype is torch.float32)
         address, _, mask_article, mask_row, mask_rows = _mask(mask, articles, queries, length)

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bart.cpu.kernels import Draws, Kernels, Spans
+from bart.cpu.kernels import Draws, Kernels
 from bart.generation.cache import additive
+from bart.rows import Spans
 
 
 class CompiledDropout(torch.autograd.Function):

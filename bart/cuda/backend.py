@@ -1,7 +1,4 @@
-"""The backend for NVIDIA's GPUs: in half precision rows without padding, under attention of variable lengths.
-
-A batch's masks carry the rows with tokens, so that nobody waits for the GPU (`bart.unpadding.KnownRows`).
-"""
+"""The backend for NVIDIA's GPUs: in half precision rows without padding, under attention of variable lengths."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -18,15 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from bart.backend import Streams
+from bart.backend import Backend, Streams, join
 from bart.cuda.linear import HalfCopies
-from bart.rounding import round_to_few
+from bart.rounding import multiple_of_rows
+from bart.rows import Rows
 from bart.torch_internals import attend_to_spans, has_flash, is_ampere
-from bart.unpadding import KnownRows, Unpadded, UnpaddingBackend, carrying, known_rows
 
 logger = logging.getLogger(__name__)
-# Numbers of rows are multiples of this, or of less, so that the memory of one batch's states can be that of the next.
-ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -35,20 +30,6 @@ class CudaSpans:
 
     starts: tuple[Tensor, Tensor]
     longest: tuple[int, int]
-
-
-class CudaRows(Unpadded):
-    """The rows of a batch's tokens, of which flash attention is told by `CudaSpans`."""
-
-    are_faster = True  # without padding too, because attention takes no mask
-
-    def __init__(self, is_token: Tensor) -> None:
-        super().__init__(is_token, partial(round_to_few, multiple=ROWS))
-        self.starts = self.starts.int()
-        self.longest = int(self.starts.diff().max())
-
-    def reading(self, source: CudaRows) -> CudaSpans:
-        return CudaSpans((self.starts, source.starts), (self.longest, source.longest))
 
 
 @cache
@@ -66,13 +47,25 @@ def load_kernels(device: torch.device) -> ModuleType | None:
     return kernels
 
 
-class CudaBackend(UnpaddingBackend):
+def _computed(dtype: torch.dtype) -> torch.dtype:
+    """The type that products of such states are computed in."""
+    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else dtype
+
+
+class CudaBackend(Backend):
     """Rows without padding in half precision, copies of weights under autocast, and kernels in Triton."""
 
     copies: HalfCopies | None = None  # of the weights, where a step was under autocast
 
-    def chooses_rows(self, training: bool, compiled: bool) -> bool:
-        return True
+    def rows_of(self, ids: Tensor, mask: Tensor | None, dtype: torch.dtype, training: bool) -> Rows | None:
+        if not self.leaves_out_padding or torch.compiler.is_compiling() or not has_flash(ids.device, _computed(dtype)):
+            return None
+        return Rows.of(ids, mask, multiple_of_rows("cuda", True))
+
+    def spans(self, queries: Rows, keys: Rows, states: Tensor) -> Any:
+        if not has_flash(states.device, _computed(states.dtype)):
+            return super().spans(queries, keys, states)
+        return CudaSpans((queries.starts.int(), keys.starts.int()), (queries.longest_span, keys.longest_span))
 
     @contextmanager
     def step(self, layers: Sequence[nn.Module]) -> Iterator[None]:
@@ -90,7 +83,7 @@ class CudaBackend(UnpaddingBackend):
         outputs = None
         if self.joins_layers and self.copies is not None and not torch.compiler.is_compiling():
             outputs = self.copies.project(states, layers)
-        return super().project(states, layers) if outputs is None else outputs
+        return outputs or join(states, layers) or super().project(states, layers)
 
     def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Streams:
         """In training under autocast by one kernel, which rounds for the next product, too."""
@@ -102,26 +95,10 @@ class CudaBackend(UnpaddingBackend):
             return super().add_and_norm(update, states, norm, probability)
         return kernels.AddAndNorm.apply(update, states, norm.weight, norm.bias, norm.eps, probability)
 
-    def rows_of(self, states: Tensor, mask: Tensor | None, up_to_last: bool = False) -> Unpadded | None:
-        kind = states.device.type
-        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else states.dtype
-        if torch.compiler.is_compiling() or not has_flash(states.device, dtype):
-            return None
-        known = known_rows(mask)
-        if known is None:
-            if torch.is_grad_enabled():
-                return None  # a step of training waits for nothing
-            is_token = torch.ones(states.shape[:2], dtype=torch.bool) if mask is None else mask.bool().cpu()
-            move = partial(Tensor.to, device=states.device, non_blocking=True)
-            known = KnownRows.of(is_token, CudaRows).moved(move)
-            if isinstance(mask, Tensor) and hasattr(mask, "known_rows"):
-                carrying(mask, known)
-        return known.up_to_last if up_to_last else known.tokens
-
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Any, is_causal: bool = False, dropout: float = 0.0
     ) -> Tensor:
-        """Attend like `Backend.attend`, also under spans, where B = 1; a decoding step has a kernel of its own."""
+        """Attend like `Backend.attend`; a decoding step has a kernel of its own."""
         if not isinstance(mask, CudaSpans):
             applies = isinstance(mask, Tensor) and not (is_causal or dropout or torch.is_grad_enabled())
             kernels = load_kernels(query.device) if applies and not torch.compiler.is_compiling() else None

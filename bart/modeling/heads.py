@@ -21,6 +21,7 @@ from bart.modeling.loss import loss_of_tokens
 from bart.modeling.modeling_bart import PretrainedBart
 from bart.modeling.outputs import ClassifierOutput, QuestionAnsweringOutput
 from bart.modeling.pretrained import PretrainedModel
+from bart.rows import Rows
 
 STACKS = ("decoder", "encoder")
 
@@ -75,10 +76,20 @@ class SpanHead(PretrainedModel):
         return F.cross_entropy(logits, positions.clamp(0, behind), ignore_index=behind, **options)
 
     def answers(
-        self, states: Tensor, starts: Tensor | None, ends: Tensor | None, encoder_states: Tensor | None = None
+        self,
+        ids: Tensor | Rows | None,
+        states: Tensor,
+        starts: Tensor | None,
+        ends: Tensor | None,
+        encoder_states: Tensor | None = None,
     ) -> QuestionAnsweringOutput:
-        """The logits of states (B, S, D), and the mean of both losses, if positions (B,) of both tokens are given."""
-        start, end = self.qa_outputs(states).unbind(dim=-1)
+        """The logits of states (B, S, D), or of rows, and the mean of both losses, if positions (B,) of both tokens are
+        given.
+        """
+        logits = self.qa_outputs(states)
+        if isinstance(ids, Rows):  # a softmax over each text
+            logits = ids.unpack(logits, ids.longest, -torch.inf)
+        start, end = logits.unbind(dim=-1)
         loss = None if starts is None or ends is None else (self.loss(start, starts) + self.loss(end, ends)) / 2
         return QuestionAnsweringOutput(loss, start, end, encoder_states)
 
@@ -101,18 +112,25 @@ class _HeadedBart(PretrainedBart):
 
     def _states(
         self,
-        input_ids: Tensor | None,
+        input_ids: Tensor | Rows | None,
         attention_mask: Tensor | None,
         decoder_input_ids: Tensor | None = None,
         *others: Any,
     ) -> tuple[Tensor, Tensor]:
-        """Decoder states and encoder states, (B, S, D) each; others are the next arguments of `BartNetwork.forward`."""
+        """Decoder states and encoder states, (B, S, D) each, or (1, M, D) of rows; others are the next arguments of
+        `BartNetwork.forward`.
+        """
+        if isinstance(input_ids, Rows):
+            return self.model(input_ids, None, self.shifted(input_ids))
         beside = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
-        input_ids = check_ids("input_ids", input_ids, self.config.vocab_size, **beside)
-        wanted = None
-        if decoder_input_ids is None:
-            decoder_input_ids, wanted = self.shifted(input_ids), attention_mask
-        return self.model(input_ids, attention_mask, decoder_input_ids, *others, wanted=wanted)
+        ids = check_ids("input_ids", input_ids, self.config.vocab_size, **beside)
+        if decoder_input_ids is not None:
+            return self.model(ids, attention_mask, decoder_input_ids, *others)
+        rows = None if any(other is not None for other in others) else self.model.encoder.rows_of(ids, attention_mask)
+        if rows is None:
+            return self.model(ids, attention_mask, self.shifted(ids), *others)
+        hidden, encoder_states = (rows.unpack(states, ids.shape[1]) for states in self._states(rows, None))
+        return hidden, encoder_states
 
 
 class BartForSequenceClassification(TextLoss, _HeadedBart):
@@ -133,7 +151,7 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
 
     def forward(
         self,
-        input_ids: Tensor | None = None,
+        input_ids: Tensor | Rows | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
@@ -155,13 +173,17 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
         hidden, encoder_states = self._states(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
         )
-        ends = input_ids == self.config.eos_token_id
-        has_none = ~ends.any(dim=1)
-        if ends.device.type == "cpu" and has_none.any():  # a GPU would have to be waited for: there logits are NaN
+        given: Any = input_ids
+        ids = (given.ids if isinstance(given, Rows) else given).flatten()
+        numbers = torch.arange(len(ids), device=ids.device)
+        texts = given.texts if isinstance(given, Rows) else numbers // given.shape[1]
+        ends = numbers.where(ids == self.config.eos_token_id, -1)
+        last = ends.new_full((len(given) + 1,), -1).scatter_reduce(0, texts, ends, "amax")[: len(given)]
+        has_none = last < 0
+        if ids.device.type == "cpu" and has_none.any():  # a GPU would have to be waited for: there logits are NaN
             row = int(has_none.nonzero()[0])
             raise InputError(f"input_ids[{row}] has no </s> ({self.config.eos_token_id}), whose state is classified")
-        last = (ends * torch.arange(ends.shape[1], device=ends.device)).amax(dim=1)
-        logits = self.classification_head(hidden[torch.arange(hidden.shape[0], device=ends.device), last])
+        logits = self.classification_head(hidden.flatten(0, 1)[last])
         logits = logits.masked_fill(has_none[:, None], torch.nan)
         loss = None if labels is None else self.loss(logits, labels)
         return ClassifierOutput(loss, logits, encoder_states)
@@ -190,11 +212,16 @@ class BartForTokenClassification(_HeadedBart):
             self.model.shared.requires_grad_(True)
 
     def forward(
-        self, input_ids: Tensor | None = None, attention_mask: Tensor | None = None, *, labels: Tensor | None = None
+        self,
+        input_ids: Tensor | Rows | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        labels: Tensor | None = None,
     ) -> ClassifierOutput:
         """Logits (B, S, N); labels (B, S) are -100 where a token has none. The others are those of whole texts."""
         if self.stack == "encoder":
-            check_ids("input_ids", input_ids, self.config.vocab_size, attention_mask=attention_mask)
+            if not isinstance(input_ids, Rows):
+                check_ids("input_ids", input_ids, self.config.vocab_size, attention_mask=attention_mask)
             hidden = encoder_states = self.model.encoder(input_ids, attention_mask)
         else:
             hidden, encoder_states = self._states(input_ids, attention_mask)
@@ -207,7 +234,7 @@ class BartForQuestionAnswering(SpanHead, _HeadedBart):
 
     def forward(
         self,
-        input_ids: Tensor | None = None,
+        input_ids: Tensor | Rows | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
@@ -223,4 +250,4 @@ class BartForQuestionAnswering(SpanHead, _HeadedBart):
         hidden, encoder_states = self._states(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
         )
-        return self.answers(hidden, start_positions, end_positions, encoder_states)
+        return self.answers(input_ids, hidden, start_positions, end_positions, encoder_states)

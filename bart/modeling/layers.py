@@ -17,10 +17,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bart.backend import TORCH, Backend, BackendModule, Rows, Streams
+from bart.backend import BackendModule, Streams
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache, LayerCache
+from bart.rows import Rows
 from bart.torch_internals import compile_whole_layers
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -31,7 +32,6 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 # fairseq numbers positions from pad_token_id + 1 = 2, and the published tables keep the two unused rows.
 POSITION_OFFSET = 2
-PackedRows = tuple[Rows, Tensor]  # rows that layers computed, and their states
 
 
 def activated(states: Tensor, activation: str | None) -> Tensor:
@@ -112,7 +112,7 @@ class BartEncoderLayer(_Layer):
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
 
     def forward(self, hidden: Tensor, read: Tensor, mask: Any) -> Streams:
-        """hidden and read are (B, S, D), or the rows that the backend packed, with their mask."""
+        """hidden and read are (B, S, D), or those (1, M, D) of rows; the mask is that of `Backend.attend`."""
 
         def self_attention(states: Tensor) -> Tensor:
             return self.self_attn(*self.self_attn.queries_keys_values(states), mask)
@@ -147,11 +147,11 @@ class BartDecoderLayer(_Layer):
         """Run the layer over a whole target, or with a cache over the next token of each beam.
 
         Args:
-            hidden, read: (B, T, D), or the rows that the backend packed; with a cache (B, K, D).
+            hidden, read: (B, T, D), or those (1, M, D) of rows; with a cache (B, K, D).
             self_mask: a tensor that broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None and
-                masks of a backend's own mean causal.
-            cross_mask: (B, 1, 1, S), None, or the backend's own.
-            sources: encoder states (B, S, D), or packed rows, or their keys and values, each (B, H, S, Dh).
+                masks of rows mean causal.
+            cross_mask: (B, 1, 1, S), None, or that of rows.
+            sources: encoder states (B, S, D), or those of rows, or their keys and values, each (B, H, S, Dh).
         """
 
         def self_attention(states: Tensor) -> Tensor:
@@ -168,6 +168,11 @@ class BartDecoderLayer(_Layer):
         states = self._branch((hidden, read), self.self_attn_layer_norm, self_attention)
         states = self._branch(states, self.encoder_attn_layer_norm, cross_attention)
         return self._branch(states, self.final_layer_norm, self._feed_forward)
+
+
+def _readable(mask: Any) -> Tensor | None:
+    """(B, S) of ones and zeros -> (B, 1, 1, S), true where a position may be read."""
+    return None if mask is None else mask.bool()[:, None, None, :]
 
 
 def _call(layer: nn.Module, *args: Any) -> Streams:
@@ -202,34 +207,43 @@ class _Stack(BackendModule):
         self.layernorm_embedding = nn.LayerNorm(config.d_model)
         self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
 
-    def _tokens(self, ids: Tensor, *masks: Tensor | None) -> Tensor:
-        """The embeddings (B, T, D) of ids (B, T), or those that are given in their place."""
-        if not ids.is_floating_point():
-            return self.embed_tokens(ids, *masks)
-        if masks or self.embed_scale != 1.0 or ids.shape[2] != self.embed_positions.embedding_dim:
-            allowed = f"(…, {self.embed_positions.embedding_dim}), or ids, and ids alone with scale_embedding"
-            raise InputError(f"embeddings of tokens are {tuple(ids.shape)}; allowed: {allowed}")
-        return ids
+    def rows_of(self, ids: Tensor, mask: Tensor | None) -> Rows | None:
+        """The rows to compute in place of a padded batch; see `Backend.rows_of`."""
+        return self.backend.rows_of(ids, mask, self.embed_positions.weight.dtype, self.training)
 
-    def _embed(self, tokens: Tensor, positions: Tensor | None = None, added: Tensor | None = None) -> Tensor:
-        """Embeddings (B, T, D) of tokens at positions 0 … T - 1, or at one (B,) of each article, plus `added` (…)."""
-        if positions is not None:
-            places = self.embed_positions(positions[:, None] + self.position_offset)
-        elif tokens.shape[1] <= self.max_positions:
-            places = self.embed_positions.weight[self.position_offset : self.position_offset + tokens.shape[1]]
+    def _embed(
+        self,
+        ids: Tensor | Rows,
+        mask: Tensor | None = None,
+        positions: Tensor | None = None,
+        added: Tensor | None = None,
+    ) -> Tensor:
+        """Embeddings (B, T, D) of ids (B, T), or of embeddings of tokens in their place, plus `added` (…, D).
+
+        positions are (B, T), or 0 … T - 1. A mask (B, T) is for a source encoder, which must know the padding, too.
+        """
+        if isinstance(ids, Rows):
+            tokens, positions, length = ids.ids, ids.positions, ids.longest
         else:
+            tokens, length = ids, 0 if positions is not None else ids.shape[1]
+        if length > self.max_positions:
             most = f"at most max_position_embeddings ({self.max_positions})"
-            raise InputError(f"a sequence has {tokens.shape[1]} tokens; allowed: {most}")
+            raise InputError(f"a sequence has {length} tokens; allowed: {most}")
+        is_encoded = isinstance(self.embed_tokens, SourceEncoder)
+        if not tokens.is_floating_point():
+            tokens = self.embed_tokens(ids, mask) if is_encoded else self.embed_tokens(tokens)
+        elif is_encoded or self.embed_scale != 1.0 or tokens.shape[2] != self.embed_positions.embedding_dim:
+            allowed = f"(…, {self.embed_positions.embedding_dim}), or ids, and ids alone with scale_embedding"
+            raise InputError(f"embeddings of tokens are {tuple(tokens.shape)}; allowed: {allowed}")
+        if positions is None:
+            places = self.embed_positions.weight[self.position_offset : self.position_offset + length]
+        else:
+            places = self.embed_positions(positions + self.position_offset)
         if added is not None:
             places = places + added
         scaled = tokens if self.embed_scale == 1.0 else tokens * self.embed_scale
         hidden = self.layernorm_embedding(scaled + places)
         return self.backend.dropout(hidden, self.dropout if self.training else 0.0)
-
-    @property
-    def _packing(self) -> Backend:
-        """The backend that chooses rows; torch computes all."""
-        return self.backend if self.backend.chooses_rows(self.training, self.compiled) else TORCH
 
     def _run(self, layer: nn.Module, hidden: Tensor, read: Tensor, *args: Any) -> Streams:
         if not self.training:
@@ -247,25 +261,22 @@ class BartEncoder(_Stack):
         layers = [BartEncoderLayer(config) for _ in range(config.encoder_layers)]
         super().__init__(config, embed_tokens, layers, config.encoder_layerdrop)
 
-    def forward(
-        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, with_rows: bool = False
-    ) -> Tensor | tuple[Tensor, PackedRows]:
-        """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D), and
-        with_rows also the rows that the layers computed, with their states.
-        """
-        # A source encoder must know the padding, too.
-        masks = (attention_mask,) if isinstance(self.embed_tokens, SourceEncoder) else ()
-        states, packed = self._encode(self._embed(self._tokens(input_ids, *masks)), attention_mask)
-        return (states, packed) if with_rows else states
+    def forward(self, input_ids: Tensor | Rows, attention_mask: Tensor | None = None) -> Tensor:
+        """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D).
 
-    def _encode(self, hidden: Tensor, attention_mask: Tensor | None) -> tuple[Tensor, PackedRows]:
-        """Embeddings (B, S, D) -> states (B, S, D), and the rows of which they were unpacked."""
-        rows = self._packing.encoder_rows(hidden, attention_mask)
-        states = (rows.pack(hidden),) * 2
+        Rows, without a mask, give states (1, M, D).
+        """
+        if isinstance(input_ids, Tensor) and (rows := self.rows_of(input_ids, attention_mask)) is not None:
+            return rows.unpack(self(rows), input_ids.shape[1])
+        return self._encode(input_ids, attention_mask)
+
+    def _encode(self, ids: Tensor | Rows, mask: Tensor | None, added: Tensor | None = None) -> Tensor:
+        hidden = self._embed(ids, mask, added=added)
+        readable = self.backend.spans(ids, ids, hidden) if isinstance(ids, Rows) else _readable(mask)
+        states = hidden, hidden
         for layer in self.layers:
-            states = self._run(layer, *states, rows.mask)
-        packed = self.layer_norm(states[0])
-        return rows.unpack(packed), (rows, packed)
+            states = self._run(layer, *states, readable)
+        return self.layer_norm(states[0])
 
 
 class SourceEncoder(BartEncoder):
@@ -289,29 +300,29 @@ class BartDecoder(_Stack):
 
     def forward(
         self,
-        input_ids: Tensor,
+        input_ids: Tensor | Rows,
         attention_mask: Tensor | None,
         encoder_hidden_states: Tensor,
-        encoder_attention_mask: Tensor | None = None,
-        *,
-        wanted: Tensor | None = None,
-        packed: PackedRows | None = None,
+        encoder_attention_mask: Tensor | Rows | None = None,
     ) -> Tensor:
         """Teacher forcing: input_ids (B, T) over the encoder's states (B, S, D) -> states (B, T, D).
 
         attention_mask (B, T) hides target positions in addition to causality; targets padded on the right need none.
-        wanted (B, T) is as for `Backend.decoder_rows`. packed, as the encoder gave it, spares packing the same rows
-        again; gradients then pass by encoder_hidden_states.
+        Rows read the states (1, M, D) of the rows that take the place of encoder_attention_mask.
         """
-        hidden = self._embed(self._tokens(input_ids))
-        target, source, cross_mask = self._packing.decoder_rows(
-            hidden, attention_mask, wanted, encoder_hidden_states, encoder_attention_mask
-        )
-        encoder_states = packed[1] if packed and packed[0] is source else source.pack(encoder_hidden_states)
-        states = (target.pack(hidden),) * 2
-        for layer, sources in zip(self.layers, self._sources(encoder_states), strict=False):
-            states = self._run(layer, *states, target.mask, cross_mask, sources)
-        return target.unpack(self.layer_norm(states[0]))
+        hidden = self._embed(input_ids)
+        self_mask: Any
+        if isinstance(input_ids, Rows) and isinstance(encoder_attention_mask, Rows):
+            self_mask = self.backend.spans(input_ids, input_ids, hidden)
+            cross_mask = self.backend.spans(input_ids, encoder_attention_mask, hidden)
+        else:
+            self_mask, cross_mask = _readable(attention_mask), _readable(encoder_attention_mask)
+            if self_mask is not None:
+                self_mask = self_mask & self_mask.new_ones(hidden.shape[1], hidden.shape[1]).tril()
+        states = hidden, hidden
+        for layer, sources in zip(self.layers, self._sources(encoder_hidden_states), strict=False):
+            states = self._run(layer, *states, self_mask, cross_mask, sources)
+        return self.layer_norm(states[0])
 
     def _sources(self, encoder_states: Tensor) -> Iterable[Tensor | tuple[Tensor, Tensor]]:
         """Encoder states for each layer, or its keys and values, where one product gives those of all layers.
@@ -327,7 +338,7 @@ class BartDecoder(_Stack):
 
     def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
         """The next token of each beam (B, K), for which `cache.advance` made room -> states (B, K, D)."""
-        states = (self._embed(self.embed_tokens(input_ids), cache.positions),) * 2
+        states = (self._embed(input_ids, positions=cache.positions[:, None]),) * 2
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             sources = layer_cache.cross_keys, layer_cache.cross_values
             states = layer(*states, cache.self_mask, cache.cross_mask, sources, layer_cache, cache.columns)

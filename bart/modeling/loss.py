@@ -24,7 +24,6 @@ def chunked_cross_entropy(
     labels: Tensor,
     label_smoothing: float = 0.0,
     backend: Backend = TORCH,
-    places: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Label-smoothed cross entropy (Szegedy et al., 2016, section 7) of the logits `states · weightᵀ + bias`.
 
@@ -34,16 +33,13 @@ def chunked_cross_entropy(
     Args:
         states, weight, bias: (N, D), (V, D) and (V,).
         labels: (N,) ids, -100 where there is no target.
-        places: (M,), those of the targets among the N, where they are known; the CPU finds them.
 
     Returns:
         The loss summed over the targets, in fp32 (fp64 of fp64 states); and, where no gradients are wanted, the number
         of targets that are the arg-max of their row, otherwise 0. Both are scalars.
     """
-    if places is None and states.device.type == "cpu":
-        places = (labels != IGNORE_INDEX).nonzero().squeeze(1)
-    if places is not None:
-        states, labels = targets_alone(states, labels, places)
+    if states.device.type == "cpu":
+        states, labels = _targets_alone(states, labels)
     else:  # counting the targets would wait for the device
         states = states.where((labels != IGNORE_INDEX)[:, None], 0)
     given = states, weight, bias
@@ -51,11 +47,12 @@ def chunked_cross_entropy(
     return _ChunkedCrossEntropy.apply(*given, labels, label_smoothing, with_gradients, backend)
 
 
-def targets_alone(states: Tensor, labels: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of states (N, D) and of labels (N,) in the places (M,) of the targets.
+def _targets_alone(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of states (N, D) and of labels (N,) that have a target.
 
     Some rows of zeros without a target may follow, so that numbers of rows recur.
     """
+    places = (labels != IGNORE_INDEX).nonzero().squeeze(1)
     spare = recurring(len(places), states) - len(places)
     states = F.pad(states.index_select(0, places), (0, 0, 0, spare))
     return states, F.pad(labels[places], (0, spare), value=IGNORE_INDEX)

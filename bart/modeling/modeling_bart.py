@@ -26,8 +26,8 @@ from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, loss_of_toke
 from bart.modeling.outputs import Seq2SeqOutput, Seq2SeqStates
 from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
+from bart.rows import Rows
 from bart.tokenization.tokenization_bart import BartTokenizer
-from bart.unpadding import carrying, known_rows
 
 logger = logging.getLogger(__name__)
 # Source tokens encoded at once on a CPU: their activations stay in its cache.
@@ -68,20 +68,22 @@ class BartNetwork(nn.Module):
 
     def forward(
         self,
-        input_ids: Tensor | None,
+        input_ids: Tensor | Rows | None,
         attention_mask: Tensor | None,
-        decoder_input_ids: Tensor,
+        decoder_input_ids: Tensor | Rows,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Tensor | None = None,
-        wanted: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """input_ids (B, S) and decoder_input_ids (B, T) -> decoder states (B, T, D), encoder states (B, S, D).
 
-        wanted (B, T) tells where decoder states are read; None means everywhere.
+        Both may be rows, without masks, whose states are (1, M, D).
 
         Raises:
             InputError: inputs are missing, of other shapes, outside the vocabulary, or longer than there are positions.
         """
+        if isinstance(input_ids, Rows) and isinstance(decoder_input_ids, Rows):
+            encoder_states = self.encoder(input_ids)
+            return self.decoder(decoder_input_ids, None, encoder_states, input_ids), encoder_states
         encoder_outputs = states_of(encoder_outputs)
         check_tensors(attention_mask=attention_mask)
         if input_ids is not None or encoder_outputs is None:
@@ -93,14 +95,9 @@ class BartNetwork(nn.Module):
         check_shape("attention_mask", attention_mask, read.shape[:2], name)
         if len(decoder_input_ids) != len(read):
             raise InputError(f"targets have {len(decoder_input_ids)} rows; allowed: {len(read)}, as the sources")
-        if isinstance(attention_mask, Tensor) and not torch.is_grad_enabled():
-            # An alias for this pass alone, which may carry the rows that the encoder finds to the decoder.
-            attention_mask = carrying(attention_mask.detach(), known_rows(attention_mask))
-        packed = None
         if encoder_outputs is None:
-            encoder_outputs, packed = self.encoder(input_ids, attention_mask, with_rows=True)
-        masked = decoder_input_ids, decoder_attention_mask, encoder_outputs, attention_mask
-        hidden = self.decoder(*masked, wanted=wanted, packed=packed)
+            encoder_outputs = self.encoder(input_ids, attention_mask)
+        hidden = self.decoder(decoder_input_ids, decoder_attention_mask, encoder_outputs, attention_mask)
         return hidden, encoder_outputs
 
 
@@ -144,8 +141,10 @@ class PretrainedBart(PretrainedModel):
         read = self.model.encoder.embed_tokens
         return [*([read] if isinstance(read, SourceEncoder) else ()), *super().stacks]
 
-    def shifted(self, ids: Tensor) -> Tensor:
-        """See `shift_tokens_right`."""
+    def shifted(self, ids: Any) -> Any:
+        """See `shift_tokens_right`; or rows whose ids are shifted within their text."""
+        if isinstance(ids, Rows):
+            return ids.shifted(self.config.decoder_start_token_id, self.config.pad_token_id, IGNORE_INDEX)
         return shift_tokens_right(ids, self.config.pad_token_id, self.config.decoder_start_token_id)
 
 
@@ -203,13 +202,13 @@ class BartForConditionalGeneration(PretrainedBart):
 
     def forward(
         self,
-        input_ids: Tensor | None = None,
+        input_ids: Tensor | Rows | None = None,
         attention_mask: Tensor | None = None,
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
         *,
-        labels: Tensor | None = None,
+        labels: Tensor | Rows | None = None,
         summed_loss: bool = False,
         label_smoothing: float = 0.0,
     ) -> Seq2SeqOutput:
@@ -221,7 +220,8 @@ class BartForConditionalGeneration(PretrainedBart):
             decoder_input_ids: (B, T); by default labels, else input_ids, moved one place right behind the start token.
             decoder_attention_mask: (B, T); None means causal only.
             encoder_outputs: (B, S, D), what `encode` returned for the same source, or an output or tuple with it.
-            labels: (B, T) target ids, -100 where no loss is wanted; the loss is their mean cross entropy.
+            labels: (B, T) target ids, -100 where no loss is wanted; the loss is their mean cross entropy. They and
+                input_ids may be rows (`bart.rows`), whose logits are (1, M, V) and states (1, M, D).
             summed_loss: give the sum of the cross entropy over the labels in place of their mean, and no logits, which
                 then never exist for all tokens (see `bart.modeling.loss`).
             label_smoothing: of a summed loss: probability spread over the vocabulary.
@@ -230,32 +230,33 @@ class BartForConditionalGeneration(PretrainedBart):
             InputError: the encoder or the decoder gets nothing to read; labels are not as many as decoder_input_ids;
                 or see `BartNetwork.forward`.
         """
-        check_tensors(input_ids=input_ids, decoder_input_ids=decoder_input_ids, labels=labels)
-        if decoder_input_ids is None:
-            name, ids = ("input_ids", input_ids) if labels is None else ("labels", labels)
-            if ids is None or ids.dim() != 2:
-                raise InputError(f"forward() needs targets, or {name} (texts, length), and got none")
-            decoder_input_ids = self.shifted(ids)
-            check_ids(name, decoder_input_ids, self.config.vocab_size)
-        check_shape("labels", labels, decoder_input_ids.shape[:2], "decoder_input_ids")
+        given: Any = input_ids
+        targets: Any = labels
+        if isinstance(input_ids, Rows) and isinstance(labels, Rows):
+            decoder_input_ids, targets = self.shifted(labels), labels.ids
+        else:
+            check_tensors(input_ids=input_ids, decoder_input_ids=decoder_input_ids, labels=labels)
+            if decoder_input_ids is None:
+                name, ids = ("input_ids", given) if labels is None else ("labels", targets)
+                if ids is None or ids.dim() != 2:
+                    raise InputError(f"forward() needs targets, or {name} (texts, length), and got none")
+                decoder_input_ids = self.shifted(ids)
+                check_ids(name, decoder_input_ids, self.config.vocab_size)
+            check_shape("labels", labels, decoder_input_ids.shape[:2], "decoder_input_ids")
         if summed_loss:
             self._check_whole()
             if labels is None:
                 raise InputError("summed_loss needs labels, and got none")
-        known = known_rows(labels)
-        wanted = carrying(labels != IGNORE_INDEX, known) if summed_loss and labels is not None else None
         hidden, encoder_states = self.model(
-            input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs, wanted
+            input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
         )
-        if summed_loss and labels is not None:
-            states, bias = hidden.flatten(0, 1), self.final_logits_bias[0]
-            places = None if known is None else known.places
-            loss, correct = chunked_cross_entropy(
-                states, self.lm_head.weight, bias, labels.flatten(), label_smoothing, self.backend, places
-            )
+        if summed_loss:
+            states, weight, bias = hidden.flatten(0, 1), self.lm_head.weight, self.final_logits_bias[0]
+            arguments = states, weight, bias, targets.flatten(), label_smoothing, self.backend
+            loss, correct = chunked_cross_entropy(*arguments)
             return Seq2SeqOutput(loss, None, encoder_states, correct)
         logits = self._logits(hidden)
-        return Seq2SeqOutput(loss_of_tokens(logits, labels), logits, encoder_states)
+        return Seq2SeqOutput(loss_of_tokens(logits, targets), logits, encoder_states)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits = self.lm_head(hidden)

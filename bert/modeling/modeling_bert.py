@@ -25,6 +25,7 @@ from bart.modeling.layers import ACTIVATIONS, BartEncoder
 from bart.modeling.loss import chunked_cross_entropy, loss_of_tokens
 from bart.modeling.outputs import ClassifierOutput, EncoderOutput, ModelOutput, QuestionAnsweringOutput
 from bart.modeling.pretrained import PretrainedModel
+from bart.rows import Rows
 from bert.configuration.configuration_bert import BertConfig
 from bert.tokenization.tokenization_bert import BertTokenizer
 
@@ -89,27 +90,33 @@ class BertEncoder(BartEncoder):
                 part.eps = config.layer_norm_eps
 
     def forward(  # type: ignore[override]
-        self, input_ids: Tensor | None, attention_mask: Tensor | None, token_type_ids: Tensor | None
+        self, input_ids: Tensor | Rows | None, attention_mask: Tensor | None, token_type_ids: Tensor | None
     ) -> Tensor:
-        """States (B, S, D); arguments and errors are those of `BertModel`."""
+        """States (B, S, D), or (1, M, D) of rows; arguments and errors are those of `BertModel`."""
         table, types = self.embed_tokens, self.embed_types
+        if isinstance(input_ids, Rows):
+            typed = types.weight[0] if token_type_ids is None else types(token_type_ids)
+            return self._encode(input_ids, None, typed)
         beside = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
         ids = check_ids("input_ids", input_ids, table.num_embeddings, True, **beside)
         if token_type_ids is not None:
             check_ids("token_type_ids", token_type_ids, types.num_embeddings)
+        if (rows := self.rows_of(ids, attention_mask)) is not None:
+            types_of_rows = None if token_type_ids is None else rows.pack(token_type_ids)
+            return rows.unpack(self(rows, None, types_of_rows), ids.shape[1])
         typed = types.weight[0] if token_type_ids is None else types(token_type_ids)
-        return self._encode(self._embed(self._tokens(ids), added=typed), attention_mask)[0]
+        return self._encode(ids, attention_mask, typed)
 
 
 class BertPooler(nn.Module):
-    """The state of `[CLS]` through a layer and tanh: (B, S, D) -> (B, D)."""
+    """The state of `[CLS]` through a layer and tanh: (B, D) -> (B, D)."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
 
     def forward(self, states: Tensor) -> Tensor:
-        return torch.tanh(self.dense(states[:, 0]))
+        return torch.tanh(self.dense(states))
 
 
 class BertNetwork(nn.Module):
@@ -123,7 +130,9 @@ class BertNetwork(nn.Module):
     def forward(self, *inputs: Any) -> tuple[Tensor, Tensor | None]:
         """States (B, S, D), and the pooled one (B, D); inputs are those of `BertEncoder`."""
         states = self.encoder(*inputs)
-        return states, None if self.pooler is None else self.pooler(states)
+        if self.pooler is None:
+            return states, None
+        return states, self.pooler(inputs[0].firsts(states) if isinstance(inputs[0], Rows) else states[:, 0])
 
 
 class BertTransform(nn.Module):
@@ -235,7 +244,7 @@ class BertModel(PretrainedBert):
 
     def forward(
         self,
-        input_ids: Tensor | None = None,
+        input_ids: Tensor | Rows | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
     ) -> EncoderOutput:
@@ -299,7 +308,7 @@ class BertForPreTraining(_ForMaskedLM):
 
     def forward(
         self,
-        input_ids: Tensor | None = None,
+        input_ids: Tensor | Rows | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         *,
@@ -334,7 +343,7 @@ class BertForMaskedLM(_ForMaskedLM):
 
     def forward(
         self,
-        input_ids: Tensor | None = None,
+        input_ids: Tensor | Rows | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         *,
@@ -362,7 +371,7 @@ class _Classifier(PretrainedBert):
 
     def forward(
         self,
-        input_ids: Tensor | None = None,
+        input_ids: Tensor | Rows | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         *,
@@ -400,7 +409,7 @@ class BertForQuestionAnswering(SpanHead, PretrainedBert):
 
     def forward(
         self,
-        input_ids: Tensor | None = None,
+        input_ids: Tensor | Rows | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         *,
@@ -409,4 +418,4 @@ class BertForQuestionAnswering(SpanHead, PretrainedBert):
     ) -> QuestionAnsweringOutput:
         """Logits (B, S) of the answer's first and last token, whose right places are the positions (B,)."""
         states, _ = self.bert(input_ids, attention_mask, token_type_ids)
-        return self.answers(states, start_positions, end_positions)
+        return self.answers(input_ids, states, start_positions, end_positions)

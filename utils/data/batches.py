@@ -14,19 +14,16 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from bart.backend import IGNORE_INDEX
-from bart.cuda.backend import CudaRows
+from bart.rows import Rows
 from bart.tokenization.tokenization_bart import BartTokenizer
-from bart.unpadding import KnownRows, carrying, known_rows
 from utils.data.tokenized import TokenizedTexts, tokenise
 from utils.text.lines import references_of
 
-# Inputs that tell which positions of rows are used, and their value where none is.
-MASKS = {"attention_mask": 0, "labels": IGNORE_INDEX}
 # Tensor cores want sizes in multiples of 8, and fewer distinct shapes mean fewer memory layouts and compilations.
 PAD_TO_MULTIPLE_OF = 8
 
 Lengths = TypeVar("Lengths", int, np.ndarray)
-Inputs = dict[str, Any]  # tensors (B, ...) or lists of length B
+Inputs = dict[str, Any]  # tensors (B, ...), lists of length B, or in training `Rows` and tensors (1, M)
 Collate = Callable[[Sequence[Any]], Inputs]
 
 
@@ -131,6 +128,22 @@ def collate_pairs(pairs: Sequence[Pair], pad_token_id: int) -> Inputs:
     return inputs
 
 
+def as_rows(inputs: Inputs, multiple: int, of_tokens: Sequence[str] = ()) -> Inputs:
+    """Inputs with `Rows` in place of padded input_ids and attention_mask; those of_tokens, (B, S), become (1, M)."""
+    inputs = dict(inputs)
+    rows = inputs["input_ids"] = Rows.of(inputs["input_ids"], inputs.pop("attention_mask"), multiple)
+    for name in of_tokens:
+        if name in inputs:
+            inputs[name] = rows.pack(inputs[name], IGNORE_INDEX if name == "labels" else 0)
+    return inputs
+
+
+def pairs_as_rows(inputs: Inputs, multiple: int) -> Inputs:
+    """What `collate_pairs` makes, with `Rows` of sources and of targets."""
+    labels = inputs["labels"]
+    return as_rows(inputs, multiple) | {"labels": Rows.of(labels, labels != IGNORE_INDEX, multiple, IGNORE_INDEX)}
+
+
 @dataclass(frozen=True)
 class Batch:
     """A micro-batch of the examples of these numbers; a stand-in keeps a process busy that has no examples left."""
@@ -157,23 +170,13 @@ class Batch:
         return self._moved(lambda tensor: tensor.to(device, **options))
 
     def pin_memory(self) -> Batch:
-        """Move the tensors to page-locked memory for faster copies; masks then carry their rows, so no GPU is waited
-        for.
-        """
-        for name, nothing in MASKS.items():
-            mask = self.inputs.get(name)
-            if isinstance(mask, Tensor) and mask.dim() == 2 and not mask.is_floating_point():
-                carrying(mask, KnownRows.of(mask != nothing, CudaRows))
+        """Move the tensors to page-locked memory for faster copies."""
         return self._moved(Tensor.pin_memory)
 
     def _moved(self, move: Callable[[Tensor], Tensor]) -> Batch:
-        inputs = dict(self.inputs)
-        for name, values in inputs.items():
-            if isinstance(values, Tensor):
-                inputs[name] = move(values)
-                if (known := known_rows(values)) is not None:
-                    carrying(inputs[name], known.moved(move))
-        return replace(self, inputs=inputs)
+        moved = {name: move(values) for name, values in self.inputs.items() if isinstance(values, Tensor)}
+        moved |= {name: rows.moved(move) for name, rows in self.inputs.items() if isinstance(rows, Rows)}
+        return replace(self, inputs=self.inputs | moved)
 
 
 def numbers_of(index: list[int]) -> tuple[list[int], bool]:

@@ -25,6 +25,7 @@ from bart.cuda.backend import CudaBackend
 from bart.errors import InputError
 from bart.files import write_json
 from bart.hub import EXPORT
+from bart.rounding import multiple_of_rows
 from utils.app.cli import all_options
 from utils.app.errors import RunError
 from utils.app.machine import check_gpus, environment, is_first
@@ -44,7 +45,7 @@ from utils.training import trainer
 from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData
 from utils.training.options import Plan
-from utils.training.precision import precision_name
+from utils.training.precision import half_dtype, precision_name
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +157,9 @@ def train(
         defaults={field.name: field.default for field, _ in all_options(args)},
         checkpoint=checkpoint,
     )
-    data = TrainingData(train, val, partial(task.collate, tokenizer=loaded.tokenizer), plan)
+    multiple = multiple_of_rows("cuda" if args.hardware.gpus else "cpu", half_dtype(args.hardware) is not None)
+    collates = partial(task.collate_rows, multiple=multiple), task.collate
+    data = TrainingData(train, val, *(partial(each, tokenizer=loaded.tokenizer) for each in collates), plan)
     trainer.check_plan(plan, loaded.model, data)
     if is_first():
         if args.run.overwrite_output_dir:

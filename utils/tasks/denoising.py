@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration, Seq2SeqOutput
-from utils.data.batches import Batch, Inputs
+from utils.data.batches import Batch, Inputs, pairs_as_rows
 from utils.data.corruption import Corruption
 from utils.data.shard_format import DENOISING
 from utils.models.options import NewModelOptions
@@ -33,6 +33,9 @@ class Denoising(Pretraining[BartForConditionalGeneration]):
 
     def fitted(self, config: BartConfig) -> Denoising:
         return super().fitted(config).with_parts(options=replace(self.options, pre_ln=config.pre_ln))
+
+    def as_rows(self, inputs: Inputs, multiple: int) -> Inputs:
+        return pairs_as_rows(inputs, multiple)
 
     # ---- Training and validation
 

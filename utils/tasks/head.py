@@ -26,7 +26,7 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.cli import all_settings
 from utils.app.progress import Clock
-from utils.data.batches import Batch, Inputs, pad_ids
+from utils.data.batches import Batch, Inputs, as_rows, pad_ids
 from utils.metrics.classification import name_of
 from utils.models import loading
 from utils.models.loading import LoadedModel, check_lengths
@@ -85,6 +85,7 @@ class HeadTask(Task[PretrainedModel]):
 
     TrainingOptions = HeadTrainingOptions
     EvalOptions = HeadEvalOptions
+    of_tokens: ClassVar[tuple[str, ...]] = ("token_type_ids",)  # inputs that have a value for each token
     kept: ClassVar[tuple[str, ...]] = ("max_source_length",)  # options that the model's config keeps as fields
     trained: Mapping[str, Any] = MappingProxyType({})  # the fields that a trained model's config keeps
 
@@ -143,6 +144,9 @@ class HeadTask(Task[PretrainedModel]):
             is_second = torch.arange(width) >= torch.tensor(seconds)[:, None]
             inputs["token_type_ids"] = is_second.long() * inputs["attention_mask"]
         return inputs
+
+    def as_rows(self, inputs: Inputs, multiple: int) -> Inputs:
+        return as_rows(inputs, multiple, self.of_tokens)
 
     def output_of(self, model: PretrainedModel, batch: Inputs) -> Any:
         """The output of the network for a batch of `inputs_of`."""

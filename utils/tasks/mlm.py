@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from bart.modeling.loss import IGNORE_INDEX
 from bert.modeling.modeling_bert import BertForMaskedLM, BertForPreTraining
 from bert.tokenization.tokenization_bert import BertTokenizer
-from utils.data.batches import Inputs
+from utils.data.batches import Inputs, as_rows
 from utils.data.masking import Masking
 from utils.data.shard_format import MLM, MLM_NSP
 from utils.tasks.options import PRETRAINING
@@ -43,7 +43,11 @@ class Mlm(Pretraining[BertForMaskedLM | BertForPreTraining]):
         width = min(max(self.most, int(is_masked.sum(1).max())), is_masked.shape[1])
         return inputs | {"masked_positions": is_masked.topk(width, dim=1).indices}
 
+    def as_rows(self, inputs: Inputs, multiple: int) -> Inputs:
+        columns, inputs = inputs["masked_positions"], as_rows(inputs, multiple, ("labels", "token_type_ids"))
+        return inputs | {"masked_positions": inputs["input_ids"].places(columns).flatten()[None]}
+
     # ---- Training and validation
 
     def output_of(self, model: BertForMaskedLM | BertForPreTraining, batch: Inputs) -> Any:
-        return model(**{name: batch[name] for name in self.inputs})
+        return model(**{name: batch[name] for name in self.inputs if name in batch})

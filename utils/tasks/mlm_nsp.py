@@ -40,7 +40,7 @@ class MlmNsp(Mlm):
     def count(self, model: BertForPreTraining, batch: Inputs) -> Tensor:
         """(2,): masked tokens, and pairs."""
         masked = (batch["labels"] != IGNORE_INDEX).sum()
-        return torch.stack([masked, torch.full_like(masked, len(batch["labels"]))])
+        return torch.stack([masked, torch.full_like(masked, len(batch["next_sentence_label"]))])
 
     def loss(self, model: BertForPreTraining, batch: Inputs) -> Tensor:
         """(2,): the cross entropies of the masked tokens, and of the pairs."""

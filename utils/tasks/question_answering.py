@@ -300,8 +300,10 @@ def _scores_of_each(questions: Sequence[Question], predictions: Sequence[Predict
 
 def _losses(model: PretrainedModel, output: Any, batch: Inputs) -> Tensor:
     """The loss (B,) of each window in fp32, which does not depend on how far it is padded."""
-    padding = batch["attention_mask"] == 0
-    return sum(
-        model.loss(logits.float().masked_fill(padding, -torch.inf), batch[name], reduction="none") / 2
-        for logits, name in ((output.start_logits, "start_positions"), (output.end_logits, "end_positions"))
-    )
+
+    def loss(logits: Tensor, positions: Tensor) -> Tensor:
+        if "attention_mask" in batch:  # logits of rows are that low already
+            logits = logits.masked_fill(batch["attention_mask"] == 0, -torch.inf)
+        return model.loss(logits.float(), positions, reduction="none") / 2
+
+    return loss(output.start_logits, batch["start_positions"]) + loss(output.end_logits, batch["end_positions"])

@@ -69,6 +69,7 @@ class Tagging(LabelTask):
     fields: ClassVar = {"words": list[str] | None, "text": str | None}
     model_classes = (BartForTokenClassification, BertForTokenClassification)
     suffixes: ClassVar = frozenset(CONLL) - {".txt"}  # which holds lines of text, unless a directory says otherwise
+    of_tokens = (*LabelTask.of_tokens, "labels")
     metrics: ClassVar[Mapping[str, str]] = dict.fromkeys((*entities.ENTITY_METRICS, *entities.PLAIN_METRICS), "max")
 
     def metrics_for(self, learned: Labels) -> Sequence[str]:

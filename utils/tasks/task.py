@@ -16,6 +16,7 @@ from bart.configuration.configuration import ModelConfig
 from bart.files import PathName
 from bart.modeling.loss import IGNORE_INDEX
 from bart.modeling.pretrained import PretrainedModel
+from bart.rows import Rows
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.progress import Clock
 from utils.data.batches import Batch, Examples, Inputs
@@ -119,6 +120,14 @@ class TrainedTask(ABC, Generic[Model]):
     def collate(self, examples: Sequence[Any], tokenizer: PretrainedTokenizer) -> Inputs:
         """Put examples together to a batch: tensors (B, ...) and lists of length B, by name."""
 
+    def as_rows(self, inputs: Inputs, multiple: int) -> Inputs:
+        """What `collate` made, without its padding if `count` and `loss` take `bart.rows.Rows`; here as it is."""
+        return inputs
+
+    def collate_rows(self, examples: Sequence[Any], tokenizer: PretrainedTokenizer, multiple: int) -> Inputs:
+        """A training batch, whose numbers of rows are multiples of `multiple` or of less (see `bart.rows.Rows.of`)."""
+        return self.as_rows(self.collate(examples, tokenizer), multiple)
+
     # ---- Model
 
     def config(self, model: ModelOptions) -> ModelConfig:
@@ -141,13 +150,14 @@ class TrainedTask(ABC, Generic[Model]):
 
     def count(self, model: Model, batch: Inputs) -> Tensor:
         """The number of targets in a batch, or the sum of their weights; a scalar, or (means,)."""
-        return (batch["labels"] != IGNORE_INDEX).sum()
+        labels = batch["labels"]
+        return ((labels.ids if isinstance(labels, Rows) else labels) != IGNORE_INDEX).sum()
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Inputs) -> Tensor:
         """The loss of a batch in fp32, summed over its targets; a scalar, or (means,).
 
-        It may not read the states of padding, which are zeros (see `bart.unpadding.UnpaddingBackend`).
+        It may not read the states of padding, which are zeros (see `bart.backend.Backend`).
         """
 
     def for_validation(self, loaded: LoadedModel[Model], precision: str) -> LoadedModel[Model]:

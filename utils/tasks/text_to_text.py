@@ -21,7 +21,7 @@ from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGenerati
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.progress import Clock
 from utils.corpora.data_directory import COLUMNS, PROVENANCE
-from utils.data.batches import Batch, Inputs, TokenPairs, collate_pairs, pad
+from utils.data.batches import Batch, Inputs, TokenPairs, collate_pairs, pad, pairs_as_rows
 from utils.data.columns import Record, columns_of_pairs
 from utils.data.places import check_fields
 from utils.data.tables import Pairs, Row, read_pairs, read_sources
@@ -152,6 +152,9 @@ class TextToText(Task[BartForConditionalGeneration]):
 
     def collate(self, examples: Sequence[Any], tokenizer: BartTokenizer) -> Inputs:
         return collate_pairs(examples, tokenizer.pad_token_id)
+
+    def as_rows(self, inputs: Inputs, multiple: int) -> Inputs:
+        return pairs_as_rows(inputs, multiple)
 
     # ---- Model
 
@@ -333,14 +336,14 @@ def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2Se
 
 
 def summed_loss(model: BartForConditionalGeneration, batch: Inputs, label_smoothing: float = 0.0) -> Seq2SeqOutput:
-    """`smoothed_loss` of what `collate_pairs` makes, and the number of targets that are the arg-max."""
-    inputs = {name: batch[name] for name in ("input_ids", "attention_mask", "labels")}
-    return model(**inputs, summed_loss=True, label_smoothing=label_smoothing)
+    """`smoothed_loss` of what `collate_pairs` makes, or of its rows, and the number of targets that are the arg-max."""
+    inputs = batch["input_ids"], batch.get("attention_mask")
+    return model(*inputs, labels=batch["labels"], summed_loss=True, label_smoothing=label_smoothing)
 
 
 def operations_of(model: BartForConditionalGeneration, batch: Batch, freeze_embeds: bool = False) -> float:
     """Operations of a training step on a batch, in which padding takes none."""
-    source, target = (batch.inputs[name].shape[1] for name in ("input_ids", "labels"))
+    source, target = (batch.inputs[name].longest for name in ("input_ids", "labels"))
     return training_operations(model.config, source, target, freeze_embeds) * batch.tokens / (source + target)
 
 

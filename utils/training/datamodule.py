@@ -32,9 +32,13 @@ class TrainingData(pl.LightningDataModule):
         examples_per_step: on all processes; with `--max_tokens_per_batch`, their mean.
     """
 
-    def __init__(self, train: Examples | StreamedShards, val: Examples, collate: Collate, plan: Plan) -> None:
+    def __init__(
+        self, train: Examples | StreamedShards, val: Examples, collate_rows: Collate, collate: Collate, plan: Plan
+    ) -> None:
+        """Batches of training are made by collate_rows, those of validation by collate."""
         super().__init__()
-        self.train, self.val, self.collate, self.plan = train, val, collate, plan
+        self.train, self.val, self.plan = train, val, plan
+        self.collate_rows, self.collate = collate_rows, collate
         self.loader: StreamLoader | None = None
         self.cursor: dict[str, Any] | None = None  # of the checkpoint that shards are read on from
         self.loader_options = {
@@ -64,7 +68,7 @@ class TrainingData(pl.LightningDataModule):
         rank, start = self.trainer.global_rank, self.trainer.global_step
         if isinstance(self.order, TrainOrder):
             steps = RunOrder(replace(self.order, rank=rank), self.total_steps, start)
-            batches = Batches(self.train, self.collate)
+            batches = Batches(self.train, self.collate_rows)
             return DataLoader(batches, batch_sampler=steps, collate_fn=list, **self.loader_options)
         workers = min(1, self.plan.batches.num_workers)  # each of several would read everything
         stream = replace(self.order, rank=rank, cursor=self.cursor, start=start)
@@ -87,7 +91,7 @@ class TrainingData(pl.LightningDataModule):
         options, lengths, processes = self.plan.batches, self.plan.lengths, self.plan.hardware.processes
         seed, grouped = self.plan.run.seed, lengths.sortish_sampler
         if isinstance(self.train, StreamedShards):
-            return TrainStream(self.train, self.collate, options, seed, grouped, world_size=processes)
+            return TrainStream(self.train, self.collate_rows, options, seed, grouped, world_size=processes)
         return TrainOrder(
             self.train.lengths,
             options.train_batch_size,

@@ -5,7 +5,7 @@ Bounds are the sums of the rounding errors that the operations may make, in unit
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,10 +15,17 @@ import torch
 from torch import Tensor
 
 from bart.cpu.kernels import Draws, Kernels
+from bart.rows import Rows
 
 ROOT = Path(__file__).parents[3]
 U, H = 2.0**-24, 2.0**-8
 EXPONENTIAL = 2e-7 + 6 * U  # relative error of the kernels' exponential: the rest of its series, and its roundings
+
+
+def rows_of(counts: Sequence[int]) -> Rows:
+    """Those of texts of so many tokens."""
+    ids = torch.zeros(len(counts), max(counts), dtype=torch.long)
+    return Rows.of(ids, torch.arange(ids.shape[1]) < torch.tensor(counts)[:, None])
 
 
 @contextmanager

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bart.cpu.kernels import NO_DRAWS, Draws, Kernels, Spans
-from tests.bart.cpu.common import EXPONENTIAL, H, U, kept_of, threads
+from bart.cpu.kernels import NO_DRAWS, Draws, Kernels
+from bart.rows import Spans
+from tests.bart.cpu.common import EXPONENTIAL, H, U, kept_of, rows_of, threads
 
 
 @pytest.mark.parametrize("mask_of", ["nothing", "articles", "queries", "one article", "the future"])
@@ -101,7 +102,7 @@ def test_attention_with_dropout_depends_on_neither_threads_nor_other_articles(co
 
 
 # Of queries and keys: an article without either, one without queries, and lengths on both sides of a tile's.
-SPANS = (torch.tensor([0, 50, 50, 50, 57]), torch.tensor([0, 33, 33, 41, 42]))
+SPANS = Spans(rows_of([50, 0, 0, 6]), rows_of([33, 0, 7, 1]))
 
 
 def spanned_states() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -114,13 +115,13 @@ def spanned_states() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def test_spans_are_articles_of_their_own(compiled: Kernels, is_causal: bool) -> None:
     """To the bit: each article's results are those that it has alone."""
     query, keys, values, gradient = spanned_states()
-    spans = Spans(SPANS[1], SPANS[1]) if is_causal else Spans(*SPANS)
+    spans = Spans(SPANS.keys, SPANS.keys) if is_causal else SPANS
     if is_causal:
         query, gradient = query[:, :, :42], gradient[:, :, :42]
     context = compiled.attend_dropped(query, keys, values, spans, is_causal, NO_DRAWS)
     others = compiled.attend_dropped_backward(gradient, query, keys, values, spans, is_causal, NO_DRAWS)
-    for number in range(4):
-        q, k = (slice(*starts[number : number + 2].tolist()) for starts in (spans.query_starts, spans.key_starts))
+    for number in range(5):
+        q, k = (slice(*rows.starts[number : number + 2].tolist()) for rows in spans)
         alone = query[:, :, q], keys[:, :, k], values[:, :, k], None, is_causal, NO_DRAWS
         assert compiled.attend_dropped(*alone).equal(context[:, :, q])
         expected = compiled.attend_dropped_backward(gradient[:, :, q], *alone)
@@ -132,7 +133,7 @@ def test_draws_of_spans_are_the_same_backwards(compiled: Kernels) -> None:
     """The context is linear in the values: what it weighs them by, their gradient weighs the context's gradient by."""
     query, keys, values, gradient = spanned_states()
     draws = Draws.with_probability(0.4)
-    arguments = query, keys, values, Spans(*SPANS), False, draws
+    arguments = query, keys, values, SPANS, False, draws
     context = compiled.attend_dropped(*arguments)
     assert not context.equal(compiled.attend_dropped(*arguments[:-1], NO_DRAWS))
     _, _, of_values = compiled.attend_dropped_backward(gradient, *arguments)

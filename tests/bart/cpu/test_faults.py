@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from bart.cpu.kernels import Draws, Kernels, PackedCodes, PackedWeight, Spans
-from tests.bart.cpu.common import ROOT
+from bart.cpu.kernels import Draws, Kernels, PackedCodes, PackedWeight
+from bart.rows import Spans
+from tests.bart.cpu.common import ROOT, rows_of
 
 
 @pytest.mark.parametrize(
-    "starts", [[1, 4], [0, 3, 2], torch.tensor([0, 4], dtype=torch.int32), torch.arange(0, 16, 2)[::2]], ids=str
+    "starts",
+    [[1, 3, 4], [0, 3, 2], [0, 4, 4, 4], torch.tensor([0, 3, 4], dtype=torch.int32), torch.arange(0, 6, 2)[::2]],
+    ids=str,
 )
-def test_spans_that_are_none_are_refused(starts: Tensor | list[int]) -> None:
-    starts = torch.as_tensor(starts)
-    with pytest.raises(ValueError, match="a kernel got a tensor"):
-        Spans(starts, starts)
+def test_spans_that_are_none_are_refused(compiled: Kernels, starts: Tensor | list[int]) -> None:
+    right = rows_of([3])
+    wrong = replace(right, starts=torch.as_tensor(starts))
+    states = torch.ones(1, 3, 4, 8)
+    for spans in (Spans(right, wrong), Spans(wrong, right)):
+        with pytest.raises(ValueError, match="a kernel got a tensor"):
+            compiled.attend_dropped(states, states, states, spans, False, Draws(0, 5, 1.0))
 
 
 def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
@@ -60,11 +67,8 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
         lambda: compiled.attend_dropped(query, keys, keys, ones(2, 1, 3, 4), False, draws),
         lambda: compiled.attend_dropped(query, keys, keys, ones(2, 1, 4, 4).bfloat16(), False, draws),
         lambda: compiled.attend_dropped_backward(ones(2, 3, 4, 8), query, keys, keys, None, False, draws),
-        lambda: compiled.attend_dropped(query, keys, keys, Spans(torch.arange(5), torch.arange(5)), False, draws),
-        lambda: compiled.attend_dropped(
-            query[:1], keys[:1], keys[:1], Spans(*torch.arange(8).view(2, 4)), False, draws
-        ),
-        lambda: Spans(torch.arange(3), torch.arange(4)),
+        lambda: compiled.attend_dropped(query, keys, keys, Spans(rows_of([3]), rows_of([3])), False, draws),
+        lambda: compiled.attend_dropped(query[:1], keys[:1], keys[:1], Spans(rows_of([2]), rows_of([2])), False, draws),
     ]
     of_products = [
         lambda: compiled.multiply(ones(2, 9), codes),

@@ -8,12 +8,12 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from bart import torch_internals
-from bart.backend import IGNORE_INDEX
+from bart.backend import IGNORE_INDEX, Backend
 from bart.cpu.backend import CpuBackend
 from bart.cuda import backend as cuda
-from bart.cuda.backend import CudaBackend, CudaRows
+from bart.cuda.backend import CudaBackend
 from bart.modeling import layers
-from bart.unpadding import KnownRows, UnpaddingBackend, carrying
+from bart.rows import Rows
 from tests.tiny_run import tiny_bart
 
 
@@ -32,7 +32,7 @@ attend.register_autograd(lambda _, gradient: (gradient, None, None, [None, None]
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", [CudaBackend, CpuBackend])
 def test_compiled_layers_know_all_lengths_after_the_first_step(
-    backend: type[UnpaddingBackend], monkeypatch: pytest.MonkeyPatch
+    backend: type[Backend], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cuda, "has_flash", lambda *_: True)
     monkeypatch.setattr(
@@ -47,7 +47,7 @@ def test_compiled_layers_know_all_lengths_after_the_first_step(
     compiled = torch.compile(layers._call, dynamic=True, backend="eager")
     monkeypatch.setattr(layers, "compiled_call", lambda: compiled)
     model = tiny_bart(dropout=0.1, max_position_embeddings=512, encoder_layers=3, decoder_layers=3).train()
-    model.compute_with(backend(leaves_out_padding=True))
+    model.compute_with(backend())
     model.compile_layers()
     generator, graphs = torch.Generator().manual_seed(0), []
     counters.clear()
@@ -58,10 +58,8 @@ def test_compiled_layers_know_all_lengths_after_the_first_step(
             length = most if step == 0 else int(torch.randint(3, most, (), generator=generator))
             counts = torch.randint(2, length + 1, (articles, 1), generator=generator)
             ids = torch.randint(4, 50, (articles, length), generator=generator)
-            given.append(ids.where(torch.arange(length) < counts, IGNORE_INDEX))
-        sources, targets = (carrying(each, KnownRows.of(each != IGNORE_INDEX, CudaRows)) for each in given)
-        mask = carrying((sources != IGNORE_INDEX).long(), sources.known_rows)
-        model(sources.clamp(min=1), mask, labels=targets, summed_loss=True).loss.backward()
+            given.append(Rows.of(ids, torch.arange(length) < counts, 512, IGNORE_INDEX if given else 0))
+        model(given[0], labels=given[1], summed_loss=True).loss.backward()
         graphs.append(counters["stats"]["unique_graphs"])
     assert graphs[0] > 0 and graphs == graphs[:1] * 60
 

@@ -8,9 +8,18 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bart.backend import IGNORE_INDEX
 from bart.tokenization.tokenization_bart import BartTokenizer
-from bart.unpadding import known_rows
-from utils.data.batches import Batch, Batches, TokenPairs, collate_pairs, evaluation_batches
+from utils.data.batches import (
+    Batch,
+    Batches,
+    Pair,
+    TokenPairs,
+    as_rows,
+    collate_pairs,
+    evaluation_batches,
+    pairs_as_rows,
+)
 
 
 @pytest.fixture(scope="module")
@@ -75,19 +84,17 @@ def test_a_batch_goes_to_a_device_as_one() -> None:
     assert batch.inputs["ids"].device.type == "cpu"
 
 
-def test_masks_carry_their_rows_to_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Page-locked memory is a GPU's; here the tensors only change their place."""
-    monkeypatch.setattr(torch.Tensor, "pin_memory", torch.Tensor.clone)
-    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 0, 0]])
-    labels = torch.tensor([[5, -100, 6, -100], [7, 8, -100, -100]])
-    inputs = {"input_ids": mask + 4, "attention_mask": mask, "labels": labels, "texts": ["a", "b"]}
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 100)
+    pairs = [Pair(np.array(source), np.array(target)) for source, target in (([5, 6, 2], [7, 2]), ([2], [8, 9, 2]))]
+    inputs = pairs_as_rows({**collate_pairs(pairs, 1), "texts": ["a", "b"]}, multiple=1)
+    assert inputs.keys() == {"input_ids", "labels", "texts"}
+    sources, targets = inputs["input_ids"], inputs["labels"]
+    assert sources.ids.tolist() == [[5, 6, 2, 2, 0]] and targets.ids.tolist() == [[7, 2, 8, 9, 2, IGNORE_INDEX]]
+    assert targets.positions.tolist() == [[0, 1, 0, 1, 2, 0]] and targets.starts.tolist() == [0, 2, 5, 6]
     batch = Batch(inputs, [0, 1], 4).pin_memory().to(torch.device("cpu"))
-    rows = {name: known_rows(value) for name, value in batch.inputs.items()}
-    assert rows["input_ids"] is None and rows["texts"] is None
-    sources, targets = rows["attention_mask"], rows["labels"]
-    assert sources.tokens is sources.up_to_last and sources.places.tolist() == [0, 1, 2, 4]
-    assert sources.tokens.starts.tolist() == [0, 3, 4, 5] and not sources.tokens.has_empty
-    assert targets.places.tolist() == [0, 2, 4, 5] and targets.up_to_last.starts.tolist() == [0, 3, 5, 6]
-    assert known_rows(batch.rows([1])["attention_mask"]) is None  # they are those of the whole batch
-    classes = Batch({"labels": torch.tensor([1, 2]), "attention_mask": mask}, [0, 1], 4).pin_memory()
-    assert known_rows(classes.inputs["labels"]) is None
+    assert batch.inputs["labels"].starts.tolist() == [100, 102, 105, 106] and batch.inputs["texts"] == ["a", "b"]
+    mask = torch.tensor([[1, 1, 0], [1, 0, 0]])
+    of_tokens = as_rows({"input_ids": mask + 4, "attention_mask": mask, "labels": mask * 3}, 1, ("labels",))
+    assert of_tokens["labels"].tolist() == [[3, 3, 3, IGNORE_INDEX]] and of_tokens["input_ids"].tokens == 3
