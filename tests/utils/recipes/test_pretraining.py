@@ -140,7 +140,7 @@ def test_operations_leave_padding_out(tiny: list[str]) -> None:
     task = args.make_task()
     model = task.initial_model(args.model, None).model
     pairs = [Pair(np.arange(3, 3 + source), np.arange(3, 3 + target)) for source, target in ((8, 16), (8, 16), (4, 8))]
-    batch = Batch(task.collate(pairs, task.tokenizer), [0, 1, 2], tokens=60)
+    batch = Batch(task.collate_rows(pairs, task.tokenizer, 1), [0, 1, 2], tokens=60)
     assert task.operations(model, batch) == 2.5 * training_operations(model.config, 8, 16)
 
 

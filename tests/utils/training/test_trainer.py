@@ -151,7 +151,7 @@ def test_equal_scores_are_told_apart_by_the_loss_and_then_the_step(train: Train)
 
 
 def test_a_run_that_is_done_keeps_its_best_checkpoint_whatever_validation_would_now_be(train: Train) -> None:
-    options = ("--val_check_interval", 4, "--learning_rate", 0.3, "--lr_scheduler", "constant", "--no_sortish_sampler")
+    options = ("--val_check_interval", 4, "--learning_rate", 1, "--lr_scheduler", "constant", "--no_sortish_sampler")
     options += ("--val_metric", "loss", "--max_steps", 4)
     output = train("run", *options)
     export, best = (output / "export/model.safetensors").read_bytes(), [path.name for path in output.glob("_epoch*")]
