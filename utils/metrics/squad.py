@@ -86,11 +86,11 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
 
 def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]) -> Mapping[str, str]:
     """The answers in a file by ids of questions: an object, or a table, without ids in the questions' order."""
-    suffix, column = suffix_of(Path(path)), "answers"
+    column, suffix = files.prediction_field or "prediction", suffix_of(Path(path))
     if suffix == ".json" or suffix not in TABLES:
         answers = read_json(Path(path))
     else:
-        records, column = column_in(path, "prediction_field", files.prediction_field, ["prediction"], files.tables)
+        records, _ = column_in(path, "prediction_field", files.prediction_field, [column], files.tables)
         ids = [str(values.get("id", name)) for name, values in records]
         if not any("id" in values for _, values in records):
             ids = [*questions]

@@ -55,15 +55,14 @@ class FinetuneArguments(TrainingArguments):
         for field, value in all_options(self.scoring):  # scripts set --pred_batch_size in any case
             if value != field.default and not self.do_predict:
                 raise InputError(f"--{field.name} is {value}; it needs --do_predict, which is not given")
-        weights, rank = self.model.weights, self.model.adaptation.lora_rank
-        if weights.is_scratch and weights.config_path is None:
-            weights = replace(weights, config_path=self.task_class.default_config)
-            self._fill_in(model=replace(self.model, weights=weights))
-        if weights.is_scratch:
-            self._complete(SCRATCH_RATE, weights.config_path)
+        rank = self.model.lora_rank
+        if self.model.is_scratch:
+            config_path = self.model.config_path or self.task_class.default_config
+            self._fill_in(model=replace(self.model, config_path=config_path))
+            self._complete(SCRATCH_RATE, config_path)
         else:
             usual = FINE_TUNING_RATE if rank is None else LORA_RATE
-            self._complete(usual, weights.model_name_or_path.removesuffix("/export"))
+            self._complete(usual, self.model.model_name_or_path.removesuffix("/export"))
         if not self.hardware.gpus and getattr(self.training, "eval_beams", 0) is None:
             self._fill_in(training=replace(self.training, eval_beams=0))
         if rank is not None and not self.do_train:
@@ -79,11 +78,11 @@ class FinetuneArguments(TrainingArguments):
         places = self.places
         place = Place(places.data_dir, places.cache_dir, limits, places.val_ratio, places.tables)
         task = self.task_class(place, self.task_options, self.training)
-        if self.do_train or self.model.weights.is_scratch:
+        if self.do_train or self.model.is_scratch:
             return task
         from utils.recipes.data import as_trained  # here, because --help needs no torch
 
-        return as_trained(task, self.model.weights.model_name_or_path)
+        return as_trained(task, self.model.model_name_or_path)
 
     def _with_data(self, data_dir: str, **parts: Any) -> Self:
         return replace(self, places=replace(self.places, data_dir=data_dir), **parts)

@@ -12,7 +12,6 @@ from utils.app.cli import changeable, early_option, option, parse_dataclass
 from utils.app.run_directory import LAST
 from utils.data.options import Place, ShardOptions
 from utils.data.shard_format import DENOISING, MANIFEST
-from utils.models.options import NewModelOptions
 from utils.recipes.training_arguments import TrainingArguments
 from utils.tasks import find_task
 from utils.tasks.options import MOST_OF_TEXT, PRETRAINING
@@ -38,7 +37,6 @@ EPSILON = 1e-8  # --adam_epsilon
 class PretrainingArguments(TrainingArguments):
     """All options of run_pretraining.py."""
 
-    model: NewModelOptions
     shards: ShardOptions
     task: str = option(
         DENOISING,

@@ -15,7 +15,7 @@ from bart.files import as_named
 from utils.app.cli import OnResume, all_options
 from utils.app.machine import is_first
 from utils.data.options import BatchOptions, LengthBatchOptions
-from utils.models.options import ModelOptions, NewModelOptions
+from utils.models.options import NewModelOptions
 from utils.training.options import EpochOptions, HardwareOptions, OptimisationOptions, RunOptions
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class TrainingArguments(ABC):
     batches: BatchOptions
     optimisation: OptimisationOptions
     hardware: HardwareOptions
-    model: ModelOptions | NewModelOptions
+    model: NewModelOptions
     task_options: Any
     training: Any
     # Fields of those that have such options; an annotation would place them here on the command line.

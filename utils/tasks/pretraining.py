@@ -22,7 +22,7 @@ from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, ShardExamples, StreamedShards
 from utils.models.loading import LoadedModel, check_lengths, fit_vocabulary
 from utils.models.model_to_train import pretraining_model, resumed_model
-from utils.models.options import AdaptationOptions, NewModelOptions
+from utils.models.options import NewModelOptions
 from utils.tasks.options import PretrainingOptions
 from utils.tasks.task import Model, TrainedTask
 
@@ -79,10 +79,10 @@ class Pretraining(TrainedTask[Model]):
     def initial_model(
         self, model: NewModelOptions, learned: None, checkpoint: Path | None = None
     ) -> LoadedModel[Model]:
-        config, keeps = self.config(model), model.config_path is None
+        config = self.config(model)
         if checkpoint is None:
             return pretraining_model(config, model, *self.model_classes, self.tokenizer, self.weights)
-        loaded = resumed_model(checkpoint, config, self.model_classes, model.computing, AdaptationOptions(), keeps)
+        loaded = resumed_model(checkpoint, model, config, self.model_classes)
         fit_vocabulary(loaded.model, self.tokenizer)
         return loaded
 
