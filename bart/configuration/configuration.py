@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from bart.configuration.configuration_generation import GenerationConfig
+from bart.elsewhere import RECORDED
 from bart.errors import InputError, naming
 from bart.files import PathName, read_json
 from bart.hub import resolve
@@ -174,7 +175,7 @@ class ModelConfig:
 
     def updated(self, fields: Mapping[str, Any]) -> Self:
         """A copy with other values of some fields; InputError where a field is unknown, or a value out of range."""
-        known = {*self.types, *self.aliases, *self.extra, *OF_LABELS, "output_hidden_states", "output_attentions"}
+        known = {*self.types, *self.aliases, *self.extra, *OF_LABELS, *RECORDED}
         for name in fields.keys() - known:
             near = get_close_matches(name, known, n=1)
             allowed = f"did you mean {near[0]!r}?" if near else "allowed: fields of its config, such as num_labels"

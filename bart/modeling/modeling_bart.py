@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.elsewhere import check_recorded
 from bart.errors import InputError
 from bart.generation import GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache
@@ -156,7 +155,6 @@ class BartModel(PretrainedBart):
     reads_padding = True
 
     def __init__(self, config: BartConfig) -> None:
-        check_recorded(config.extra)
         super().__init__(config)
         self.init_weights(self)
 

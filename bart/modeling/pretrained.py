@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bart.backend import Backend, BackendModule
 from bart.configuration.configuration import CONFIG_FILE, GENERATION_FILE, ModelConfig, stored_config
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.elsewhere import INSTEAD, check_others, missing, take_others
+from bart.elsewhere import INSTEAD, RECORDED, check_others, missing, take_others
 from bart.errors import InputError
 from bart.files import PathName, replacing, write_json
 from bart.modeling.checkpoint import (
@@ -72,6 +72,8 @@ class PretrainedModel(BackendModule):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         config.validate()
+        if not self.head:  # whose result are the states
+            check_others("config", (), {name: config.extra.get(name) for name in RECORDED})
         self.config = config
 
     def __call__(self, *inputs: Any, return_dict: bool | None = None, **named: Any) -> Any:

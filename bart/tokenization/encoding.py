@@ -84,9 +84,6 @@ class TextEncoder:
         """The ids of all tokens, added ones included."""
         return self._backend.get_vocab(with_added_tokens=True)
 
-    def same_vocabulary(self, other: TextEncoder) -> bool:
-        return self.get_vocab() == other.get_vocab()
-
     def add_tokens(
         self, new_tokens: str | AddedToken | Sequence[str | AddedToken], special_tokens: bool = False
     ) -> int:

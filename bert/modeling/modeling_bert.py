@@ -7,6 +7,7 @@ encoder's parameters have the names of BART's.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bart.elsewhere import check_recorded
 from bart.errors import InputError
 from bart.inputs import check_ids
 from bart.modeling.checkpoint import prefix_of
@@ -101,29 +101,19 @@ class BertEncoder(BartEncoder):
         return self._encode(self._embed(self._tokens(ids), added=typed), attention_mask)[0]
 
 
-class BertPooler(nn.Module):
-    """The state of `[CLS]` through a layer and tanh: (B, S, D) -> (B, D)."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def forward(self, states: Tensor) -> Tensor:
-        return torch.tanh(self.dense(states[:, 0]))
-
-
 class BertNetwork(nn.Module):
-    """Encoder and, where a head needs it, pooler."""
+    """Encoder and, where a head needs it, pooler: a layer and tanh, for the state of `[CLS]`."""
 
     def __init__(self, config: BertConfig, pools: bool) -> None:
         super().__init__()
         self.encoder = BertEncoder(config)
-        self.pooler = BertPooler(config) if pools else None
+        dense = nn.Linear(config.hidden_size, config.hidden_size) if pools else None
+        self.pooler = None if dense is None else nn.Sequential(OrderedDict(dense=dense, tanh=nn.Tanh()))
 
     def forward(self, *inputs: Any) -> tuple[Tensor, Tensor | None]:
         """States (B, S, D), and the pooled one (B, D); inputs are those of `BertEncoder`."""
         states = self.encoder(*inputs)
-        return states, None if self.pooler is None else self.pooler(states)
+        return states, None if self.pooler is None else self.pooler(states[:, 0])
 
 
 class BertTransform(nn.Module):
@@ -153,15 +143,6 @@ class BertPredictions(nn.Module):
     def forward(self, states: Tensor, table: Tensor) -> Tensor:
         """states (…, D), token embeddings (V, D) -> logits (…, V)."""
         return F.linear(self.transform(states), table, self.bias)
-
-
-class BertHeads(nn.Module):
-    """The heads of pretraining."""
-
-    def __init__(self, config: BertConfig, relates: bool) -> None:
-        super().__init__()
-        self.predictions = BertPredictions(config)
-        self.seq_relationship: Any = nn.Linear(config.hidden_size, 2) if relates else None
 
 
 class PretrainedBert(PretrainedModel):
@@ -226,7 +207,6 @@ class BertModel(PretrainedBert):
     pools = True
 
     def __init__(self, config: BertConfig) -> None:
-        check_recorded(config.extra)
         super().__init__(config)
         self.init_weights(self)
 
@@ -257,7 +237,10 @@ class _ForMaskedLM(PretrainedBert):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
-        self.cls = BertHeads(config, relates=self.pools)
+        self.cls: Any = nn.Module()
+        self.cls.predictions = BertPredictions(config)
+        if self.pools:
+            self.cls.seq_relationship = nn.Linear(config.hidden_size, 2)
         self.init_weights(self)
 
     @property

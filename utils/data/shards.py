@@ -59,11 +59,9 @@ class Manifest:
     def read(cls, directory: str | Path) -> Manifest:
         """Read the manifest, and check that every shard is there in its whole length."""
         folder = Path(directory)
-        if not folder.is_dir():
-            raise InputError(f"--data_dir {folder}: there is no such directory; {MAKE} makes one")
         path = folder / MANIFEST
         if not path.exists():
-            raise InputError(f"--data_dir {folder}: {MANIFEST} is missing; {MAKE} writes it when all shards are made")
+            raise InputError(f"--data_dir {folder}: no {MANIFEST} there; {MAKE} writes it when all shards are made")
         try:
             values = json.loads(path.read_bytes())
             stored_format = values["format"]

@@ -172,7 +172,7 @@ def pretraining_model(
             vocabulary = vocabulary_at(model_class, weights)
         except InputError:  # none lies with the weights
             vocabulary = tokenizer
-        if not tokenizer.same_vocabulary(vocabulary):
+        if tokenizer.get_vocab() != vocabulary.get_vocab():
             raise InputError(
                 f"{given} {weights} has another vocabulary ({len(vocabulary)} ids) than the shards "
                 f"({len(tokenizer)} ids)"

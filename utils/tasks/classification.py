@@ -433,7 +433,7 @@ def _sets(targets: np.ndarray, predictions: Sequence[Prediction], loaded: Loaded
 
 
 def _metrics_of(counts: Sequence[float], examples: float, loaded: LoadedModel) -> dict[str, float]:
-    """The metrics of labels, from the sum of `counts_of`."""
+    """The metrics of labels, from the sum of their `counts_of`."""
     of_labels = np.reshape(counts[1:], (3, -1))
     if loaded.model.config.problem_type == SINGLE_LABEL:
         return measures.of_classes(of_labels)

@@ -257,9 +257,7 @@ def message(folder: Path) -> str:
 
 
 def test_directories_that_hold_no_shards(made: Path, tmp_path: Path) -> None:
-    assert message(tmp_path / "none") == (
-        f"--data_dir {tmp_path / 'none'}: there is no such directory; python -m utils.corpora.make_shards makes one"
-    )
+    assert message(tmp_path / "none").startswith(f"--data_dir {tmp_path / 'none'}: no manifest.json there; ")
     manifest = made / "manifest.json"
     text = manifest.read_text()
     for damaged in (
@@ -277,7 +275,7 @@ def test_directories_that_hold_no_shards(made: Path, tmp_path: Path) -> None:
     assert message(made) == f"{manifest}: the train split has no examples"
     manifest.unlink()
     assert message(made) == (
-        f"--data_dir {made}: manifest.json is missing; python -m utils.corpora.make_shards writes it when all shards "
+        f"--data_dir {made}: no manifest.json there; python -m utils.corpora.make_shards writes it when all shards "
         "are made"
     )
 
