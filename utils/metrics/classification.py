@@ -92,9 +92,9 @@ def sets_of(labels: Sequence[Sequence[str]], names: Sequence[str]) -> np.ndarray
     return sets
 
 
-def each_count(predicted: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The counts of each example (N, 3, L) for `of_classes` and `of_label_sets`, from sets of labels (N, L)."""
-    return np.stack([predicted & right, predicted, right], axis=1).astype(np.float64)
+def counts_of(predicted: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Of sets of labels (N, L), (N, 1 + 3 L): 1 for an example that is all right, and what `of_classes` counts."""
+    return np.column_stack([(predicted == right).all(axis=1), predicted & right, predicted, right]).astype(np.float64)
 
 
 def of_numbers(predicted: Sequence[float], right: Sequence[float]) -> dict[str, float]:
@@ -202,10 +202,7 @@ def _print_labels(files: FileOptions, references: Sequence[Value], systems: Sequ
     shown = list(dict.fromkeys([*classes, *names_in(right, predicted[0])]))
     names = list(dict.fromkeys([*shown, *names_in(*predicted)]))
     goal = sets_of(right, names)
-    counts = [
-        np.column_stack([(sets == goal).all(axis=1), each_count(sets, goal).reshape(len(goal), -1)])
-        for sets in (sets_of(labels, names) for labels in predicted)
-    ]
+    counts = [counts_of(sets_of(labels, names), goal) for labels in predicted]
 
     def scores_of(sums: np.ndarray) -> dict[str, float]:
         exact, by_label = sums[0], sums[1:].reshape(3, -1)
