@@ -20,8 +20,8 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 import yaml
 
-from bart.errors import InputError
-from utils.app.errors import FULL_DISK, LIMITS, RunError, brief, unwritable
+from bart.errors import InputError, brief
+from utils.app.errors import FULL_DISK, LIMITS, RunError, unwritable
 from utils.app.signals import Interruption, Signals, report, status
 
 Arguments = TypeVar("Arguments")

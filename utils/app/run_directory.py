@@ -8,8 +8,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from bart.errors import InputError
-from utils.app.errors import brief
+from bart.errors import InputError, brief
 
 LOG, LAST = "log.txt", "last"  # a run's log, and the value of --resume_from_checkpoint for its newest checkpoint
 CARD, EXAMPLES = "README.md", "examples.json"  # of a run's export

@@ -35,7 +35,7 @@ from utils.metrics.significance import pearson_of, scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.model_to_train import renamed
 from utils.tasks.glue import GLUE, HUB_SET, submission
-from utils.tasks.head import Example, HeadExamples, Labels, LabelTask, logits_of
+from utils.tasks.head import Example, HeadExamples, Labels, LabelTask
 from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
 from utils.text.lines import joined
@@ -292,7 +292,7 @@ class Classification(LabelTask):
     # ---- Training and validation
 
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
-        logits = logits_of(self.output_of(model, batch))
+        logits = self.logits_of(model, batch)
         return model.loss(logits, batch["labels"], reduction="sum", **self.loss_options(model, logits))
 
     def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
@@ -318,7 +318,7 @@ class Classification(LabelTask):
 
     def predict_batch(self, loaded: LoadedModel, batch: Inputs) -> list[Prediction]:
         problem, labels = loaded.model.config.problem_type, loaded.labels
-        logits = logits_of(self.output_of(loaded.model, batch))
+        logits = self.logits_of(loaded.model, batch)
         losses = [(0.0, 0)] * len(logits)
         if "labels" in batch:
             each = loaded.model.loss(logits, batch["labels"], reduction="none").view(len(logits), -1)
