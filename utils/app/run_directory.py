@@ -8,8 +8,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from bart.errors import InputError
-from utils.app.errors import brief
+from bart.errors import InputError, brief
 
 LOG, LAST = "log.txt", "last"  # a run's log, and the value of --resume_from_checkpoint for its newest checkpoint
 CARD, EXAMPLES = "README.md", "examples.json"  # of a run's export
@@ -111,7 +110,7 @@ def joined(sessions: list[Metrics]) -> Metrics:
 def seconds_of_sessions(folder: Path) -> float:
     """The wall clock of the sessions that a run has had, as far as their files tell it."""
     try:
-        columns = [session.get(SECONDS, {}) for session in metrics_of_sessions(folder)]
+        sessions = metrics_of_sessions(folder)
     except InputError:
         return 0.0
-    return max((seconds for column in columns for seconds in column.values()), default=0.0)
+    return max((seconds for session in sessions for seconds in session.get(SECONDS, {}).values()), default=0.0)
