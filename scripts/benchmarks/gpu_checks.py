@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import re
@@ -31,6 +30,7 @@ from scripts.benchmarks.throughput import LOG_EVERY, measure, new_folder, traini
 from utils.app.cli import option, parse_dataclass
 from utils.app.formatting import markdown_table
 from utils.app.machine import ROOT, environment
+from utils.app.run_directory import METRICS, read_metrics
 
 COLUMNS = {
     "name": "check", "result": "result", "rate": "figure", "unit": "", "peer_rate": "peer", "peer": "",
@@ -181,7 +181,7 @@ def fastest(folder: Path, unit: str) -> Result:
 
 def trained(folder: Path, published: float | None = None) -> Result:
     """The speed of a training run, whose loss must be a number, and perhaps a published rate."""
-    metrics = training_metrics(folder / "run/metrics.csv")
+    metrics = training_metrics(folder / "run")
     loss = json.loads((folder / "run/train_summary.json").read_bytes())["train_loss"]
     if not loss < float("inf"):
         raise ValueError(f"the loss is {loss}")
@@ -199,8 +199,7 @@ def learned(folder: Path) -> Result:
 
 def constant(folder: Path) -> Result:
     """The most memory that was ever held at step 200, which must be what it was at step 20."""
-    with (folder / "run/metrics.csv").open(encoding="utf-8") as file:
-        first, *_, last = (float(row["peak_memory_gb"]) for row in csv.DictReader(file) if row["peak_memory_gb"])
+    first, *_, last = read_metrics(folder / "run" / METRICS)["peak_memory_gb"].values()
     if last > 1.02 * first:  # on CPUs a process holds more than its tensors
         raise ValueError(f"the peak of memory is {first:.3f} GB at step 20 and {last:.3f} GB at step 200")
     return {"rate": last, "unit": "GB, step 200", "peer_rate": first, "peer": "step 20"}

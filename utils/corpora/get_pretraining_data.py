@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from bart.errors import InputError
+from bart.errors import InputError, brief
 from bart.files import replacing, write_json
 from utils.app.cli import option, parse_dataclass
-from utils.app.errors import RunError, brief, unwritable
+from utils.app.errors import RunError, unwritable
 from utils.app.output_files import LOCK, held, writable_folder
 from utils.app.progress import progress, start_log
 from utils.app.unfinished import Unfinished

@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bart.errors import InputError
+from bart.errors import InputError, brief
 from bart.files import sha256_of
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.app.errors import RunError, brief
+from utils.app.errors import RunError
 from utils.data.batches import TokenPairs
 from utils.data.noise import Noise
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, SPECIAL, TOKENIZER, ShardRow

@@ -93,11 +93,8 @@ def sets_of(labels: Sequence[Sequence[str]], names: Sequence[str]) -> np.ndarray
 
 
 def counts_of(predicted: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Counts (N, 1 + 3 L) of sets of labels (N, L): 1 for each example that is right, and those that `of_classes` and
-    `of_label_sets` take, one behind the other.
-    """
-    exact = (predicted == right).all(axis=1)
-    return np.column_stack([exact, predicted & right, predicted, right]).astype(np.float64)
+    """Of sets of labels (N, L), (N, 1 + 3 L): 1 for an example that is all right, and what `of_classes` counts."""
+    return np.column_stack([(predicted == right).all(axis=1), predicted & right, predicted, right]).astype(np.float64)
 
 
 def of_numbers(predicted: Sequence[float], right: Sequence[float]) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bart.errors import InputError
 from utils.app.cli import all_options, changeable, early_option, option, parse_dataclass
@@ -12,7 +12,7 @@ from utils.data.options import LengthBatchOptions, Place, PlaceOptions
 from utils.evaluation.options import ScoringOptions
 from utils.models.options import ModelOptions
 from utils.recipes.training_arguments import TrainingArguments
-from utils.tasks import TASKS, find_task, options_of
+from utils.tasks import TASKS, options_of
 from utils.training.options import FINE_TUNING_RATE, LORA_RATE, SCRATCH_RATE, EpochOptions
 
 if TYPE_CHECKING:
@@ -68,10 +68,6 @@ class FinetuneArguments(TrainingArguments):
         if rank is not None and not self.do_train:
             raise InputError(f"--lora_rank is {rank}; it needs --do_train, which is not given")
 
-    @property
-    def task_class(self) -> type[ScoredTask]:
-        return find_task(self.task)
-
     def make_task(self) -> ScoredTask:
         self.check_metric(self.task_class.metrics)
         limits = {"train": self.batches.n_train, "val": self.batches.n_val, "test": self.places.n_test}
@@ -84,8 +80,9 @@ class FinetuneArguments(TrainingArguments):
 
         return as_trained(task, self.model.model_name_or_path)
 
-    def _with_data(self, data_dir: str, **parts: Any) -> Self:
-        return replace(self, places=replace(self.places, data_dir=data_dir), **parts)
+    def resolved(self) -> tuple[Self, ScoredTask]:
+        args, task = super().resolved()
+        return replace(args, places=replace(args.places, data_dir=task.place.data_dir)), task
 
 
 def parse_finetune_arguments(argv: Sequence[str] | None = None) -> FinetuneArguments:

@@ -13,7 +13,6 @@ from utils.app.run_directory import LAST
 from utils.data.options import Place, ShardOptions
 from utils.data.shard_format import DENOISING, MANIFEST
 from utils.recipes.training_arguments import TrainingArguments
-from utils.tasks import find_task
 from utils.tasks.options import MOST_OF_TEXT, PRETRAINING
 from utils.training.options import FINE_TUNING_RATE, LAMB_RATE, SCRATCH_RATE
 
@@ -83,10 +82,6 @@ class PretrainingArguments(TrainingArguments):
     @property
     def resumed(self) -> str | None:
         return None if self.load_model_weights_only else self.run.resume_from_checkpoint
-
-    @property
-    def task_class(self) -> type[Pretraining]:
-        return find_task(self.task)
 
     def make_task(self) -> Pretraining:
         from utils.corpora.make_shards import is_text, shards_of_text

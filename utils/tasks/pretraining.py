@@ -14,8 +14,7 @@ from torch import Tensor
 
 from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
-from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.data.batches import Inputs, collate_pairs
+from utils.data.batches import Inputs
 from utils.data.noise import Noise
 from utils.data.options import Place
 from utils.data.shard_format import TOKENIZER
@@ -66,9 +65,6 @@ class Pretraining(TrainedTask[Model]):
         if split == "train":
             return StreamedShards(self.manifest, self.noise, self.place.chosen(split)[1].limit)
         return ShardExamples(self.manifest, split, self.noise, self.place.chosen(split)[1].limit)
-
-    def collate(self, examples: Sequence[Any], tokenizer: PretrainedTokenizer) -> Inputs:
-        return collate_pairs(examples, tokenizer.pad_token_id)
 
     # ---- Model
 

@@ -179,14 +179,12 @@ class HardwareOptions:
     tf32: bool = card_option(False, help="fp32 with TF32 tensor cores in matrix products")
     amp_level: str = option(
         "O1",
-        metavar="{O0,O1,O2}",
+        choices=("O0", "O1", "O2"),
         help="for --fp16 and --bf16: O1 is autocast, O2 half weights with fp32 master copies, O0 neither",
     )
 
     def __post_init__(self) -> None:
         self._resolve_devices()
-        if self.amp_level not in ("O0", "O1", "O2"):
-            raise InputError(f"--amp_level is {self.amp_level}; allowed: O1 or O2, and O0 for neither")
         chosen = [f"--{name}" for name in ("fp16", "bf16", "tf32") if getattr(self, name)]
         if len(chosen) > 1:
             raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")

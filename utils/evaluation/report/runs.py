@@ -11,9 +11,8 @@ from typing import Any
 
 import yaml
 
-from bart.errors import InputError
+from bart.errors import InputError, brief
 from bart.files import PathName
-from utils.app.errors import brief
 from utils.app.run_directory import REPORT_ORDER, Metrics, joined, metrics_of_sessions, of_sessions
 from utils.tasks import find_task
 from utils.tasks.options import TOKEN
