@@ -18,7 +18,6 @@ _BYTES = 256
 class BartTokenizer(PretrainedTokenizer):
     """Text to ids and back, with the results of `transformers.BartTokenizer` over the published files."""
 
-    kind = "a byte-level BPE tokenizer such as BART's"
     names = ("BartTokenizer", "RobertaTokenizer", "LEDTokenizer", "MvpTokenizer")
     special_tokens = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
     vocabulary_files = ("vocab.json", "merges.txt")
