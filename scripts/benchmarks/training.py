@@ -61,12 +61,7 @@ SEED = 42  # of the order
 # The hyperparameters of both.
 LEARNING_RATE, WARMUP_STEPS, LABEL_SMOOTHING, WEIGHT_DECAY, GRADIENT_CLIP = 1e-4, 1, 0.1, 0.1, 0.1
 WORKERS = 2  # processes that load batches
-COLUMNS = {
-    "mode": "mode",
-    "rate": "samples/s",
-    "speed_up": "speed-up",
-    "peak_memory_gb": "peak GB",
-}
+COLUMNS = {"mode": "mode", "rate": "samples/s", "speed_up": "speed-up", "peak_memory_gb": "peak GB"}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ import yaml
 
 from bart.errors import InputError, brief
 from utils.app.errors import FULL_DISK, LIMITS, RunError, unwritable
-from utils.app.signals import Interruption, Signals, report, status
+from utils.app.signals import Interruption, Signals, answer, status
 
 Arguments = TypeVar("Arguments")
 _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
@@ -72,7 +72,7 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         sys.exit(main(None) or 0)
     except (Exception, Interruption) as error:
         if signals.number:  # an error may be its consequence: libraries clean up what they have not set up
-            report(name, error if isinstance(error, Interruption) else Interruption(signals.number))
+            answer(f"{name}: {error if isinstance(error, Interruption) else Interruption(signals.number)}")
             sys.exit(status(signals.number))
         if isinstance(error, BrokenPipeError):  # as head closes it
             print(f"{name}: ended, since nothing reads its output any more", file=sys.stderr)
@@ -158,10 +158,6 @@ def all_settings(options: Any) -> dict[str, Any]:
 
 class _Parser(argparse.ArgumentParser):
     """argparse, with errors of one line."""
-
-    @property
-    def names(self) -> list[str]:
-        return [*self._option_string_actions]
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog.removeprefix(PYTHON_M)}: error: {message}\n")
@@ -325,11 +321,12 @@ def _build(cls: type[Arguments], parts: Mapping[str, type], values: Mapping[str,
 
 def _parse(parser: _Parser, argv: Sequence[str]) -> dict[str, Any]:
     """The values of a command line, by the names of the options."""
+    known = [*parser._option_string_actions]
     for word in argv:
         name = word.partition("=")[0]
         # argparse would take an unknown option's value for a positional one, and name that.
-        if word.startswith("--") and name not in parser.names and word != "--":
-            near = get_close_matches(name, parser.names, n=1, cutoff=0.7)
+        if word.startswith("--") and name not in known and word != "--":
+            near = get_close_matches(name, known, n=1, cutoff=0.7)
             hint = f"did you mean {near[0]}?" if near else f"{parser.prog} --help lists what there is"
             hint = _ELSEWHERE.get(name.removeprefix("--"), hint)
             parser.error(f"unknown argument {name}; {hint}")

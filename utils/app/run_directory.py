@@ -110,7 +110,7 @@ def joined(sessions: list[Metrics]) -> Metrics:
 def seconds_of_sessions(folder: Path) -> float:
     """The wall clock of the sessions that a run has had, as far as their files tell it."""
     try:
-        columns = [session.get(SECONDS, {}) for session in metrics_of_sessions(folder)]
+        sessions = metrics_of_sessions(folder)
     except InputError:
         return 0.0
-    return max((seconds for column in columns for seconds in column.values()), default=0.0)
+    return max((seconds for session in sessions for seconds in session.get(SECONDS, {}).values()), default=0.0)

@@ -29,21 +29,20 @@ _SPELLED = {word: i for i, word in enumerate([*_UNITS, *_TEENS], 1)} | {word: 10
 _POWERS = {"k": 3, "thousand": 3} | dict.fromkeys(("m", "mn", "million"), 6)
 _POWERS |= dict.fromkeys(("b", "bn", "billion"), 9) | dict.fromkeys(("tn", "trillion"), 12)
 _NUMBER = re.compile(
-    # The first letters alone make the search three times as fast.
-    r"(?=[$£€¥0-9efnostEFNOST])(?:(?P<currency>[$£€¥])\s?|(?<![^\W_]))"
+    r"(?:(?P<currency>[$£€¥])\s?|(?<!\w))"
     r"(?:(?P<digits>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?)"
     rf"|(?P<spelled>(?:{'|'.join(_TENS)})(?:-(?:{'|'.join(_UNITS)}))?|{'|'.join([*_UNITS, *_TEENS])})\b)"
     rf"(?:[\s-]?(?P<power>{'|'.join(_POWERS)})\b)?(?P<percent>\s?%|[\s-]per ?cent\b)?",
     re.IGNORECASE,
 )
-_WORD = re.compile(r"\w+(?:(?:[\u0300-\u036f]|\.[^\W\d_]\b)\w*)*")  # "U.S" is one word
-_INSIDE = re.compile(r"(?<=[\w,;)] )(?![a-z])" + _WORD.pattern)
-_BEFORE = re.compile(r"([^\W_]*)([^\w\s]*)\s*([^\w\s]*)$")  # a word, its punctuation, and what opens the next word
+_WORD = re.compile(r"\w+(?:(?:[\u0300-\u036f]|\.[^\W\d]\b)\w*)*")  # "U.S" is one word
+_INSIDE = re.compile(r"(?<=[\w,;)] )" + _WORD.pattern)
+_BEFORE = re.compile(r"(\w*)([^\w\s]*)\s*([^\w\s]*)$")  # a word, its punctuation, and what opens the next word
 
 
 @lru_cache(maxsize=1 << 17)
 def _stem(word: str) -> str:
-    plain = "".join(c for c in normalize("NFKD", word).casefold() if c not in "._" and not combining(c))
+    plain = "".join(c for c in normalize("NFKD", word).casefold() if c != "." and not combining(c))
     return porter()(plain) if len(plain) > 3 else plain
 
 

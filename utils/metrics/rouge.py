@@ -8,7 +8,7 @@ if __name__ == "__main__":
     run_program("utils.metrics.rouge")
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
@@ -18,7 +18,7 @@ from joblib import Parallel, cpu_count, delayed
 from utils.app.cli import parse_dataclass, part
 from utils.app.progress import progress
 from utils.metrics.files import TextFileOptions, print_scores
-from utils.metrics.options import RougeOptions, wordnet_exceptions
+from utils.metrics.options import RougeOptions
 from utils.metrics.rouge_pairs import DEFAULT_RULE, ROUGE_TOKENIZERS, ROUGE_TYPES, RougeRule, score_pairs
 from utils.metrics.significance import means_of
 from utils.text.lines import reference_texts, references_of
@@ -38,8 +38,6 @@ def rouge_per_example(
     in mode rouge-1.5.5 the one with the highest ROUGE-1 (SciTLDR's script, Cachola et al., 2020). The means over them,
     which that script gives too, then follow as rouge1_mean and so on.
     """
-    if rule.mode == "rouge-1.5.5" and rule.exceptions is None:
-        rule = replace(rule, exceptions=wordnet_exceptions())
     groups = [references_of(line, line_break="\n") for line in references]
     pairs = [(text, each) for text, group in zip(predictions, groups, strict=True) for each in group]
     chunks = [pairs[start : start + _CHUNK] for start in range(0, len(pairs), _CHUNK)]

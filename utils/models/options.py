@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -119,8 +118,6 @@ class ModelOptions(NewModelOptions):
                     raise InputError(f"--{name} is about {owner}, which is not given")
         if self.distill is not None and (self.layers is None or not self.shrunk_stacks):
             raise InputError("--distill sft needs --layers, and --do_encoder, --do_decoder or both")
-        if self.lora_rank is not None and importlib.util.find_spec("peft") is None:
-            raise InputError(f"--lora_rank is {self.lora_rank}; it needs the package peft: pip install peft")
         for name in ("freeze_embeds", "lora_rank"):
             if self.new_vocabulary and getattr(self, name):
                 raise InputError(f"--new_vocabulary and --{name} exclude each other: new embeddings must be trained")

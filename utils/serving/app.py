@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from bart.errors import InputError
 from utils.app.pages import page_template
-from utils.serving.service import Busy, Service
+from utils.serving.service import Service
 
 Message = MutableMapping[str, Any]  # of ASGI
 Receive = Callable[[], Awaitable[Message]]
@@ -86,7 +86,8 @@ class Gate:
             return failure(HTTPException(503, "the service is shutting down", {"Retry-After": "5"}))
         most = self.service.args.max_clients
         if scope["method"] != "GET" and self.service.in_work >= most:
-            return failure(Busy(f"{most} requests are in work; allowed: {most}; try again"))
+            found = f"{most} requests are in work; allowed: {most}; try again"
+            return failure(HTTPException(503, found, {"Retry-After": "1"}))
         # Browsers always send the header, and old health checks do not.
         host = re.sub(r":\d*$", "", Request(scope).headers.get("host", "localhost")).lower()
         try:

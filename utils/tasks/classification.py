@@ -179,39 +179,24 @@ class Classification(LabelTask):
         )
 
     def learn(self, examples: Mapping[str, LabelledTexts]) -> Labels:
-        learned = self.labels_of(examples["train"])
-        smoothing, class_weights = self.training.label_smoothing, self.training.class_weights
-        if smoothing and learned.problem != SINGLE_LABEL:
+        train, smoothing, class_weights = examples["train"], self.training.label_smoothing, self.training.class_weights
+        problem = self.chosen_problem or _problem_of(train.labels)
+        if smoothing and problem != SINGLE_LABEL:
             raise InputError(f"--label_smoothing is {smoothing}; allowed with one class for each text")
-        if learned.problem != REGRESSION:
-            self.check_labels(examples, learned.names)
-        elif class_weights is not None:
-            raise InputError(f"--class_weights is {class_weights!r}; the labels are numbers, which have no classes")
-        return learned
-
-    def labels_of(self, train: LabelledTexts) -> Labels:
-        """The training labels that there are, at least two, and of what kind they are."""
-        problem = self.chosen_problem
-        if problem is None:
-            problem, labels = SINGLE_LABEL, train.labels
-            are_numbers = all(math.isfinite(measures.number_of(label)) for label in labels)
-            if any(isinstance(label, list) for label in labels):
-                problem = MULTI_LABEL
-            elif any(isinstance(label, float) and not label.is_integer() for label in labels):
-                problem = REGRESSION
-            # As pandas writes the numbers of classes, or as CSV holds fractions.
-            elif numbers := [each for each in labels if isinstance(each, float) or (are_numbers and "." in str(each))]:
-                logger.info("labels such as %s are classes; --problem_type regression predicts numbers", numbers[0])
         if problem == REGRESSION:
+            if class_weights is not None:
+                raise InputError(f"--class_weights is {class_weights!r}; the labels are numbers, which have no classes")
             return Labels(["score"], problem, train.columns)
         if self.glue is not None:
-            return Labels(list(self.glue.labels), problem, train.columns)
-        ordered = measures.in_order(name for name, _ in self.labels_in(train))
-        if len(ordered) < 2:
-            raise InputError(f"{self.place.data_dir}: the training labels are {', '.join(ordered)}; allowed: two")
-        if "-1" in ordered:
-            logger.warning("the label -1 is a class; --drop_label -1 leaves its rows out")
-        return Labels(ordered, problem, train.columns)
+            names = list(self.glue.labels)
+        else:
+            names = measures.in_order(name for name, _ in self.labels_in(train))
+            if len(names) < 2:
+                raise InputError(f"{self.place.data_dir}: the training labels are {', '.join(names)}; allowed: two")
+            if "-1" in names:
+                logger.warning("the label -1 is a class; --drop_label -1 leaves its rows out")
+        self.check_labels(examples, names)
+        return Labels(names, problem, train.columns)
 
     def labels_in(self, raw: LabelledTexts) -> Iterator[tuple[str, str]]:
         for place, label in zip(raw.names, raw.labels or (), strict=False):
@@ -393,6 +378,19 @@ class Classification(LabelTask):
     def settings(self, loaded: LoadedModel) -> dict[str, Any]:
         problem = loaded.model.config.problem_type
         return {**super().settings(loaded), "problem_type": problem, "mismatched": self.options.mismatched}
+
+
+def _problem_of(labels: Sequence[Any]) -> str:
+    """The kind of problem that training labels are of."""
+    if any(isinstance(label, list) for label in labels):
+        return MULTI_LABEL
+    if any(isinstance(label, float) and not label.is_integer() for label in labels):
+        return REGRESSION
+    are_numbers = all(math.isfinite(measures.number_of(label)) for label in labels)
+    # As pandas writes the numbers of classes, or as CSV holds fractions.
+    if numbers := [each for each in labels if isinstance(each, float) or (are_numbers and "." in str(each))]:
+        logger.info("labels such as %s are classes; --problem_type regression predicts numbers", numbers[0])
+    return SINGLE_LABEL
 
 
 def _names_of(label: Any) -> list[str]:
