@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bart.errors import InputError
 from utils.app.cli import all_options, changeable, early_option, option, parse_dataclass
-from utils.data.options import LengthBatchOptions, Place, PlaceOptions
+from utils.data.options import Place, PlaceOptions
 from utils.evaluation.options import ScoringOptions
 from utils.models.options import ModelOptions
 from utils.recipes.training_arguments import TrainingArguments
@@ -27,7 +27,6 @@ class FinetuneArguments(TrainingArguments):
 
     model: ModelOptions
     places: PlaceOptions
-    lengths: LengthBatchOptions
     epochs: EpochOptions
     scoring: ScoringOptions
     task: str = option(

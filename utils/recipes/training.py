@@ -141,7 +141,7 @@ def train(
     train, val = (task.encode(splits[split], split, loaded) for split in ("train", "val"))
     metric = args.run.val_metric or task.metrics_for(learned)[0]
     plan = Plan(
-        *(args.run, args.hardware, args.optimisation, args.batches, args.lengths, args.epochs),
+        *(args.run, args.hardware, args.optimisation, args.batches, args.epochs),
         settings=args.settings(),
         metric=metric,
         direction={"loss": "min", **task.metrics}[metric],

@@ -14,7 +14,7 @@ from bart.errors import InputError
 from bart.files import as_named
 from utils.app.cli import OnResume, all_options
 from utils.app.machine import is_first
-from utils.data.options import BatchOptions, LengthBatchOptions
+from utils.data.options import BatchOptions
 from utils.models.options import NewModelOptions
 from utils.tasks import find_task
 from utils.training.options import EpochOptions, HardwareOptions, OptimisationOptions, RunOptions
@@ -44,7 +44,7 @@ class TrainingArguments(ABC):
     training: Any
     # Fields of those that have such options; an annotation would place them here on the command line.
     do_train, do_predict = True, False
-    lengths, epochs = LengthBatchOptions(), EpochOptions(min_epochs=0)
+    epochs = EpochOptions(min_epochs=0)
 
     def _complete(self, rate: float, start: str) -> None:
         """Fill in the learning rate, and the output directory, which is named after where the run starts."""

@@ -11,7 +11,7 @@ from typing import Any
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option
 from utils.app.run_directory import LAST
-from utils.data.options import BatchOptions, LengthBatchOptions
+from utils.data.options import BatchOptions
 
 FINE_TUNING_RATE, LORA_RATE, SCRATCH_RATE = 3e-5, 3e-4, 1e-3  # learning rates of trained weights, adapters, random ones
 LAMB_RATE = 5e-3  # of NVIDIA's first phase of pretraining, with batches of 64,000
@@ -145,8 +145,15 @@ class OptimisationOptions:
 
 @dataclass(frozen=True)
 class EpochOptions:
-    """The length of a run in epochs, which pretraining does not ask for."""
+    """Epochs, and batches of like lengths in them: options of runs whose examples are not streamed."""
 
+    sortish_sampler: bool = option(False, section="data", help="group training examples by length: less padding")
+    max_tokens_per_batch: int | None = card_option(
+        None,
+        least=1,
+        help="tokens per process and micro-batch, padding and targets included, instead of --train_batch_size; "
+        "micro-batches then hold examples of similar length, the same in every epoch",
+    )
     max_epochs: int | None = changeable(
         None,
         section="training",
@@ -228,7 +235,6 @@ class Plan:
     hardware: HardwareOptions
     optimisation: OptimisationOptions
     batches: BatchOptions
-    lengths: LengthBatchOptions
     epochs: EpochOptions
     _: KW_ONLY
     settings: Mapping[str, Any]  # all options by name, for the loggers

@@ -79,8 +79,7 @@ def rows_of(files: int, split: str = "train") -> list[tuple[list[int], int]]:
 def stream_of(files: int = 2, limit: int = -1, **given: Any) -> TrainStream:
     places = {name: given.pop(name) for name in ("rank", "world_size", "cursor", "start", "seed") if name in given}
     shards = StreamedShards(manifest_of(files), corruption(), limit)
-    grouped = given.pop("sortish_sampler", False)
-    return TrainStream(shards, collate, BatchOptions(n_train=limit, **given), 7, grouped, **places)
+    return TrainStream(shards, collate, BatchOptions(n_train=limit, **given), 7, **places)
 
 
 def epoch_of(epoch: int = 0, **given: Any) -> Steps:
@@ -123,7 +122,6 @@ options = st.fixed_dictionaries(
         "world_size": st.integers(1, 3),
         "train_batch_size": st.integers(1, 4),
         "gradient_accumulation_steps": st.integers(1, 3),
-        "sortish_sampler": st.booleans(),
         "limit": st.just(-1) | st.integers(1, 70),
     }
 )
