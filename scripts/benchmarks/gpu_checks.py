@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import sys
@@ -23,7 +22,7 @@ if __name__ == "__main__":
 import torch
 
 from bart.errors import InputError, naming
-from bart.files import write_json
+from bart.files import read_json, write_json
 from bart.tokenization.tokenization_bart import BartTokenizer
 from scripts.benchmarks.measuring import MODES_ON_CUDA
 from scripts.benchmarks.throughput import LOG_EVERY, measure, new_folder, training_metrics
@@ -172,7 +171,7 @@ def published_checks(on_gpu: bool) -> list[Check]:
 
 def fastest(folder: Path, unit: str) -> Result:
     """The fastest mode of ours and the fastest of the peers, from the report of a benchmark."""
-    results = json.loads((folder / "figures.json").read_bytes())["results"]
+    results = read_json(folder / "figures.json")["results"]
     results.sort(key=lambda result: result["rate"])
     ours = [result for result in results if result["mode"].startswith("ours")][-1]
     peer = [result for result in results if not result["mode"].startswith("ours")][-1]
@@ -182,7 +181,7 @@ def fastest(folder: Path, unit: str) -> Result:
 def trained(folder: Path, published: float | None = None) -> Result:
     """The speed of a training run, whose loss must be a number, and perhaps a published rate."""
     metrics = training_metrics(folder / "run")
-    loss = json.loads((folder / "run/train_summary.json").read_bytes())["train_loss"]
+    loss = read_json(folder / "run/train_summary.json")["train_loss"]
     if not loss < float("inf"):
         raise ValueError(f"the loss is {loss}")
     row = metrics | {"rate": metrics["throughput"], "unit": "samples/s"}
@@ -191,7 +190,7 @@ def trained(folder: Path, published: float | None = None) -> Result:
 
 def learned(folder: Path) -> Result:
     """The loss on validation examples, which must be near that of a run on the CPU, in fp32."""
-    loss = json.loads((folder / "run/train_summary.json").read_bytes())["val_loss"]
+    loss = read_json(folder / "run/train_summary.json")["val_loss"]
     if loss > MOST_TIMES_CPU_LOSS * CPU_LOSS:
         raise ValueError(f"the validation loss is {loss:.3f}; on a CPU it is {CPU_LOSS}")
     return {"rate": loss, "unit": "val loss", "peer_rate": CPU_LOSS, "peer": "a CPU"}

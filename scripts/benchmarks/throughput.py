@@ -7,7 +7,6 @@ run reports of itself. A row that fails says why.
 
 from __future__ import annotations
 
-import json
 import operator
 import os
 import re
@@ -33,7 +32,7 @@ if __name__ == "__main__":
 import torch
 
 from bart.errors import InputError
-from bart.files import write_json
+from bart.files import read_json, write_json
 from utils.app.cli import option, parse_dataclass
 from utils.app.errors import RunError
 from utils.app.formatting import markdown_table
@@ -182,7 +181,7 @@ class InferenceBenchmark(Benchmark):
         ]
 
     def metrics(self, folder: Path) -> dict[str, float]:
-        speed = json.loads((folder / "test_speed.json").read_bytes())
+        speed = read_json(folder / "test_speed.json")
         if not speed["articles_per_second"]:
             raise ValueError("no article was timed")
         return {

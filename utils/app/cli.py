@@ -22,7 +22,7 @@ import yaml
 
 from bart.errors import InputError, brief
 from utils.app.errors import FULL_DISK, LIMITS, RunError, unwritable
-from utils.app.signals import Interruption, Signals, report, status
+from utils.app.signals import Interruption, Signals, answer, status
 
 Arguments = TypeVar("Arguments")
 _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
@@ -72,7 +72,7 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         sys.exit(main(None) or 0)
     except (Exception, Interruption) as error:
         if signals.number:  # an error may be its consequence: libraries clean up what they have not set up
-            report(name, error if isinstance(error, Interruption) else Interruption(signals.number))
+            answer(f"{name}: {error if isinstance(error, Interruption) else Interruption(signals.number)}")
             sys.exit(status(signals.number))
         if isinstance(error, BrokenPipeError):  # as head closes it
             print(f"{name}: ended, since nothing reads its output any more", file=sys.stderr)
