@@ -251,7 +251,7 @@ def _check(option: dataclasses.Field[Any], value: Any) -> tuple[bool, str]:
         return isinstance(value, bool), "True or False"
     if kind == "int":
         least = _LEAST.get(name, 0)
-        return _is_int(value, least), f"an integer of at least {least}"
+        return type(value) is int and value >= least, f"an integer of at least {least}"
     if kind == "float":
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         in_range, allowed = _RANGES[name]
@@ -260,16 +260,12 @@ def _check(option: dataclasses.Field[Any], value: Any) -> tuple[bool, str]:
         return isinstance(value, bool) or value == "never", 'True, False or "never"'
     if name == "bad_words_ids":
         return isinstance(value, list) and all(map(_is_ids, value)), "a list of lists of ids, none of them empty"
-    return _is_int(value, 0) or _is_ids(value), "an id or a list of ids"
+    return _is_ids([value]) or _is_ids(value), "an id or a list of ids"
 
 
 def _as_list(ids: int | list[int] | None) -> list[int]:
     return [ids] if isinstance(ids, int) else list(ids or [])
 
 
-def _is_int(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
 def _is_ids(value: object) -> bool:
-    return isinstance(value, list) and len(value) > 0 and all(_is_int(item, 0) for item in value)
+    return isinstance(value, list) and len(value) > 0 and all(type(item) is int and item >= 0 for item in value)
