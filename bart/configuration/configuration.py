@@ -153,6 +153,11 @@ class ModelConfig:
                     self.check(number and 0 < value < math.inf, name, "a finite number above 0")
                 else:
                     self.check(number and 0 <= value < 1, name, "a number from 0 up to, not including, 1")
+            if name.endswith("_token_id"):
+                self.check(value < self.vocab_size, name, f"below vocab_size ({self.vocab_size})")
+            elif name.endswith("attention_heads"):
+                width = self.aliases.get("d_model", "d_model")
+                self.check(self.d_model % value == 0, name, f"a divisor of {width} ({self.d_model})")
         for name, (is_ok, allowed) in OF_LABELS.items():
             self.check(self.extra.get(name) is None or is_ok(self.extra[name]), name, allowed)
         for name, values in self.supported.items():

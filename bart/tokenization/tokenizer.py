@@ -39,7 +39,6 @@ class PretrainedTokenizer(TextEncoder):
     """A text encoder with its pipeline, in files.
 
     Attributes:
-        kind: the kind of its pipeline, for errors.
         names: of the classes of transformers with this pipeline; each may end in Fast.
         vocabulary_files: the files that a folder may hold in place of tokenizer.json.
         mask_takes_space: true if the spaces before a mask in a text belong to it.
@@ -47,7 +46,6 @@ class PretrainedTokenizer(TextEncoder):
         padding_side, truncation_side: always "right"; others are refused.
     """
 
-    kind: ClassVar[str]
     names: ClassVar[tuple[str, ...]]
     vocabulary_files: ClassVar[tuple[str, ...]]
     mask_takes_space: ClassVar[bool] = False
@@ -58,7 +56,9 @@ class PretrainedTokenizer(TextEncoder):
     def __init__(self, backend: Tokenizer, model_max_length: int, *, source: str) -> None:
         """Wrap a pipeline, whose ids are 0 ... V-1; errors call it `source`."""
         if not self.is_pipeline(backend):
-            raise OtherTokenizer(f"{source}: not {self.kind}, but {type(backend.model).__name__}")
+            raise OtherTokenizer(
+                f"{source}: a pipeline of {type(backend.model).__name__}; allowed: that of {type(self).__name__}"
+            )
         vocabulary = backend.get_vocab(with_added_tokens=True)
         if missing := [token for token in self.special_tokens if token not in vocabulary]:
             raise InputError(f"{source}: the vocabulary lacks {' '.join(missing)} (of {' '.join(self.special_tokens)})")

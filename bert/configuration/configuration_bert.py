@@ -47,11 +47,6 @@ class BertConfig(ModelConfig):
     def validate(self) -> None:
         super().validate()
         self.check(self.hidden_act in ACTIVATIONS, "hidden_act", ", ".join(ACTIVATIONS))
-        heads = self.num_attention_heads
-        self.check(
-            self.hidden_size % heads == 0, "num_attention_heads", f"a divisor of hidden_size ({self.hidden_size})"
-        )
-        self.check(self.pad_token_id < self.vocab_size, "pad_token_id", f"below vocab_size ({self.vocab_size})")
         dropout = self.classifier_dropout
         ok = dropout is None or (isinstance(dropout, (int, float)) and 0 <= dropout < 1)
         self.check(ok, "classifier_dropout", "null, or a number from 0 up to, not including, 1")

@@ -163,10 +163,6 @@ class PretrainedBert(PretrainedModel):
         super().__init__(config)
         self.bert = BertNetwork(config, self.pools)
 
-    @property
-    def optional(self) -> tuple[str, ...]:
-        return ("bert.pooler",) if self.pools else ()
-
     def stored_name(self, name: str) -> str:
         for theirs, ours in _NAMES:
             name = name.replace(ours, theirs)
@@ -203,6 +199,7 @@ class BertModel(PretrainedBert):
     """BERT without a head: states, and the pooled state."""
 
     head = ()
+    optional = ("bert.pooler",)
     reads_padding = True
     pools = True
 
@@ -234,6 +231,7 @@ class _ForMaskedLM(PretrainedBert):
     """The base of both classes with a masked-language-model head."""
 
     head = ("cls",)
+    optional: tuple[str, ...] = ("cls.predictions",)
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
@@ -242,10 +240,6 @@ class _ForMaskedLM(PretrainedBert):
         if self.pools:
             self.cls.seq_relationship = nn.Linear(config.hidden_size, 2)
         self.init_weights(self)
-
-    @property
-    def optional(self) -> tuple[str, ...]:
-        return (*super().optional, "cls.predictions", *(("cls.seq_relationship",) if self.pools else ()))
 
     def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
         table, head = super().resize_token_embeddings(vocab_size, keep=keep), self.cls.predictions
@@ -278,6 +272,7 @@ class _ForMaskedLM(PretrainedBert):
 class BertForPreTraining(_ForMaskedLM):
     """BERT that tells masked tokens, and whether the second segment of a text follows the first one."""
 
+    optional = ("bert.pooler", "cls.predictions", "cls.seq_relationship")
     pools = True
 
     def forward(
@@ -364,6 +359,7 @@ class BertForSequenceClassification(TextLoss, _Classifier):
     those of `bart.modeling.heads.BartForSequenceClassification`.
     """
 
+    optional = ("bert.pooler",)
     lookalikes = ("BertForTokenClassification",)
     pools = True
 

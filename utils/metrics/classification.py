@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bart.errors import InputError
-from utils.app.cli import option, parse_dataclass, part
+from utils.app.cli import option, parse_dataclass
 from utils.data.columns import LABELS
 from utils.metrics.files import FileOptions, Value, print_scores, refuse_module
 from utils.metrics.significance import pearson_of
@@ -146,8 +146,7 @@ def surest_errors(
 
 
 @dataclass(frozen=True)
-class ClassificationArguments:
-    files: FileOptions = part(FileOptions)
+class ClassificationOptions(FileOptions):
     label_field: str | None = option(
         None, section="labels", help="column of the right labels; by default label, labels, class or reference"
     )
@@ -155,9 +154,8 @@ class ClassificationArguments:
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score labels or numbers, one a line or in a column of a table. A column may hold lists of labels."
-    args = parse_dataclass(ClassificationArguments, argv, text, prog)
-    files = args.files
-    references, systems = files.values("label_field", args.label_field, REFERENCES, PREDICTIONS)
+    files = parse_dataclass(ClassificationOptions, argv, text, prog)
+    references, systems = files.values("label_field", files.label_field, REFERENCES, PREDICTIONS)
     right, *predicted = (np.array([number_of(row.value) for row in rows]) for rows in (references, *systems))
     measured = np.concatenate([right, predicted[0]]) if np.isfinite(predicted[0]).all() else right
     has_fractions = np.isfinite(right).all() and (measured % 1).any()

@@ -78,15 +78,14 @@ def leads(articles: Sequence[str]) -> dict[str, list[str]]:
 
 
 @dataclass(frozen=True)
-class RougeArguments:
-    files: TextFileOptions = part(TextFileOptions)
+class RougeArguments(TextFileOptions):
     rouge: RougeOptions = part(RougeOptions)
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score summaries, one a line or in a column of a table, by ROUGE; prints F measures in percent."
     args = parse_dataclass(RougeArguments, argv, f"{text} A blank one scores 0.", prog)
-    (references, systems), options = args.files.read("\n"), args.rouge
+    (references, systems), options = args.read("\n"), args.rouge
     facts: dict[str, Any] = {"mode": options.rouge_mode, "examples": len(references)}
     title, best = f"ROUGE F in percent ({options.rouge_mode}", ""
     if (count := sum(1 for _ in reference_texts(references))) > len(references):
@@ -104,4 +103,4 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     scores = [rouge_per_example(texts, references, rule) for texts in systems]
     counts = [np.stack([*each.values()], axis=1) for each in scores]
     title += f") on {len(references):,} examples{best}"
-    print_scores(args.files, title, counts, means_of(scores[0], len(references)), facts)
+    print_scores(args, title, counts, means_of(scores[0], len(references)), facts)

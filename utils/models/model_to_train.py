@@ -51,21 +51,18 @@ def initial_model(
         return resumed_model(checkpoint, options, config, model_classes)
     name, model_class = options.model_name_or_path, class_for(config, model_classes)
     logger.info("architecture and decoding options: %s", options.config_path or f"those of {name}")
-    if options.is_scratch:
-        if options.tokenizer is None:
-            raise InputError(
-                "--model_name_or_path scratch needs --tokenizer; `python -m utils.corpora.train_tokenizer` makes one"
-            )
-        tokenizer = vocabulary_at(model_class, options.tokenizer)
-        config.vocab_size = len(tokenizer)
-        stored = generation = None
+    if options.is_scratch and options.tokenizer is None:
+        raise InputError(
+            "--model_name_or_path scratch needs --tokenizer; `python -m utils.corpora.train_tokenizer` makes one"
+        )
+    stored, generation = (None, None) if options.is_scratch else stored_configs(name, [type(config)])
+    read = partial(vocabulary_at, model_class)
+    if options.is_scratch or options.new_vocabulary:
+        tokenizer = read(options.tokenizer)
     else:
-        stored, generation = stored_configs(name, [type(config)])
-        read = partial(vocabulary_at, model_class)
-        if options.new_vocabulary:
-            tokenizer = read(options.tokenizer)
-        else:
-            tokenizer = own_vocabulary(name, options.tokenizer, read, ", or give --new_vocabulary")
+        tokenizer = own_vocabulary(name, options.tokenizer, read, ", or give --new_vocabulary")
+    if options.is_scratch:
+        config.vocab_size = len(tokenizer)
     if stored is not None:
         config.vocab_size = stored.vocab_size
         if not new_head:

@@ -207,9 +207,8 @@ class Classification(LabelTask):
 
     def checked(self, loaded: LoadedModel, learned: Labels | None = None) -> LoadedModel:
         """A model whose config names the kind of problem; the labels of a task of GLUE get its names."""
-        config, problem = super().checked(loaded).model.config, self.chosen_problem
-        if learned is not None:
-            problem = learned.problem
+        config = super().checked(loaded).model.config
+        problem = self.chosen_problem if learned is None else learned.problem
         if self.glue is not None and self.glue.labels:
             names = list(self.glue.labels)
             numbered = [[f"{prefix}{number}" for number in range(len(names))] for prefix in ("", "LABEL_")]

@@ -28,7 +28,6 @@ SCHEDULES: dict[str, tuple[str, dict[str, Any]] | None] = {
     POLY_SQRT: None,
 }
 OPTIMIZERS = ("adamw", "fused_adam", "adafactor", "lamb", "fused_lamb", "sgd")
-STRATEGIES = ("ddp", "fsdp")
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ class HardwareOptions:
     devices: int | None = option(
         None, least=1, help="processes of this machine, on GPUs one per GPU", on_resume="by_content"
     )
-    strategy: str = option("ddp", choices=STRATEGIES, help="ddp copies the model to all processes, fsdp shards it")
+    strategy: str = option("ddp", choices=("ddp", "fsdp"), help="ddp copies the model to all processes, fsdp shards it")
     fp16: bool = card_option(False, help="half precision, with loss scaling; needs a GPU")
     bf16: bool = card_option(False, help="bfloat16 precision")
     tf32: bool = card_option(False, help="fp32 with TF32 tensor cores in matrix products")
