@@ -31,6 +31,7 @@ _INSTEAD = {
 }
 INSTEAD = {name: what_to_do for what_to_do, names in _INSTEAD.items() for name in names.split()}
 
+RECORDED = ("output_hidden_states", "output_attentions")  # fields of configs, too
 # Those, and arguments that have no counterpart here, with the values at which they change nothing.
 _NEUTRAL: dict[str, tuple[object, ...]] = dict.fromkeys(
     "position_ids encoder_attention_mask head_mask decoder_head_mask cross_attn_head_mask inputs_embeds "
@@ -49,7 +50,6 @@ def missing(owner: object, name: str) -> AttributeError:
 
 def check_others(owner: str, known: Iterable[str], others: Mapping[str, Any]) -> None:
     """Raise InputError for arguments that are not known, but for transformers' at values that change nothing."""
-    check_recorded(others)
     for name, value in others.items():
         if not isinstance(value, (bool, int, str, type(None))) or value not in _NEUTRAL.get(name, ()):
             what_to_do = INSTEAD.get(name, f"allowed: {', '.join(known)}" if known else "leave it off")
@@ -58,12 +58,5 @@ def check_others(owner: str, known: Iterable[str], others: Mapping[str, Any]) ->
 
 def take_others(owner: str, options: dict[str, Any]) -> None:
     """Take arguments of transformers without a counterpart here out of options; see `check_others`."""
-    names = _NEUTRAL.keys() & options.keys() - {"output_hidden_states", "output_attentions"}  # fields of configs
+    names = _NEUTRAL.keys() & options.keys() - {*RECORDED}
     check_others(owner, (), {name: options.pop(name) for name in names})
-
-
-def check_recorded(options: Mapping[str, Any]) -> None:
-    """Raise InputError for arguments or fields of a config that ask for hidden states or attention weights."""
-    for name in ("output_hidden_states", "output_attentions"):
-        if options.get(name) not in (None, False):
-            raise InputError(f"{name} is {options[name]!r}; allowed: False; use transformers on the exported model")

@@ -27,3 +27,8 @@ def naming(what: object) -> Iterator[None]:
 def in_short(value: object) -> str:
     """A value of the wrong kind, in short."""
     return f"{type(value).__name__} {shorten(repr(value), 40)}"
+
+
+def brief(error: BaseException) -> str:
+    """The message of a library's error, short enough to be part of a line."""
+    return " ".join(str(error).split())[:300]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from textwrap import shorten
 
-from bart.errors import InputError
+from bart.errors import InputError, brief
 from bart.files import PathName
 
 EXPORT = "export"  # the folder of a run's directory that holds its model
@@ -52,7 +51,7 @@ def resolve(path_or_name: PathName, patterns: list[str]) -> Path:
         reason = "and no repository on the Hub that you may read: ask for access there and set HF_TOKEN"
         raise InputError(f"{text}: no such file or folder here, {reason}") from error
     except (HTTPError, OSError) as error:
-        raise InputError(f"{text}: could not be downloaded from the Hub: {shorten(str(error), 300)}") from error
+        raise InputError(f"{text}: could not be downloaded from the Hub: {brief(error)}") from error
     if not folder.is_dir() or not any(folder.iterdir()):
         raise InputError(f"{text}: the Hub repository has none of the files {', '.join(patterns)}")
     return folder

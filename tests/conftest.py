@@ -102,7 +102,7 @@ def own_signals() -> Iterator[None]:
 @pytest.fixture
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports without their PNGs, which would take longer than a tiny run."""
-    monkeypatch.setattr("utils.evaluation.report.charts.draw", lambda chart: "")
+    monkeypatch.setattr("utils.evaluation.report.charts.draw", lambda *_: "")
 
 
 @pytest.fixture

@@ -117,7 +117,7 @@ def _run(
     multiprocessing.set_start_method(None, force=True)
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
-    charts.draw = lambda chart: ""  # the report's charts would take longer than the run
+    charts.draw = lambda *_: ""  # the report's charts would take longer than the run
     if before is not None:
         before()
     sys.argv = [f"{program}.py", *argv]

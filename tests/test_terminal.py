@@ -36,7 +36,7 @@ def attached(terminal: str, folder: Path, main: Callable[[Sequence[str]], object
     os.environ.pop("COLUMNS", None)
     progress.console = Console(stderr=True)  # which looks at its terminal when it is made
     progress.REDRAW = 0
-    charts.draw = lambda chart: ""
+    charts.draw = lambda *_: ""
     main(options)
 
 

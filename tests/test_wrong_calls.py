@@ -88,7 +88,7 @@ COMMANDS = {
     f"{SUMMARIZE} --long_documents read": "--long_documents: 'read' is not allowed",
     # Files
     f"{TRAIN} --data_dir nowhere": "nowhere",
-    PRETRAIN: "--data_dir shards: there is no such directory",
+    PRETRAIN: "--data_dir shards: no manifest.json there",
     f"{PRETRAIN} --data_dir data": "--data_dir data: manifest.json is missing",
     f"{PRETRAIN} --data_dir records.jsonl": "--data_dir records.jsonl: manifest.json is missing, which shards",
     f"{PRETRAIN} --data_dir records.jsonl --tokenizer tokenizer": "records.jsonl: no text is left to train on",

@@ -106,7 +106,7 @@ def order_of(options: Sequence[str]) -> tuple[Examples, TrainOrder]:
     order = TrainOrder(
         *(examples.lengths, args.batches.train_batch_size, args.run.seed),
         accumulation=args.batches.gradient_accumulation_steps,
-        group_by_length=args.lengths.sortish_sampler,
+        group_by_length=args.epochs.sortish_sampler,
     )
     return examples, order
 

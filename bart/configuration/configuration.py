@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from bart.configuration.configuration_generation import GenerationConfig
+from bart.elsewhere import RECORDED
 from bart.errors import InputError, naming
 from bart.files import PathName, read_json
 from bart.hub import resolve
@@ -152,6 +153,11 @@ class ModelConfig:
                     self.check(number and 0 < value < math.inf, name, "a finite number above 0")
                 else:
                     self.check(number and 0 <= value < 1, name, "a number from 0 up to, not including, 1")
+            if name.endswith("_token_id"):
+                self.check(value < self.vocab_size, name, f"below vocab_size ({self.vocab_size})")
+            elif name.endswith("attention_heads"):
+                width = self.aliases.get("d_model", "d_model")
+                self.check(self.d_model % value == 0, name, f"a divisor of {width} ({self.d_model})")
         for name, (is_ok, allowed) in OF_LABELS.items():
             self.check(self.extra.get(name) is None or is_ok(self.extra[name]), name, allowed)
         for name, values in self.supported.items():
@@ -174,7 +180,7 @@ class ModelConfig:
 
     def updated(self, fields: Mapping[str, Any]) -> Self:
         """A copy with other values of some fields; InputError where a field is unknown, or a value out of range."""
-        known = {*self.types, *self.aliases, *self.extra, *OF_LABELS, "output_hidden_states", "output_attentions"}
+        known = {*self.types, *self.aliases, *self.extra, *OF_LABELS, *RECORDED}
         for name in fields.keys() - known:
             near = get_close_matches(name, known, n=1)
             allowed = f"did you mean {near[0]!r}?" if near else "allowed: fields of its config, such as num_labels"

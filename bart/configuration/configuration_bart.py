@@ -97,10 +97,6 @@ class BartConfig(ModelConfig):
     def validate(self) -> None:
         super().validate()
         self.check(self.activation_function in ACTIVATIONS, "activation_function", ", ".join(ACTIVATIONS))
-        for name in ("encoder_attention_heads", "decoder_attention_heads"):
-            self.check(self.d_model % getattr(self, name) == 0, name, f"a divisor of d_model ({self.d_model})")
-        for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
-            self.check(getattr(self, name) < self.vocab_size, name, f"below vocab_size ({self.vocab_size})")
         ends = self.extra.get("eos_token_ids")  # of transformers 2
         self.check(ends in (None, self.eos_token_id, [self.eos_token_id]), "eos_token_ids", f"[{self.eos_token_id}]")
         for name, least in (("source_encoder_layers", 0), ("source_vocab_size", 1)):

@@ -115,14 +115,14 @@ class GenerationConfig:
     """Return a GenerationOutput instead of the ids alone."""
 
     def __post_init__(self) -> None:
-        for option in dataclasses.fields(self):
-            value = getattr(self, option.name)
+        for name, option in _OPTIONS.items():
+            value = getattr(self, name)
             if value is not None:
                 ok, allowed = _check(option, value)
-                self._require(ok, option.name, allowed)
+                self._require(ok, name, allowed)
             elif option.default is not None:
                 # top_k is the one option whose default is not its neutral value.
-                setattr(self, option.name, 0 if option.name == "top_k" else option.default)
+                setattr(self, name, 0 if name == "top_k" else option.default)
         if self.max_ratio is not None and self.min_ratio is not None:
             self._require(self.min_ratio <= self.max_ratio, "min_ratio", f"at most max_ratio ({self.max_ratio})")
         self._require(self.num_beam_groups == 1, "num_beam_groups", "1; do_sample draws other sequences")
@@ -139,11 +139,10 @@ class GenerationConfig:
     def from_dict(cls, options: Mapping[str, Any]) -> GenerationConfig:
         """Options of a generation_config.json, without unknown ones; a warning names those that could change ids."""
         given = cls.effective(options)
-        known = {option.name for option in dataclasses.fields(cls)}
-        without_effect = known | _BOOKKEEPING | (_NOT_BUILT.keys() - given.keys())
+        without_effect = {*_OPTIONS, *_BOOKKEEPING, *(_NOT_BUILT.keys() - given.keys())}
         if unknown := [name for name, value in options.items() if value and name not in without_effect]:
             warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=2)
-        return cls(**{name: value for name, value in given.items() if name in known})
+        return cls(**{name: value for name, value in given.items() if name in _OPTIONS})
 
     @classmethod
     def effective(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,10 +151,9 @@ class GenerationConfig:
         # Of transformers 2 and 3, which had it in the model's config alone.
         if given.get("_from_model_config") and given.pop("force_bos_token_to_be_generated", False):
             given["forced_bos_token_id"] = given.get("bos_token_id")
-        known = {option.name for option in dataclasses.fields(cls)}
         # 0 and empty lists switch an option off, unless another number does.
         missed = {name for name, off in _NOT_BUILT.items() if (given.get(name) != off if off else given.get(name))}
-        return {name: value for name, value in given.items() if name in known | missed}
+        return {name: value for name, value in given.items() if name in missed or name in _OPTIONS}
 
     @classmethod
     def from_model_config(cls, fields: Mapping[str, Any]) -> GenerationConfig:
@@ -163,8 +161,7 @@ class GenerationConfig:
 
         As of transformers' BART, EOS is forced at ``max_length`` unless the config has ``forced_eos_token_id``.
         """
-        known = {option.name for option in dataclasses.fields(cls)} | _NOT_BUILT.keys()
-        known.add("force_bos_token_to_be_generated")
+        known = {*_OPTIONS, *_NOT_BUILT, "force_bos_token_to_be_generated"}
         options = {name: value for name, value in fields.items() if name in known}
         return cls.from_dict({"forced_eos_token_id": fields["eos_token_id"], "_from_model_config": True} | options)
 
@@ -174,16 +171,14 @@ class GenerationConfig:
 
     def choices(self) -> dict[str, Any]:
         """The options by name that are not at their defaults, ids of tokens aside."""
-        defaults = {option.name: option.default for option in dataclasses.fields(self)}
-        changed = {name: value for name, value in self.to_dict().items() if value != defaults[name]}
+        changed = {name: value for name, value in self.to_dict().items() if value != _OPTIONS[name].default}
         return {name: value for name, value in changed.items() if not name.endswith("token_id")}
 
     def merged(self, **options: Any) -> GenerationConfig:
         """A copy with some options replaced; InputError for an unknown option, or a bad value."""
-        known = [option.name for option in dataclasses.fields(self)]
         for name, value in options.items():
-            if name not in known:
-                near = difflib.get_close_matches(name, known, n=1, cutoff=0.8)
+            if name not in _OPTIONS:
+                near = difflib.get_close_matches(name, _OPTIONS, n=1, cutoff=0.8)
                 hint = f"did you mean {near[0]!r}?" if near else "leave it off, or give a logits_processor that does it"
                 raise InputError(f"{name} is {shorten(repr(value), 80)}, which is no generation option here: {hint}")
         return dataclasses.replace(self, **options)
@@ -245,6 +240,9 @@ class GenerationConfig:
             raise InputError(f"eos_token_id holds {len(self.eos_token_ids)} ids; allowed: fewer than there are, {size}")
 
 
+_OPTIONS = {option.name: option for option in dataclasses.fields(GenerationConfig)}
+
+
 def _check(option: dataclasses.Field[Any], value: Any) -> tuple[bool, str]:
     """True if a value that is not None is in the option's range; and the range in words."""
     name = option.name
@@ -253,7 +251,7 @@ def _check(option: dataclasses.Field[Any], value: Any) -> tuple[bool, str]:
         return isinstance(value, bool), "True or False"
     if kind == "int":
         least = _LEAST.get(name, 0)
-        return _is_int(value, least), f"an integer of at least {least}"
+        return type(value) is int and value >= least, f"an integer of at least {least}"
     if kind == "float":
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
         in_range, allowed = _RANGES[name]
@@ -262,16 +260,12 @@ def _check(option: dataclasses.Field[Any], value: Any) -> tuple[bool, str]:
         return isinstance(value, bool) or value == "never", 'True, False or "never"'
     if name == "bad_words_ids":
         return isinstance(value, list) and all(map(_is_ids, value)), "a list of lists of ids, none of them empty"
-    return _is_int(value, 0) or _is_ids(value), "an id or a list of ids"
+    return _is_ids([value]) or _is_ids(value), "an id or a list of ids"
 
 
 def _as_list(ids: int | list[int] | None) -> list[int]:
     return [ids] if isinstance(ids, int) else list(ids or [])
 
 
-def _is_int(value: object, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
-
-
 def _is_ids(value: object) -> bool:
-    return isinstance(value, list) and len(value) > 0 and all(_is_int(item, 0) for item in value)
+    return isinstance(value, list) and len(value) > 0 and all(type(item) is int and item >= 0 for item in value)

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.elsewhere import check_recorded
 from bart.errors import InputError
 from bart.generation import GenerationOutput, generate, generate_many
 from bart.generation.cache import DecoderCache
@@ -117,10 +116,6 @@ class PretrainedBart(PretrainedModel):
     def read_names(cls, state: dict[str, Tensor], path: Path) -> tuple[dict[str, Tensor], list[str]]:
         return names.canonical_names(state, path, cls.head)
 
-    @property
-    def optional(self) -> tuple[str, ...]:
-        return (names.SOURCE_ENCODER,) if self.config.source_encoder_layers else ()
-
     def published_as(self) -> tuple[str, str]:
         """A Pre-LN model is an mBART, because transformers knows the same arrangement under that name."""
         if self.config.source_encoder_layers:
@@ -155,7 +150,6 @@ class BartModel(PretrainedBart):
     reads_padding = True
 
     def __init__(self, config: BartConfig) -> None:
-        check_recorded(config.extra)
         super().__init__(config)
         self.init_weights(self)
 
@@ -190,6 +184,7 @@ class BartForConditionalGeneration(PretrainedBart):
         self.generation_config = GenerationConfig.from_model_config(config.to_dict())
         if config.source_encoder_layers:
             self.model.encoder.embed_tokens = SourceEncoder(config)
+            self.optional = (names.SOURCE_ENCODER,)
         self.register_buffer("final_logits_bias", torch.zeros(1, config.vocab_size))
         # The head's own weight is as large as the embeddings: on the meta device it takes no memory.
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False, device="meta")

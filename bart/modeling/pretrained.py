@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bart.backend import Backend, BackendModule
 from bart.configuration.configuration import CONFIG_FILE, GENERATION_FILE, ModelConfig, stored_config
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.elsewhere import INSTEAD, check_others, missing, take_others
+from bart.elsewhere import INSTEAD, RECORDED, check_others, missing, take_others
 from bart.errors import InputError
 from bart.files import PathName, replacing, write_json
 from bart.modeling.checkpoint import (
@@ -50,6 +50,7 @@ class PretrainedModel(BackendModule):
     Attributes:
         shared: the name of the token embeddings.
         head: the first parts of the names of the head's weights.
+        optional: modules that begin with random weights where a file has none of theirs.
         lookalikes: other classes whose heads' weights have the same names.
         output_weight: of a head that classifies, its last weight, with a row for each of the config's labels.
         vocabulary_multiple: files may have more rows of embeddings than the config says, up to a multiple of this.
@@ -62,6 +63,7 @@ class PretrainedModel(BackendModule):
     tokenizer_class: ClassVar[type[PretrainedTokenizer]]
     shared: ClassVar[str]
     head: ClassVar[tuple[str, ...]]
+    optional: tuple[str, ...] = ()
     lookalikes: ClassVar[tuple[str, ...]] = ()
     output_weight: ClassVar[str | None] = None
     vocabulary_multiple: ClassVar[int] = 1
@@ -72,6 +74,8 @@ class PretrainedModel(BackendModule):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         config.validate()
+        if not self.head:  # whose result are the states
+            check_others("config", (), {name: config.extra.get(name) for name in RECORDED})
         self.config = config
 
     def __call__(self, *inputs: Any, return_dict: bool | None = None, **named: Any) -> Any:
@@ -206,11 +210,6 @@ class PretrainedModel(BackendModule):
     def stored_name(self, name: str) -> str:
         """The name of a weight in files that `transformers` loads."""
         return name
-
-    @property
-    def optional(self) -> tuple[str, ...]:
-        """Modules that begin with random weights where a file has none of theirs."""
-        return ()
 
     def published_as(self) -> tuple[str, str]:
         """The model type and the class under which `transformers` knows this network."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 
-from bart.errors import InputError
+from bart.errors import InputError, brief
 
 SPECIAL_FILE, ADDED_FILE = "special_tokens_map.json", "added_tokens.json"  # of transformers' slow tokenizers
 FLAGS = ("content", "lstrip", "rstrip", "single_word", "normalized", "special")
@@ -53,7 +53,7 @@ def add_tokens(
         others = [*map(_token, roles), *(_token(token, "__type" not in token) for token in listed)]
         backend.add_tokens([other for other in others if other.content not in known])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"its added tokens cannot be read: {' '.join(str(error).split())}") from error
+        raise InputError(f"its added tokens cannot be read: {brief(error)}") from error
     for number, added_token in stated.items():
         place = backend.token_to_id(added_token.content)
         if place != number:

@@ -84,9 +84,6 @@ class TextEncoder:
         """The ids of all tokens, added ones included."""
         return self._backend.get_vocab(with_added_tokens=True)
 
-    def same_vocabulary(self, other: TextEncoder) -> bool:
-        return self.get_vocab() == other.get_vocab()
-
     def add_tokens(
         self, new_tokens: str | AddedToken | Sequence[str | AddedToken], special_tokens: bool = False
     ) -> int:
@@ -167,7 +164,7 @@ class TextEncoder:
             columns["input_ids"].append(row)
             if self.has_types:
                 second = len(parts[0]) + (1 + self.separators if add_special_tokens else 0) if parts[1:] else len(row)
-                columns.setdefault("token_type_ids", []).append([int(place >= second) for place in range(len(row))])
+                columns.setdefault("token_type_ids", []).append([0] * second + [1] * (len(row) - second))
             if return_offsets_mapping:
                 offsets = [encoding.offsets[: len(part)] for encoding, part in zip(pair, parts, strict=True)]
                 whole = self._joined(offsets, (0, 0), (0, 0), add_special_tokens)
@@ -205,12 +202,6 @@ class TextEncoder:
     def tokenize(self, text: str) -> list[str]:
         """The tokens of a text, without those that begin and end it."""
         return self._encode([text], with_offsets=True)[0].tokens
-
-    def encode_many(self, texts: Sequence[str], max_length: int) -> list[list[int]]:
-        """The ids of texts, each with what begins and ends it, at most max_length of them."""
-        check_integer("max_length", max_length, 3)
-        rows = self._encode(texts)
-        return [[self.bos_token_id, *row.ids[: max_length - 2], self.eos_token_id] for row in rows]
 
     def cut(self, first: list[int], second: list[int], most: int) -> tuple[list[int], list[int]]:
         """Cut the ids of a pair of texts so that `join` makes at most so many of them, as transformers does it."""

@@ -12,13 +12,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from bart.tokenization.encoding import check_integer
 from bart.tokenization.tokenizer import PretrainedTokenizer, texts_to_learn
 
-_BYTES = 256
-
 
 class BartTokenizer(PretrainedTokenizer):
     """Text to ids and back, with the results of `transformers.BartTokenizer` over the published files."""
 
-    kind = "a byte-level BPE tokenizer such as BART's"
     names = ("BartTokenizer", "RobertaTokenizer", "LEDTokenizer", "MvpTokenizer")
     special_tokens = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
     vocabulary_files = ("vocab.json", "merges.txt")
@@ -76,7 +73,7 @@ class BartTokenizer(PretrainedTokenizer):
         Raises:
             InputError: a size out of range, texts without a character, or a single text.
         """
-        smallest = _BYTES + len(cls.special_tokens)
+        smallest = len(pre_tokenizers.ByteLevel.alphabet()) + len(cls.special_tokens)
         check_integer("vocab_size", vocab_size, smallest)
         check_integer("min_frequency", min_frequency, 1)
         texts = texts_to_learn(texts)

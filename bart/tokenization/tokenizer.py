@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from tokenizers import AddedToken, Tokenizer
 
 from bart.elsewhere import check_others
-from bart.errors import InputError, naming
+from bart.errors import InputError, brief, naming
 from bart.files import PathName, read_json, write_json
 from bart.hub import resolve
 from bart.tokenization.added_tokens import ADDED_FILE, FLAGS, ROLES, SPECIAL_FILE, add_tokens
@@ -39,7 +39,6 @@ class PretrainedTokenizer(TextEncoder):
     """A text encoder with its pipeline, in files.
 
     Attributes:
-        kind: the kind of its pipeline, for errors.
         names: of the classes of transformers with this pipeline; each may end in Fast.
         vocabulary_files: the files that a folder may hold in place of tokenizer.json.
         mask_takes_space: true if the spaces before a mask in a text belong to it.
@@ -47,7 +46,6 @@ class PretrainedTokenizer(TextEncoder):
         padding_side, truncation_side: always "right"; others are refused.
     """
 
-    kind: ClassVar[str]
     names: ClassVar[tuple[str, ...]]
     vocabulary_files: ClassVar[tuple[str, ...]]
     mask_takes_space: ClassVar[bool] = False
@@ -58,7 +56,9 @@ class PretrainedTokenizer(TextEncoder):
     def __init__(self, backend: Tokenizer, model_max_length: int, *, source: str) -> None:
         """Wrap a pipeline, whose ids are 0 ... V-1; errors call it `source`."""
         if not self.is_pipeline(backend):
-            raise OtherTokenizer(f"{source}: not {self.kind}, but {type(backend.model).__name__}")
+            raise OtherTokenizer(
+                f"{source}: a pipeline of {type(backend.model).__name__}; allowed: that of {type(self).__name__}"
+            )
         vocabulary = backend.get_vocab(with_added_tokens=True)
         if missing := [token for token in self.special_tokens if token not in vocabulary]:
             raise InputError(f"{source}: the vocabulary lacks {' '.join(missing)} (of {' '.join(self.special_tokens)})")
@@ -126,7 +126,7 @@ class PretrainedTokenizer(TextEncoder):
             try:
                 cls.configure(backend, settings)
             except TypeError as error:
-                raise InputError(f"{path / SETTINGS_FILE}: {one_line(error)}") from error
+                raise InputError(f"{path / SETTINGS_FILE}: {brief(error)}") from error
         with naming(path):
             add_tokens(backend, settings, special, added, cls.special_tokens)
         tokenizer = cls(backend, source=str(source))  # type: ignore[call-arg]  # subclasses have a default
@@ -160,7 +160,7 @@ class PretrainedTokenizer(TextEncoder):
                 return cls.pipeline_of(files), files[0]
             except Exception as error:  # the library raises bare Exception for every fault of the files
                 named = " and ".join([str(files[0]), *(file.name for file in files[1:])])
-                raise InputError(f"{named}: {one_line(error)}") from error
+                raise InputError(f"{named}: {brief(error)}") from error
         raise OtherTokenizer(f"{name}: holds neither {TOKENIZER_FILE} nor {' with '.join(cls.vocabulary_files)}")
 
     @classmethod
@@ -212,7 +212,7 @@ class PretrainedTokenizer(TextEncoder):
         except Exception as error:  # the library raises bare Exception, in which the system's number of a fault stands
             number = re.search(r"\(os error (\d+)\)$", str(error))
             cause = OSError(int(number[1]), str(error)) if number else error
-            raise InputError(f"{folder}: cannot write the tokenizer here: {one_line(error)}") from cause
+            raise InputError(f"{folder}: cannot write the tokenizer here: {brief(error)}") from cause
 
 
 def texts_to_learn(texts: Iterable[str]) -> Iterator[str]:
@@ -230,12 +230,8 @@ def _parsed(parse: Callable[[str], Tokenizer], given: str, source: str) -> Token
     try:
         backend = parse(given)
     except Exception as error:  # the library raises bare Exception for every fault of file and text
-        raise InputError(f"{source}: not a tokenizer.json: {one_line(error)}") from error
+        raise InputError(f"{source}: not a tokenizer.json: {brief(error)}") from error
     # The file may hold settings for other uses; each call decides about truncation and padding.
     backend.no_truncation()
     backend.no_padding()
     return backend
-
-
-def one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

@@ -31,6 +31,7 @@ class BertConfig(ModelConfig):
     model_types = ("bert",)
     alike = ("embedding_size", "num_labels", "pooler_num_attention_heads", "sep_token_id", "mask_token_id")
     label_count = 2
+    aliases: ClassVar = {"d_model": "hidden_size", "init_std": "initializer_range"}  # as BART's layers call them
     supported: ClassVar = {
         "is_decoder": (False,),
         "add_cross_attention": (False,),
@@ -46,22 +47,9 @@ class BertConfig(ModelConfig):
     def validate(self) -> None:
         super().validate()
         self.check(self.hidden_act in ACTIVATIONS, "hidden_act", ", ".join(ACTIVATIONS))
-        heads = self.num_attention_heads
-        self.check(
-            self.hidden_size % heads == 0, "num_attention_heads", f"a divisor of hidden_size ({self.hidden_size})"
-        )
-        self.check(self.pad_token_id < self.vocab_size, "pad_token_id", f"below vocab_size ({self.vocab_size})")
         dropout = self.classifier_dropout
         ok = dropout is None or (isinstance(dropout, (int, float)) and 0 <= dropout < 1)
         self.check(ok, "classifier_dropout", "null, or a number from 0 up to, not including, 1")
-
-    @property
-    def d_model(self) -> int:
-        return self.hidden_size
-
-    @property
-    def init_std(self) -> float:
-        return self.initializer_range
 
     def encoder(self) -> BartConfig:
         """The same encoder in the words of BART's layers, of which it is built."""

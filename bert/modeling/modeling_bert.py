@@ -7,6 +7,7 @@ encoder's parameters have the names of BART's.
 from __future__ import annotations
 
 import re
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bart.elsewhere import check_recorded
 from bart.errors import InputError
 from bart.inputs import check_ids
 from bart.modeling.checkpoint import prefix_of
@@ -108,24 +108,14 @@ class BertEncoder(BartEncoder):
         return self._encode(ids, attention_mask, typed)
 
 
-class BertPooler(nn.Module):
-    """The state of `[CLS]` through a layer and tanh: (B, D) -> (B, D)."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-
-    def forward(self, states: Tensor) -> Tensor:
-        return torch.tanh(self.dense(states))
-
-
 class BertNetwork(nn.Module):
-    """Encoder and, where a head needs it, pooler."""
+    """Encoder and, where a head needs it, pooler: a layer and tanh, for the state of `[CLS]`."""
 
     def __init__(self, config: BertConfig, pools: bool) -> None:
         super().__init__()
         self.encoder = BertEncoder(config)
-        self.pooler = BertPooler(config) if pools else None
+        dense = nn.Linear(config.hidden_size, config.hidden_size) if pools else None
+        self.pooler = None if dense is None else nn.Sequential(OrderedDict(dense=dense, tanh=nn.Tanh()))
 
     def forward(self, *inputs: Any) -> tuple[Tensor, Tensor | None]:
         """States (B, S, D), and the pooled one (B, D); inputs are those of `BertEncoder`."""
@@ -164,15 +154,6 @@ class BertPredictions(nn.Module):
         return F.linear(self.transform(states), table, self.bias)
 
 
-class BertHeads(nn.Module):
-    """The heads of pretraining."""
-
-    def __init__(self, config: BertConfig, relates: bool) -> None:
-        super().__init__()
-        self.predictions = BertPredictions(config)
-        self.seq_relationship: Any = nn.Linear(config.hidden_size, 2) if relates else None
-
-
 class PretrainedBert(PretrainedModel):
     """BERT's network under a head: its weights and files, whatever the head.
 
@@ -190,10 +171,6 @@ class PretrainedBert(PretrainedModel):
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
         self.bert = BertNetwork(config, self.pools)
-
-    @property
-    def optional(self) -> tuple[str, ...]:
-        return ("bert.pooler",) if self.pools else ()
 
     def stored_name(self, name: str) -> str:
         for theirs, ours in _NAMES:
@@ -231,11 +208,11 @@ class BertModel(PretrainedBert):
     """BERT without a head: states, and the pooled state."""
 
     head = ()
+    optional = ("bert.pooler",)
     reads_padding = True
     pools = True
 
     def __init__(self, config: BertConfig) -> None:
-        check_recorded(config.extra)
         super().__init__(config)
         self.init_weights(self)
 
@@ -263,15 +240,15 @@ class _ForMaskedLM(PretrainedBert):
     """The base of both classes with a masked-language-model head."""
 
     head = ("cls",)
+    optional: tuple[str, ...] = ("cls.predictions",)
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
-        self.cls = BertHeads(config, relates=self.pools)
+        self.cls: Any = nn.Module()
+        self.cls.predictions = BertPredictions(config)
+        if self.pools:
+            self.cls.seq_relationship = nn.Linear(config.hidden_size, 2)
         self.init_weights(self)
-
-    @property
-    def optional(self) -> tuple[str, ...]:
-        return (*super().optional, "cls.predictions", *(("cls.seq_relationship",) if self.pools else ()))
 
     def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
         table, head = super().resize_token_embeddings(vocab_size, keep=keep), self.cls.predictions
@@ -304,6 +281,7 @@ class _ForMaskedLM(PretrainedBert):
 class BertForPreTraining(_ForMaskedLM):
     """BERT that tells masked tokens, and whether the second segment of a text follows the first one."""
 
+    optional = ("bert.pooler", "cls.predictions", "cls.seq_relationship")
     pools = True
 
     def forward(
@@ -390,6 +368,7 @@ class BertForSequenceClassification(TextLoss, _Classifier):
     those of `bart.modeling.heads.BartForSequenceClassification`.
     """
 
+    optional = ("bert.pooler",)
     lookalikes = ("BertForTokenClassification",)
     pools = True
 

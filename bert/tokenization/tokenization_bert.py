@@ -24,7 +24,6 @@ _MOST_CHARACTERS = 1000  # of which pieces are made in training
 class BertTokenizer(PretrainedTokenizer):
     """Text to ids and back, with the results of `transformers.BertTokenizer` over the published files."""
 
-    kind = "a WordPiece tokenizer such as BERT's"
     names = ("BertTokenizer", "DistilBertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer")
     special_tokens = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
     vocabulary_files = ("vocab.txt",)

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Python looks for modules in the folder of the file that it runs, and not in the root, which holds bert and utils.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # bert and utils, which Python does not find by itself
 
 from utils.app.commands import run_program
 

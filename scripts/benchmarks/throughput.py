@@ -7,8 +7,7 @@ run reports of itself. A row that fails says why.
 
 from __future__ import annotations
 
-import csv
-import json
+import operator
 import os
 import re
 import shutil
@@ -33,12 +32,13 @@ if __name__ == "__main__":
 import torch
 
 from bart.errors import InputError
-from bart.files import write_json
+from bart.files import read_json, write_json
 from utils.app.cli import option, parse_dataclass
 from utils.app.errors import RunError
 from utils.app.formatting import markdown_table
 from utils.app.machine import PRECISIONS, ROOT, environment
 from utils.app.output_files import writable_folder
+from utils.app.run_directory import METRICS, read_metrics
 from utils.data.places import is_published
 
 GRACE_SECONDS = 40  # from SIGTERM to SIGKILL; torchrun takes up to 30 to end its processes
@@ -93,7 +93,7 @@ class Benchmark:
 
     kind: ClassVar[str]
     cpu_precisions: ClassVar[tuple[str, ...]] = ("fp32", "bf16")
-    metrics_file: ClassVar[str] = "metrics.csv"
+    run: ClassVar[str] = ""  # the folder of the training run in that of its row
 
     def command(self, row: BenchmarkRow) -> list[str]:
         """The recipe's command line for a row."""
@@ -101,7 +101,7 @@ class Benchmark:
 
     def metrics(self, folder: Path) -> dict[str, float]:
         """The figures that a run left in its folder; OSError, ValueError or KeyError if there are none."""
-        return training_metrics(folder / self.metrics_file)
+        return training_metrics(folder / self.run)
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ class PretrainingBenchmark(Benchmark):
     steps: int = option(50, least=1, help="optimizer steps that are measured")
 
     kind: ClassVar[str] = "pretraining"
-    metrics_file: ClassVar[str] = "phase_1/metrics.csv"
+    run: ClassVar[str] = "phase_1"
 
     def command(self, row: BenchmarkRow) -> list[str]:
         steps = with_warm_up(self.steps)
@@ -181,7 +181,7 @@ class InferenceBenchmark(Benchmark):
         ]
 
     def metrics(self, folder: Path) -> dict[str, float]:
-        speed = json.loads((folder / "test_speed.json").read_bytes())
+        speed = read_json(folder / "test_speed.json")
         if not speed["articles_per_second"]:
             raise ValueError("no article was timed")
         return {
@@ -200,21 +200,19 @@ def with_warm_up(steps: int) -> int:
     return LOG_EVERY * (1 - -steps // LOG_EVERY)
 
 
-def training_metrics(path: Path) -> dict[str, float]:
-    """The speeds that a training run has logged to its metrics.csv, without the first interval, which warms up."""
-    with path.open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["samples_per_second"]]
-    measured = rows[1:]
-    # All intervals have equally many samples.
-    throughput = statistics.harmonic_mean(float(row["samples_per_second"]) for row in measured)
-    tokens = statistics.mean(float(row["tokens_per_second"]) / float(row["samples_per_second"]) for row in measured)
+def training_metrics(run: Path) -> dict[str, float]:
+    """The speeds that a training run has logged, without the first interval, which warms up."""
+    logged = read_metrics(run / METRICS)
+    names = "samples_per_second", "tokens_per_second", "step_time_p50", "peak_memory_gb"
+    samples, tokens, times, memory = ([*logged[name].values()][1:] for name in names)
+    throughput = statistics.harmonic_mean(samples)  # all intervals have equally many
     metrics = {
         "throughput": throughput,
-        "tokens_per_second": throughput * tokens,
-        "step_milliseconds": 1000 * statistics.median(float(row["step_time_p50"]) for row in measured),
-        "peak_memory_gb": float(measured[-1]["peak_memory_gb"]),
+        "tokens_per_second": throughput * statistics.mean(map(operator.truediv, tokens, samples)),
+        "step_milliseconds": 1000 * statistics.median(times),
+        "peak_memory_gb": memory[-1],
     }
-    if mfus := [float(row["mfu"]) for row in measured if row.get("mfu")]:  # of GPUs whose peak is known
+    if mfus := [*logged.get("mfu", {}).values()][1:]:  # of GPUs whose peak is known
         metrics["mfu"] = statistics.mean(mfus)
     return metrics
 

@@ -15,7 +15,6 @@ or CNN-DM's, have.
 
 from __future__ import annotations
 
-import csv
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +33,6 @@ if __name__ == "__main__":
 import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils.data import DataLoader
 
 from bart.configuration.configuration_bart import BartConfig
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right
@@ -44,9 +42,10 @@ from scripts.benchmarks.throughput import LOG_EVERY, with_warm_up
 from utils.app.cli import option, parse_dataclass
 from utils.app.machine import ROOT
 from utils.app.memory import peak_memory_gb
+from utils.app.run_directory import METRICS, read_metrics
 from utils.corpora.sample_corpus import sample_stories
-from utils.data.batches import Batch, Batches, TokenPairs, collate_pairs
-from utils.data.order import RunOrder, TrainOrder
+from utils.data.batches import Pair, TokenPairs, collate_pairs
+from utils.data.order import TrainOrder
 from utils.data.tables import read_pairs
 from utils.recipes.finetuning_arguments import parse_finetune_arguments
 from utils.training.options import POLYNOMIAL_END
@@ -62,12 +61,7 @@ SEED = 42  # of the order
 # The hyperparameters of both.
 LEARNING_RATE, WARMUP_STEPS, LABEL_SMOOTHING, WEIGHT_DECAY, GRADIENT_CLIP = 1e-4, 1, 0.1, 0.1, 0.1
 WORKERS = 2  # processes that load batches
-COLUMNS = {
-    "mode": "mode",
-    "rate": "samples/s",
-    "speed_up": "speed-up",
-    "peak_memory_gb": "peak GB",
-}
+COLUMNS = {"mode": "mode", "rate": "samples/s", "speed_up": "speed-up", "peak_memory_gb": "peak GB"}
 
 
 @dataclass(frozen=True)
@@ -171,14 +165,14 @@ def write_articles(folder: Path, split: str, count: int, words: Mapping[str, tup
         (folder / f"{split}.{side}").write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
 
 
-def training_order(args: TrainerArguments, folder: Path) -> tuple[TokenPairs, RunOrder]:
-    """The training examples, and the batches of each step as finetune.py makes them."""
+def training_examples(args: TrainerArguments, folder: Path) -> list[Pair]:
+    """The training examples in the order in which finetune.py takes them."""
     shape, tokenizer = SHAPES[args.shape], BartTokenizer.from_pretrained(folder / "model")
     sources, targets = read_pairs(str(folder / "data"), "train")
     lengths = shape.max_source_length, shape.max_target_length
     examples = TokenPairs.from_texts(sources, targets, (tokenizer, tokenizer), *lengths)
     order = TrainOrder(examples.lengths, shape.batch_size, SEED, group_by_length=shape.is_sorted)
-    return examples, RunOrder(order, args.all_steps)
+    return [examples[number] for [batch] in order.epoch(0) for number in batch]
 
 
 def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
@@ -206,15 +200,13 @@ def train_ours(words: Sequence[str], output: Path) -> list[float]:
     from finetune import main as finetune
 
     finetune([*words, "--output_dir", str(output)])
-    with (output / "metrics.csv").open(encoding="utf-8") as file:
-        return [float(row["train_loss"]) for row in csv.DictReader(file) if row["train_loss"]]
+    return [*read_metrics(output / METRICS)["train_loss"].values()]
 
 
-def inputs_of_trainer(pad_token_id: int, decoder_start_token_id: int, step: list[Batch]) -> dict[str, torch.Tensor]:
-    """The one micro-batch of a step as DataCollatorForSeq2Seq makes it."""
-    [batch] = step
-    shifted = shift_tokens_right(batch.inputs["labels"], pad_token_id, decoder_start_token_id)
-    return {**batch.inputs, "decoder_input_ids": shifted}
+def inputs_of_trainer(pairs: Sequence[Pair], pad_token_id: int, decoder_start_token_id: int) -> dict[str, Any]:
+    """A batch as DataCollatorForSeq2Seq makes it."""
+    inputs = collate_pairs(pairs, pad_token_id)
+    return {**inputs, "decoder_input_ids": shift_tokens_right(inputs["labels"], pad_token_id, decoder_start_token_id)}
 
 
 def train_transformers(args: TrainerArguments, folder: Path, output: Path) -> list[float]:
@@ -225,25 +217,7 @@ def train_transformers(args: TrainerArguments, folder: Path, output: Path) -> li
     model = TransformersBart.from_pretrained(folder / "model")
     for embeddings in (model.model.shared, model.model.encoder.embed_positions, model.model.decoder.embed_positions):
         embeddings.requires_grad_(False)
-    examples, order = training_order(args, folder)
-    pad_token_id = model.config.pad_token_id
-    loader = DataLoader(
-        Batches(examples, partial(collate_pairs, pad_token_id=pad_token_id)),
-        batch_sampler=order,
-        collate_fn=partial(inputs_of_trainer, pad_token_id, model.config.decoder_start_token_id),
-        num_workers=WORKERS,
-        pin_memory=args.device == "cuda",
-    )
-    losses = []
-
-    class NotingTrainer(Trainer):
-        def get_train_dataloader(self) -> Any:
-            return self.accelerator.prepare(loader)
-
-        def training_step(self, *arguments: Any, **named: Any) -> torch.Tensor:
-            losses.append(super().training_step(*arguments, **named))
-            return losses[-1]
-
+    ids = {name: getattr(model.config, name) for name in ("pad_token_id", "decoder_start_token_id")}
     settings = TrainingArguments(
         str(output),
         per_device_train_batch_size=SHAPES[args.shape].batch_size,
@@ -261,15 +235,18 @@ def train_transformers(args: TrainerArguments, folder: Path, output: Path) -> li
         fp16=args.precision == "fp16",
         tf32=True if args.precision == "tf32" else None,
         use_cpu=args.device == "cpu",
+        train_sampling_strategy="sequential",
+        dataloader_num_workers=WORKERS,
+        dataloader_pin_memory=args.device == "cuda",
         logging_steps=LOG_EVERY,
         save_strategy="no",
         report_to="none",
         disable_tqdm=True,
     )
-    trainer = NotingTrainer(model, settings)
+    trainer = Trainer(model, settings, partial(inputs_of_trainer, **ids), training_examples(args, folder))
     trainer.remove_callback(PrinterCallback)
     trainer.train()
-    return [float(part.mean()) for part in torch.stack(losses).split(LOG_EVERY)]
+    return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -91,7 +91,7 @@ def test_outputs_as_tuples(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", OURS)
 def test_weights_out(family: str, tmp_path: Path) -> None:
     theirs_of(f"{family}Model", output_hidden_states=True).save_pretrained(tmp_path / "theirs")
-    with pytest.raises(InputError, match="output_hidden_states is True; allowed: False; use transformers"):
+    with pytest.raises(InputError, match="got output_hidden_states, which is bool True; use transformers"):
         OURS[family].from_pretrained(tmp_path / "theirs")
     ours = OURS[family].from_pretrained(tmp_path / "theirs", output_hidden_states=False)
     ours.save_pretrained(tmp_path / "ours")
@@ -189,7 +189,7 @@ def test_wrong_inputs() -> None:
         (bert, {"input_ids": ids[0]}, r"input_ids are torch.int64 \(5,\); allowed: integers \(texts, length\)"),
         (bert, {"input_ids": ids, "attention_mask": ids[:, 1:]}, r"attention_mask is \(2, 4\); allowed: \(2, 5\)"),
         (bert, {"input_ids": ids + 200}, "input_ids hold 201 to 201; allowed: ids from 0 to 96"),
-        (bert, {"input_ids": ids, "output_attentions": True}, "output_attentions is True; allowed: False; use tran"),
+        (bert, {"input_ids": ids, "output_attentions": True}, "got output_attentions, which is bool True; use tran"),
         (bert, {"input_ids": ids, "position_ids": ids}, "BertModel got position_ids, which is Tensor .*; allowed: inp"),
         (bert, {"input_ids": ids, "token_type_ids": ids * 2}, "token_type_ids hold 2 to 2; allowed: ids from 0 to 1"),
         (bart, {"input_ids": ids, "decoder_input_ids": ids[:1]}, "targets have 1 rows; allowed: 2"),

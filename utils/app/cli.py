@@ -20,9 +20,9 @@ from typing import Any, Literal, NoReturn, TypeVar
 
 import yaml
 
-from bart.errors import InputError
-from utils.app.errors import FULL_DISK, LIMITS, RunError, brief, unwritable
-from utils.app.signals import Interruption, Signals, report, status
+from bart.errors import InputError, brief
+from utils.app.errors import FULL_DISK, LIMITS, RunError, unwritable
+from utils.app.signals import Interruption, Signals, answer, status
 
 Arguments = TypeVar("Arguments")
 _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
@@ -72,7 +72,7 @@ def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
         sys.exit(main(None) or 0)
     except (Exception, Interruption) as error:
         if signals.number:  # an error may be its consequence: libraries clean up what they have not set up
-            report(name, error if isinstance(error, Interruption) else Interruption(signals.number))
+            answer(f"{name}: {error if isinstance(error, Interruption) else Interruption(signals.number)}")
             sys.exit(status(signals.number))
         if isinstance(error, BrokenPipeError):  # as head closes it
             print(f"{name}: ended, since nothing reads its output any more", file=sys.stderr)
@@ -159,23 +159,19 @@ def all_settings(options: Any) -> dict[str, Any]:
 class _Parser(argparse.ArgumentParser):
     """argparse, with errors of one line."""
 
-    @property
-    def names(self) -> list[str]:
-        return [*self._option_string_actions]
-
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog.removeprefix(PYTHON_M)}: error: {message}\n")
 
 
-class _Option:
+class Option:
     """A field as the parser sees it."""
 
-    def __init__(self, field: dataclasses.Field[Any], annotation: Any, default: Any) -> None:
+    def __init__(self, field: dataclasses.Field[Any], annotation: Any, section: str | None) -> None:
         if isinstance(annotation, types.UnionType):
             annotation = next(part for part in typing.get_args(annotation) if part is not type(None))
         self.several = typing.get_origin(annotation) is tuple
         self.kind = typing.get_args(annotation)[0] if self.several else annotation  # of one value
-        self.name, self.default, self.limits = field.name, default, field.metadata
+        self.name, self.section, self.default, self.limits = field.name, section, field.default, field.metadata
 
     def convert(self, value: Any) -> Any:
         """Turn a string, or a value of a YAML file, into the option's type; ArgumentTypeError says what is allowed."""
@@ -237,8 +233,8 @@ def parse_dataclass(
     argv: Sequence[str] | None,
     description: str,
     prog: str | None = None,
-    parts: Mapping[str, type] | None = None,
-    defaults: Mapping[str, Any] | None = None,
+    parts: Mapping[str, type] = types.MappingProxyType({}),
+    defaults: Mapping[str, Any] = types.MappingProxyType({}),
     of_tasks: Mapping[str, Sequence[type]] = types.MappingProxyType({}),
 ) -> Arguments:
     """Read a dataclass of `option` fields from a command line, and from a YAML file where it has an option `config`.
@@ -248,15 +244,9 @@ def parse_dataclass(
     dataclasses of each value of --task, for --help, which shows them all.
     """
     argv = with_underscores(argv)
-    options: dict[str, _Option] = {}
-    sections: dict[str, list[_Option]] = {}
-    for fields in option_groups(cls, parts or {}):
-        section = "options"
-        for field, annotation in fields:
-            made = _Option(field, annotation, (defaults or {}).get(field.name, field.default))
-            options[field.name] = made
-            section = field.metadata["section"] or section
-            sections.setdefault(section, []).append(made)
+    options = {each.name: each for each in options_of_class(cls, parts)}
+    for name, default in defaults.items():
+        options[name].default = default
     path = early_option(argv, "config") if "config" in options else None
     stored = {} if path is None else _read_yaml(Path(path), options)
     positional = [each for each in options.values() if each.limits["positional"]]
@@ -276,25 +266,26 @@ def parse_dataclass(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    for section, members in sections.items():
-        group = parser if section == "options" else parser.add_argument_group(section)
-        for each in members:
-            each.add_to(group, stored.get(each.name, each.default))
+    groups: dict[str | None, Any] = {None: parser}
+    for each in options.values():
+        if each.section not in groups:
+            groups[each.section] = parser.add_argument_group(each.section)
+        each.add_to(groups[each.section], stored.get(each.name, each.default))
     if {"-h", "--help"} & {*argv}:
         parser.epilog = _help_of_tasks(of_tasks, {name: each.limits["help"] for name, each in options.items()})
-    return _build(cls, parts or {}, _parse(parser, argv))
+    return _build(cls, parts, _parse(parser, argv))
 
 
 def _help_of_tasks(of_tasks: Mapping[str, Sequence[type]], shown: Mapping[str, str]) -> str:
     """The part of --help about options that are not `shown` yet; those of the same tasks stand together."""
     tasks: dict[tuple[str, str], list[str]] = {}
-    made: dict[tuple[str, str], _Option] = {}
+    made: dict[tuple[str, str], Option] = {}
     for task, kinds in of_tasks.items():
-        for field, annotation in (pair for kind in kinds for fields in option_groups(kind, {}) for pair in fields):
-            key = field.name, field.metadata["help"]
-            if shown.get(field.name) != field.metadata["help"]:
+        for each in (each for kind in kinds for each in options_of_class(kind)):
+            key = each.name, each.limits["help"]
+            if shown.get(each.name) != each.limits["help"]:
                 tasks.setdefault(key, []).append(task)
-                made[key] = _Option(field, annotation, field.default)
+                made[key] = each
     sections = []
     for names in dict.fromkeys(map(tuple, tasks.values())):
         parser = _Parser(usage=argparse.SUPPRESS, add_help=False)
@@ -306,16 +297,17 @@ def _help_of_tasks(of_tasks: Mapping[str, Sequence[type]], shown: Mapping[str, s
     return "\n".join(sections)
 
 
-def option_groups(cls: type, parts: Mapping[str, type]) -> Iterator[list[tuple[dataclasses.Field[Any], Any]]]:
-    """The options of each part and, behind its parts, of a class: lists of fields with their annotations."""
-    hints, direct = typing.get_type_hints(cls), []
+def options_of_class(cls: type, parts: Mapping[str, type] = types.MappingProxyType({})) -> Iterator[Option]:
+    """The options of each part and, behind its parts, of a class."""
+    hints, direct, section = typing.get_type_hints(cls), [], None
     for field in dataclasses.fields(cls):
         kind = parts.get(field.name, hints[field.name])
         if dataclasses.is_dataclass(kind):
-            yield from option_groups(kind, {})
+            yield from options_of_class(kind)
         else:
-            direct.append((field, kind))
-    yield direct
+            section = field.metadata["section"] or section
+            direct.append(Option(field, kind, section))
+    yield from direct
 
 
 def _build(cls: type[Arguments], parts: Mapping[str, type], values: Mapping[str, Any]) -> Arguments:
@@ -329,11 +321,12 @@ def _build(cls: type[Arguments], parts: Mapping[str, type], values: Mapping[str,
 
 def _parse(parser: _Parser, argv: Sequence[str]) -> dict[str, Any]:
     """The values of a command line, by the names of the options."""
+    known = [*parser._option_string_actions]
     for word in argv:
         name = word.partition("=")[0]
         # argparse would take an unknown option's value for a positional one, and name that.
-        if word.startswith("--") and name not in parser.names and word != "--":
-            near = get_close_matches(name, parser.names, n=1, cutoff=0.7)
+        if word.startswith("--") and name not in known and word != "--":
+            near = get_close_matches(name, known, n=1, cutoff=0.7)
             hint = f"did you mean {near[0]}?" if near else f"{parser.prog} --help lists what there is"
             hint = _ELSEWHERE.get(name.removeprefix("--"), hint)
             parser.error(f"unknown argument {name}; {hint}")
@@ -390,7 +383,7 @@ def _load_yaml(path: Path, aliases: Mapping[str, str] = types.MappingProxyType({
     return {aliases.get(name, name): value for name, value in values.items()}
 
 
-def _read_yaml(path: Path, options: Mapping[str, _Option]) -> dict[str, Any]:
+def _read_yaml(path: Path, options: Mapping[str, Option]) -> dict[str, Any]:
     aliases = {each.limits["alias"]: name for name, each in options.items() if each.limits["alias"]}
     values = _load_yaml(path, aliases)
     for name, value in values.items():

@@ -21,8 +21,3 @@ def unwritable(place: str, error: OSError) -> InputError | RunError:
     kind = RunError if error.errno in FULL_DISK else InputError
     reason = os.strerror(error.errno) if error.errno else error  # without the words of libraries
     return kind(f"{place}: cannot be written ({reason})")
-
-
-def brief(error: BaseException) -> str:
-    """The message of a library's error, short enough to be part of a line."""
-    return " ".join(str(error).split())[:300]

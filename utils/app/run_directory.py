@@ -8,8 +8,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from bart.errors import InputError
-from utils.app.errors import brief
+from bart.errors import InputError, brief
 
 LOG, LAST = "log.txt", "last"  # a run's log, and the value of --resume_from_checkpoint for its newest checkpoint
 CARD, EXAMPLES = "README.md", "examples.json"  # of a run's export
@@ -77,22 +76,24 @@ def check_free(folder: Path, resume_from: str | None, overwrite: bool) -> None:
 
 
 def metrics_of_sessions(folder: Path) -> list[Metrics]:
-    """The metrics of each session of a run, the first one first; half a line, as a kill leaves it, is left out."""
-    sessions = []
-    for path in of_sessions(folder, METRICS):
-        columns: Metrics = {}
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            for row in csv.DictReader(line for line in lines if line.endswith("\n")):
-                step = int(row.pop("step")) + 1  # Lightning counts steps from 0
-                for name, cell in row.items():
-                    values = columns.setdefault(name, {})
-                    if math.isfinite(value := float(cell or "nan")):
-                        values[step] = value
-        except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
-            raise InputError(f"{path}: cannot be read, or is damaged ({brief(error)})") from None
-        sessions.append(columns)
-    return sessions
+    """The metrics of each session of a run, the first one first."""
+    return [read_metrics(path) for path in of_sessions(folder, METRICS)]
+
+
+def read_metrics(path: Path) -> Metrics:
+    """The metrics of one session; half a line, as a kill leaves it, is left out."""
+    columns: Metrics = {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        for row in csv.DictReader(line for line in lines if line.endswith("\n")):
+            step = int(row.pop("step")) + 1  # Lightning counts steps from 0
+            for name, cell in row.items():
+                values = columns.setdefault(name, {})
+                if math.isfinite(value := float(cell or "nan")):
+                    values[step] = value
+    except (OSError, ValueError, KeyError, TypeError, csv.Error) as error:
+        raise InputError(f"{path}: cannot be read, or is damaged ({brief(error)})") from None
+    return columns
 
 
 def joined(sessions: list[Metrics]) -> Metrics:
@@ -109,7 +110,7 @@ def joined(sessions: list[Metrics]) -> Metrics:
 def seconds_of_sessions(folder: Path) -> float:
     """The wall clock of the sessions that a run has had, as far as their files tell it."""
     try:
-        columns = [session.get(SECONDS, {}) for session in metrics_of_sessions(folder)]
+        sessions = metrics_of_sessions(folder)
     except InputError:
         return 0.0
-    return max((seconds for column in columns for seconds in column.values()), default=0.0)
+    return max((seconds for session in sessions for seconds in session.get(SECONDS, {}).values()), default=0.0)

@@ -32,7 +32,7 @@ def interrupt(number: int) -> None:
 
 
 def answer(text: str) -> None:
-    """Print a line from a handler of signals, which may have broken off another print, or the line of progress."""
+    """Print a line, once for all processes, where a signal may have broken off another print, or that of progress."""
     if is_first():
         with suppress(OSError):
             os.write(2, f"{CLEAR if os.isatty(2) else ''}{text}\n".encode())
@@ -84,8 +84,3 @@ def status(number: int) -> int:
     # Lightning kills the parent of a process of its own that fails.
     started_by_lightning = os.environ.get("LOCAL_RANK", "0") != "0" and "LOCAL_WORLD_SIZE" not in os.environ
     return 0 if started_by_lightning else 128 + number
-
-
-def report(program: str, interruption: Interruption) -> None:
-    """Tell the user, once for all processes that were started together."""
-    answer(f"{program}: {interruption}")

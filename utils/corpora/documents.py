@@ -19,9 +19,8 @@ from typing import BinaryIO, NamedTuple, TypeVar
 import pyarrow as pa
 from pyarrow import parquet
 
-from bart.errors import InputError
+from bart.errors import InputError, brief
 from bart.files import as_named
-from utils.app.errors import brief
 from utils.data.options import TEXT_FILES
 
 PIECE = 1 << 24  # bytes of a file that are a piece, at least

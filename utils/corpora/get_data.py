@@ -7,13 +7,11 @@ from utils.app.commands import run_program
 if __name__ == "__main__":
     run_program("utils.corpora.get_data")
 
-import gzip
 import hashlib
 import logging
 import os
 import re
 import tarfile
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -196,13 +194,10 @@ def story_name(url: str) -> str:
 def read_archive(path: Path) -> dict[str, bytes]:
     """The stories of a `.tgz`, by the names of their files without folders."""
     stories = {}
-    try:
-        with tarfile.open(path, "r:gz") as archive:
-            for member in archive:
-                if member.isfile() and (content := archive.extractfile(member)) is not None:
-                    stories[PurePath(member.name).name] = content.read()
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path}: not a whole .tgz archive ({error})") from None
+    with opening(str(path)), tarfile.open(path, "r:gz") as archive:
+        for member in archive:
+            if member.isfile() and (content := archive.extractfile(member)) is not None:
+                stories[PurePath(member.name).name] = content.read()
     return stories
 
 

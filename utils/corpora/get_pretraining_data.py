@@ -10,7 +10,6 @@ from utils.app.commands import run_program
 if __name__ == "__main__":
     run_program("utils.corpora.get_pretraining_data")
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -21,10 +20,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import parquet
 
-from bart.errors import InputError
+from bart.errors import InputError, brief
 from bart.files import replacing, write_json
 from utils.app.cli import option, parse_dataclass
-from utils.app.errors import RunError, brief, unwritable
+from utils.app.errors import RunError, unwritable
 from utils.app.output_files import LOCK, held, writable_folder
 from utils.app.progress import progress, start_log
 from utils.app.unfinished import Unfinished
@@ -36,7 +35,6 @@ from utils.data.places import HUB_NAME, load_from_hub, opening
 if TYPE_CHECKING:
     import datasets
 
-logger = logging.getLogger("utils.corpora.get_pretraining_data")
 # The texts on which NVIDIA pretrained (Wikipedia, Common Crawl's news, OpenWebText), and books: sets of the Hub with
 # data files, which `datasets` needs. Branches move, so the commit goes into provenance.json.
 SETS = {

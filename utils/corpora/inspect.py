@@ -33,7 +33,6 @@ from utils.text.lines import references_of
 
 QUANTILES = (5, 50, 90, 99, 100)  # percent
 HEAD = [f"{percent} %" for percent in QUANTILES]
-_UNCUT = 1 << 30  # tokens
 _AT_ONCE = 512  # rows
 _SHOWN = 100  # labels
 
@@ -83,8 +82,7 @@ def describe(options: InspectOptions) -> str:
                 if column in (*LABELS, *TAGS):
                     counts[column].update(str(label) for each in lists for label in each)
                 elif all(isinstance(text, str) for each in lists for text in each):
-                    ids = tokenizer.encode_many([" ".join(each) for each in lists], _UNCUT)
-                    lengths[column] += map(len, ids)
+                    lengths[column] += map(len, tokenizer([" ".join(each) for each in lists])["input_ids"])
         for column, of_column in lengths.items():
             limits = options.max_target_length if column == "target" else options.max_source_length
             cut = (f"{np.mean(np.array(of_column) > limit):.1%} at {limit:,}" for limit in limits)

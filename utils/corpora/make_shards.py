@@ -21,13 +21,16 @@ from functools import partial
 from itertools import chain
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xxhash
 
 from bart.errors import InputError
 from bart.files import as_named, read_json, write_json
+from bart.tokenization.tokenization_bart import BartTokenizer
+from bart.tokenization.tokenizer import PretrainedTokenizer
+from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.cli import parse_dataclass
 from utils.app.errors import unwritable
 from utils.app.output_files import LOCK, difference, file_digest, held, writable_folder
@@ -41,19 +44,12 @@ from utils.data.options import SHARDS_VAL_RATIO, ShardOptions
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
 from utils.data.token_cache import cache_folder, made_once
 
-if TYPE_CHECKING:
-    from bart.tokenization.tokenizer import PretrainedTokenizer
-
 logger = logging.getLogger("utils.corpora.make_shards")
 DONE = "done.jsonl"  # in WORK: what is done of a run that could go on
 
 
 def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | None = None) -> None:
     """Make a directory of shards, or go on with one; the vocabulary may be loaded already."""
-    # These load torch, which the processes do without.
-    from bart.tokenization.tokenization_bart import BartTokenizer
-    from bert.tokenization.tokenization_bert import BertTokenizer
-
     held_out = find_files("val_input", options.val_input) if options.val_input else []
     output, places = options.output.resolve(), {path.resolve() for path in held_out}
     files = [(path, True) for path in held_out]

@@ -12,8 +12,8 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bart.errors import InputError
-from utils.app.errors import RunError, brief
+from bart.errors import InputError, brief
+from utils.app.errors import RunError
 from utils.app.output_files import file_digest
 from utils.app.progress import progress
 from utils.app.unfinished import Unfinished

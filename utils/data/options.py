@@ -48,19 +48,6 @@ class BatchOptions:
         check_limit("n_val", self.n_val)
 
 
-@dataclass(frozen=True)
-class LengthBatchOptions:
-    """The choice of the examples that share a batch by their lengths, which all must be known for that."""
-
-    sortish_sampler: bool = option(False, section="data", help="group training examples by length: less padding")
-    max_tokens_per_batch: int | None = card_option(
-        None,
-        least=1,
-        help="tokens per process and micro-batch, padding and targets included, instead of --train_batch_size; "
-        "micro-batches then hold examples of similar length, the same in every epoch",
-    )
-
-
 val_ratio_option = partial(
     option,
     None,

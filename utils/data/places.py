@@ -12,8 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from bart.errors import InputError
-from utils.app.errors import brief
+from bart.errors import InputError, brief
 from utils.data.splits import SPLIT_NAMES, SPLITS, MissingSplit
 
 SPLIT = "{split}"

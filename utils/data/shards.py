@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from bart.errors import InputError
+from bart.errors import InputError, brief
 from bart.files import sha256_of
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.app.errors import RunError, brief
+from utils.app.errors import RunError
 from utils.data.batches import TokenPairs
 from utils.data.noise import Noise
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, SPECIAL, TOKENIZER, ShardRow
@@ -59,11 +59,9 @@ class Manifest:
     def read(cls, directory: str | Path) -> Manifest:
         """Read the manifest, and check that every shard is there in its whole length."""
         folder = Path(directory)
-        if not folder.is_dir():
-            raise InputError(f"--data_dir {folder}: there is no such directory; {MAKE} makes one")
         path = folder / MANIFEST
         if not path.exists():
-            raise InputError(f"--data_dir {folder}: {MANIFEST} is missing; {MAKE} writes it when all shards are made")
+            raise InputError(f"--data_dir {folder}: no {MANIFEST} there; {MAKE} writes it when all shards are made")
         try:
             values = json.loads(path.read_bytes())
             stored_format = values["format"]

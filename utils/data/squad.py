@@ -62,8 +62,7 @@ def read_questions(
 def read_answers(path: str, tables: TableOptions) -> dict[str, Question]:
     """Read all questions of a file, by their ids; their answers may stand anywhere."""
     rows = _rows(path, WHOLE, Choice(tables=tables))
-    if not rows:
-        raise InputError(f"{path}: no questions in it")
+    check_split(rows, path, WHOLE, "questions")
     return _by_id(question_of(*row, labelled=True) for row in rows)
 
 

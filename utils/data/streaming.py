@@ -34,7 +34,7 @@ BEGINNING = {"step": 0, "epoch": 0, "window": 0, "position": None}  # a cursor
 class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]):
     """One process's optimizer steps, epoch after epoch without end, made of shards while they are read.
 
-    `TrainOrder` shuffles, groups and cuts the examples of a window, which is at most WINDOW optimizer steps. Every
+    `TrainOrder` shuffles and cuts the examples of a window, which is at most WINDOW optimizer steps. Every
     process reads all examples and encodes its share, so that an epoch's order depends on (seed, epoch) alone, and all
     processes have equally many steps, of the same bins. Each bin has as many steps as it needs, in a random order.
 
@@ -46,7 +46,6 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
     collate: Collate
     options: BatchOptions
     seed: int
-    groups_by_length: bool = False
     rank: int = 0
     world_size: int = 1
     cursor: dict[str, Any] | None = None
@@ -122,7 +121,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
             accumulation=self.options.gradient_accumulation_steps,
             rank=self.rank,
             world_size=self.world_size,
-            group_by_length=self.groups_by_length,
+            group_by_length=False,
         )
 
     def _batch(self, index: list[int], records: Sequence[ShardRow], first: int, epoch: int) -> Batch:

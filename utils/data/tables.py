@@ -23,7 +23,7 @@ from utils.data.columns import BY_ENDING, Fields, Record, TableOptions, column_o
 from utils.data.places import CONLL, TABLES, is_published, split_tables, suffix_of, table_in
 from utils.data.rows import ABSENT, SURROGATE, published_rows, rows_of, whole
 from utils.data.splits import EVERY, SPLITS, WHOLE, Choice, MissingSplit, check_split, of_split
-from utils.text.lines import check_counts, check_is_text, check_no_list, iter_lines, read_lines, references_of
+from utils.text.lines import check_counts, check_is_text, check_no_list, iter_lines, references_of
 
 logger = logging.getLogger(__name__)
 SIDES = ("source", "target")
@@ -139,7 +139,7 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
             if not path.exists():
                 raise MissingSplit(f"{path}: no such file")
         if suffix_of(path) not in TABLES:
-            return choice.of(read_lines(path), str)
+            return choice.of(iter_lines(path), str)
         records = rows_of(path, choice.tables)
     sources, left_out = [], 0
     for row in pairs_in(records, (source_field,), data_dir):

@@ -66,7 +66,8 @@ def tokenise(texts: Iterable[str], total: int, tokenizer: BartTokenizer, max_len
 
 def encode_cut(tokenizer: PretrainedTokenizer, texts: Sequence[str], most: int) -> tuple[list[list[int]], np.ndarray]:
     """The ids of texts, at most so many of each, the last of them the end token; and (B,) whether each was cut."""
-    rows = tokenizer.encode_many(texts, most + 1)  # one more, so that a text that just fits is told from a longer one
+    # One more, so that a text that just fits is told from a longer one.
+    rows = tokenizer(texts, max_length=most + 1)["input_ids"]
     is_cut = np.array([len(row) > most for row in rows])
     return [[*row[: most - 1], row[-1]] if cut else row for row, cut in zip(rows, is_cut, strict=True)], is_cut
 

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
-from jinja2 import Template
 
 from bart.files import as_named, read_json, write_json
 from utils.app.output_files import write_whole
@@ -94,9 +93,9 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
             for split, record in run.scores.items()
             for name, value in scores_of(record).items()
         ]
-    template = Template(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
-    content = template.render(
-        card_data=metadata.to_yaml(),
+    return ModelCard.from_template(
+        metadata,
+        str(Path(__file__).with_suffix(".md")),
         ours=OURS,
         run=run,
         task=task,
@@ -114,7 +113,6 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
         length=arguments["max_source_length"] or config["max_position_embeddings"],
         options={name: arguments[name] for name in options if arguments.get(name) not in (None, False)},
     )
-    return ModelCard(content)
 
 
 def tables_of(run: ReportedRun, split: str) -> list[tables.ScoreTable]:

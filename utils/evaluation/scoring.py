@@ -162,7 +162,7 @@ def predict_split(
     if rank == 0:
         identity = run.identity(settings, examples)
         for path in run.progress.glob("rank*.jsonl"):
-            with closing(_noted(path, identity, run.overwrites)) as noted:
+            with closing(Unfinished(path, identity, ELSEWHERE, run.overwrites)) as noted:
                 earlier |= {number: Prediction(**entry) for number, entry in noted.values()}
         if earlier:
             logger.warning("%d of %d examples were predicted before", len(earlier), len(examples))
@@ -170,7 +170,7 @@ def predict_split(
     if samples(settings):
         torch.manual_seed(run.seed + rank)
     # On another machine the folder may be another one, with what an earlier run has left.
-    with closing(_noted(run.progress / f"rank{rank}.jsonl", identity, replaces=True)) as noted:
+    with closing(Unfinished(run.progress / f"rank{rank}.jsonl", identity, ELSEWHERE, replaces=True)) as noted:
         share = predict_share(
             task,
             loaded,
@@ -188,10 +188,6 @@ def predict_split(
         merged |= predicted
     speed = speed_report([speed for _, speed in shares], loaded.model.device, len(earlier))
     return [merged[number] for number in range(len(examples))], speed
-
-
-def _noted(path: Path, identity: Mapping[str, Any], replaces: bool) -> Unfinished:
-    return Unfinished(path, identity, ELSEWHERE, replaces)
 
 
 def score_predictions(

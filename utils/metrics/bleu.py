@@ -33,15 +33,14 @@ def _streams(references: Sequence[str]) -> list[list[str | None]]:
 
 
 @dataclass(frozen=True)
-class BleuArguments:
+class BleuArguments(TextFileOptions):
     bleu: BleuOptions = part(BleuOptions)
-    files: TextFileOptions = part(TextFileOptions)
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score translations, one a line or in a column of a table, by BLEU and chrF."
     args = parse_dataclass(BleuArguments, argv, text, prog)
-    references, systems = args.files.read()
+    references, systems = args.read()
     args.bleu.warn_of_scripts(references)
     metrics = {"bleu": BLEU(tokenize=args.bleu.bleu_tokenize), "chrf": CHRF()}
     streams = _streams(references)
@@ -61,7 +60,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     counts = [*map(counts_of, systems)]
     signatures = {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
     facts = {"examples": len(references), **signatures}
-    print_scores(args.files, f"BLEU and chrF on {len(references):,} examples", counts, scores_of, facts)
+    print_scores(args, f"BLEU and chrF on {len(references):,} examples", counts, scores_of, facts)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bart.errors import InputError
-from utils.app.cli import option, parse_dataclass, part
+from utils.app.cli import option, parse_dataclass
 from utils.data.columns import LABELS
 from utils.metrics.files import FileOptions, Value, print_scores, refuse_module
 from utils.metrics.significance import pearson_of
@@ -92,9 +92,9 @@ def sets_of(labels: Sequence[Sequence[str]], names: Sequence[str]) -> np.ndarray
     return sets
 
 
-def each_count(predicted: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """The counts of each example (N, 3, L) for `of_classes` and `of_label_sets`, from sets of labels (N, L)."""
-    return np.stack([predicted & right, predicted, right], axis=1).astype(np.float64)
+def counts_of(predicted: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Of sets of labels (N, L), (N, 1 + 3 L): 1 for an example that is all right, and what `of_classes` counts."""
+    return np.column_stack([(predicted == right).all(axis=1), predicted & right, predicted, right]).astype(np.float64)
 
 
 def of_numbers(predicted: Sequence[float], right: Sequence[float]) -> dict[str, float]:
@@ -146,8 +146,7 @@ def surest_errors(
 
 
 @dataclass(frozen=True)
-class ClassificationArguments:
-    files: FileOptions = part(FileOptions)
+class ClassificationOptions(FileOptions):
     label_field: str | None = option(
         None, section="labels", help="column of the right labels; by default label, labels, class or reference"
     )
@@ -155,9 +154,8 @@ class ClassificationArguments:
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score labels or numbers, one a line or in a column of a table. A column may hold lists of labels."
-    args = parse_dataclass(ClassificationArguments, argv, text, prog)
-    files = args.files
-    references, systems = files.values("label_field", args.label_field, REFERENCES, PREDICTIONS)
+    files = parse_dataclass(ClassificationOptions, argv, text, prog)
+    references, systems = files.values("label_field", files.label_field, REFERENCES, PREDICTIONS)
     right, *predicted = (np.array([number_of(row.value) for row in rows]) for rows in (references, *systems))
     measured = np.concatenate([right, predicted[0]]) if np.isfinite(predicted[0]).all() else right
     has_fractions = np.isfinite(right).all() and (measured % 1).any()
@@ -202,10 +200,7 @@ def _print_labels(files: FileOptions, references: Sequence[Value], systems: Sequ
     shown = list(dict.fromkeys([*classes, *names_in(right, predicted[0])]))
     names = list(dict.fromkeys([*shown, *names_in(*predicted)]))
     goal = sets_of(right, names)
-    counts = [
-        np.column_stack([(sets == goal).all(axis=1), each_count(sets, goal).reshape(len(goal), -1)])
-        for sets in (sets_of(labels, names) for labels in predicted)
-    ]
+    counts = [counts_of(sets_of(labels, names), goal) for labels in predicted]
 
     def scores_of(sums: np.ndarray) -> dict[str, float]:
         exact, by_label = sums[0], sums[1:].reshape(3, -1)

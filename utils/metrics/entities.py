@@ -13,7 +13,7 @@ from seqeval.metrics.sequence_labeling import get_entities
 from seqeval.scheme import IOBES, Tokens
 
 from bart.errors import InputError
-from utils.app.cli import option, parse_dataclass, part
+from utils.app.cli import option, parse_dataclass
 from utils.data.columns import TAGS, TableOptions
 from utils.data.conll import Sentence, read_conll
 from utils.data.places import TABLES, suffix_of
@@ -85,8 +85,7 @@ def scores_by_group(counts: Sequence[float], groups: Sequence[str]) -> ByClass:
 
 
 @dataclass(frozen=True)
-class EntityArguments:
-    files: FileOptions = part(FileOptions)
+class EntityOptions(FileOptions):
     tags_field: str | None = option(
         None,
         section="columns",
@@ -96,10 +95,9 @@ class EntityArguments:
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score tags of CoNLL files, or of tables with lists of tags: entities as seqeval counts them, or words."
-    args = parse_dataclass(EntityArguments, argv, text, prog)
-    files = args.files
-    references = _read(files.references, args.tags_field, "tags_field", TAGS, files.tables)
-    predicted_in, right_in = (files.predictions, files.prediction_field), (files.references, args.tags_field)
+    files = parse_dataclass(EntityOptions, argv, text, prog)
+    references = _read(files.references, files.tags_field, "tags_field", TAGS, files.tables)
+    predicted_in, right_in = (files.predictions, files.prediction_field), (files.references, files.tags_field)
     if predicted_in == right_in and references[0].column is None:  # of a CoNLL file
         raise InputError(f"{files.references}: its tags would be its predictions; name these with --prediction_field")
     right = [sentence.tags for sentence in references]

@@ -21,7 +21,7 @@ from utils.data.columns import TableOptions, value_in
 from utils.data.places import TABLES, suffix_of
 from utils.data.tables import column_in, one_line
 from utils.metrics.significance import ScoresOf, compare_scores, scores_and_intervals
-from utils.text.lines import check_counts, read_lines, references_of
+from utils.text.lines import check_counts, iter_lines, references_of
 
 LABELS = {"rouge": "ROUGE", "bleu": "BLEU", "chrf": "chrF2", "f1": "F1", "loss": "Loss"}
 LABELS |= {"matthews": "Matthews correlation", "pearson": "Pearson correlation", "spearman": "Spearman correlation"}
@@ -81,7 +81,7 @@ class FileOptions:
             ]
         if field is not None:
             raise InputError(f"--{name} is {field}, but {path} has no columns; allowed: {', '.join(TABLES)}")
-        lines = read_lines(path, blank)
+        lines = list(iter_lines(path, blank))
         if re.match(r'\{"[^"]*" ?:', lines[0]):
             raise InputError(f"{path}, line 1: {lines[0][:60]} is a row of JSON; allowed: texts, or a .jsonl file")
         return [Value(f"{path}, line {number}", line) for number, line in enumerate(lines, 1)]

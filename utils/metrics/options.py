@@ -13,7 +13,7 @@ from bart.errors import InputError
 from bart.files import PathName
 from utils.app.cli import changeable, option
 from utils.metrics.rouge_pairs import ROUGE_MODES, ROUGE_TOKENIZERS, RougeRule
-from utils.text.lines import read_lines, reference_texts
+from utils.text.lines import iter_lines, reference_texts
 from utils.text.sentences import share_of, warn_of_unspaced
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ def wordnet_exceptions(folder: PathName | None = None) -> dict[str, str]:
     for name in _EXCEPTION_LISTS:
         if folder is not None:
             path = str(Path(folder) / name)
-            lines = read_lines(path)
+            lines = list(iter_lines(path))
         else:
             import nltk.data  # here, because it takes seconds to load
 

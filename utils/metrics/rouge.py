@@ -8,7 +8,7 @@ if __name__ == "__main__":
     run_program("utils.metrics.rouge")
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
 
@@ -18,7 +18,7 @@ from joblib import Parallel, cpu_count, delayed
 from utils.app.cli import parse_dataclass, part
 from utils.app.progress import progress
 from utils.metrics.files import TextFileOptions, print_scores
-from utils.metrics.options import RougeOptions, wordnet_exceptions
+from utils.metrics.options import RougeOptions
 from utils.metrics.rouge_pairs import DEFAULT_RULE, ROUGE_TOKENIZERS, ROUGE_TYPES, RougeRule, score_pairs
 from utils.metrics.significance import means_of
 from utils.text.lines import reference_texts, references_of
@@ -38,8 +38,6 @@ def rouge_per_example(
     in mode rouge-1.5.5 the one with the highest ROUGE-1 (SciTLDR's script, Cachola et al., 2020). The means over them,
     which that script gives too, then follow as rouge1_mean and so on.
     """
-    if rule.mode == "rouge-1.5.5" and rule.exceptions is None:
-        rule = replace(rule, exceptions=wordnet_exceptions())
     groups = [references_of(line, line_break="\n") for line in references]
     pairs = [(text, each) for text, group in zip(predictions, groups, strict=True) for each in group]
     chunks = [pairs[start : start + _CHUNK] for start in range(0, len(pairs), _CHUNK)]
@@ -80,15 +78,14 @@ def leads(articles: Sequence[str]) -> dict[str, list[str]]:
 
 
 @dataclass(frozen=True)
-class RougeArguments:
-    files: TextFileOptions = part(TextFileOptions)
+class RougeArguments(TextFileOptions):
     rouge: RougeOptions = part(RougeOptions)
 
 
 def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score summaries, one a line or in a column of a table, by ROUGE; prints F measures in percent."
     args = parse_dataclass(RougeArguments, argv, f"{text} A blank one scores 0.", prog)
-    (references, systems), options = args.files.read("\n"), args.rouge
+    (references, systems), options = args.read("\n"), args.rouge
     facts: dict[str, Any] = {"mode": options.rouge_mode, "examples": len(references)}
     title, best = f"ROUGE F in percent ({options.rouge_mode}", ""
     if (count := sum(1 for _ in reference_texts(references))) > len(references):
@@ -106,4 +103,4 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     scores = [rouge_per_example(texts, references, rule) for texts in systems]
     counts = [np.stack([*each.values()], axis=1) for each in scores]
     title += f") on {len(references):,} examples{best}"
-    print_scores(args.files, title, counts, means_of(scores[0], len(references)), facts)
+    print_scores(args, title, counts, means_of(scores[0], len(references)), facts)

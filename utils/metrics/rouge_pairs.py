@@ -14,7 +14,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
+from types import SimpleNamespace
 from unicodedata import normalize
 
 from tokenizers import Regex
@@ -38,7 +39,7 @@ class RougeRule:
 
     mode: str = ROUGE_MODES[0]
     tokenizer: str = ROUGE_TOKENIZERS[0]  # for mode rouge-score
-    exceptions: Mapping[str, str] | None = None  # irregular forms, for rouge-1.5.5; None for those of nltk's corpus
+    exceptions: Mapping[str, str] | None = None  # irregular forms, for rouge-1.5.5
     sentence_ends: Sequence[str] = ()
 
 
@@ -53,24 +54,14 @@ def porter(algorithm: str = "NLTK_EXTENSIONS") -> Callable[[str], str]:
     return lru_cache(maxsize=1 << 17)(PorterStemmer(algorithm).stem)
 
 
-class _Tokenizer:
+def _stemmed(text: str, stem: Callable[[str], str]) -> list[str]:
     """Both programs' words: runs of a to z and digits in lower case, stemmed where longer than three characters."""
-
-    def __init__(self, stem: Callable[[str], str]) -> None:
-        self.stem = stem
-
-    def tokenize(self, text: str) -> list[str]:
-        return [self.stem(word) if len(word) > 3 else word for word in re.findall("[a-z0-9]+", text.lower())]
+    return [stem(word) if len(word) > 3 else word for word in re.findall("[a-z0-9]+", text.lower())]
 
 
-class _UnicodeTokenizer:
-    """Words, or characters, in lower case and Unicode's form NFC, found by a pattern."""
-
-    def __init__(self, pattern: str) -> None:
-        self.splitter = Split(Regex(pattern), "removed", invert=True)
-
-    def tokenize(self, text: str) -> list[str]:
-        return [word for word, _ in self.splitter.pre_tokenize_str(normalize("NFC", text).lower())]
+def _matches(text: str, splitter: Split) -> list[str]:
+    """Words, or characters, in lower case and Unicode's form NFC."""
+    return [word for word, _ in splitter.pre_tokenize_str(normalize("NFC", text).lower())]
 
 
 def score_pairs(pairs: Sequence[tuple[str, str]], rule: RougeRule) -> list[list[float]]:
@@ -81,12 +72,12 @@ def score_pairs(pairs: Sequence[tuple[str, str]], rule: RougeRule) -> list[list[
     if rule.mode == "rouge-1.5.5":
         kinds = tuple(kind.replace("rougeL", "rougeLsum") for kind in kinds)
         martins = porter("MARTIN_EXTENSIONS")
-        words = _Tokenizer(lambda word: rule.exceptions.get(word) or martins(word))
+        words = partial(_stemmed, stem=lambda word: rule.exceptions.get(word) or martins(word))
     elif rule.tokenizer in _UNICODE_WORDS:
-        words = _UnicodeTokenizer(_UNICODE_WORDS[rule.tokenizer])
+        words = partial(_matches, splitter=Split(Regex(_UNICODE_WORDS[rule.tokenizer]), "removed", invert=True))
     else:
-        words = _Tokenizer(porter())
-    scorer = RougeScorer(kinds, tokenizer=words)
+        words = partial(_stemmed, stem=porter())
+    scorer = RougeScorer(kinds, tokenizer=SimpleNamespace(tokenize=words))
     rows = []
     for pair in pairs:
         prediction, reference = ("\n".join(_sentences(text.strip(), rule.sentence_ends)) for text in pair)

@@ -14,11 +14,9 @@ import numpy as np
 from bart.errors import InputError
 from bart.files import read_json
 from utils.app.cli import parse_dataclass
-from utils.data.columns import column_of, names_in
 from utils.data.places import TABLES, suffix_of
-from utils.data.splits import WHOLE, Choice
 from utils.data.squad import Question, read_answers
-from utils.data.tables import read_records
+from utils.data.tables import column_in
 from utils.metrics.files import FileOptions, print_scores, refuse_module
 from utils.text.lines import check_counts
 
@@ -92,8 +90,7 @@ def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]
     if suffix == ".json" or suffix not in TABLES:
         answers = read_json(Path(path))
     else:
-        records = read_records(path, WHOLE, lambda _: column, Choice(tables=files.tables))
-        column_of("prediction_field", files.prediction_field, [column], names_in(records), path)
+        records, _ = column_in(path, "prediction_field", files.prediction_field, [column], files.tables)
         ids = [str(values.get("id", name)) for name, values in records]
         if not any("id" in values for _, values in records):
             ids = [*questions]

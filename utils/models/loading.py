@@ -126,7 +126,7 @@ def own_vocabulary(
         stored = read(model_name_or_path)
     except InputError:  # none lies with the weights
         return tokenizer
-    if not tokenizer.same_vocabulary(stored):
+    if tokenizer.get_vocab() != stored.get_vocab():
         raise InputError(
             f"--tokenizer {tokenizer_path} is another vocabulary ({len(tokenizer)} ids) than that of "
             f"{model_name_or_path} ({len(stored)} ids); leave off --tokenizer{remedy}"

@@ -16,7 +16,7 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.tensor_files import read_file
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.models.loading import LoadedModel, Model, class_for, fit_vocabulary, own_vocabulary, vocabulary_at
-from utils.models.options import LORA_DEFAULT, AdaptationOptions, ComputingOptions, ModelOptions, NewModelOptions
+from utils.models.options import LORA_DEFAULT, ModelOptions, NewModelOptions
 
 logger = logging.getLogger(__name__)
 # Parts of names of the fields that may differ between the config of a run and that of the weights it starts from.
@@ -45,27 +45,24 @@ def initial_model(
         columns: of the texts in the training data, or the options that named them, which the config then has.
         checkpoint: of training, to go on from. Weights, vocabulary, labels and columns are then its own.
     """
-    weights, name = options.weights, options.weights.model_name_or_path
     if checkpoint is not None:
-        keeps = weights.config_path is None
-        return resumed_model(checkpoint, config, model_classes, options.computing, options.adaptation, keeps)
-    model_class = class_for(config, model_classes)
-    logger.info("architecture and decoding options: %s", weights.config_path or f"those of {name}")
-    if weights.is_scratch:
-        if weights.tokenizer is None:
-            raise InputError(
-                "--model_name_or_path scratch needs --tokenizer; `python -m utils.corpora.train_tokenizer` makes one"
-            )
-        tokenizer = vocabulary_at(model_class, weights.tokenizer)
-        config.vocab_size = len(tokenizer)
-        stored = generation = None
+        if options.distill is not None:
+            set_layers(config, len(options.kept_layers), options.shrunk_stacks)
+        return resumed_model(checkpoint, options, config, model_classes)
+    name, model_class = options.model_name_or_path, class_for(config, model_classes)
+    logger.info("architecture and decoding options: %s", options.config_path or f"those of {name}")
+    if options.is_scratch and options.tokenizer is None:
+        raise InputError(
+            "--model_name_or_path scratch needs --tokenizer; `python -m utils.corpora.train_tokenizer` makes one"
+        )
+    stored, generation = (None, None) if options.is_scratch else stored_configs(name, [type(config)])
+    read = partial(vocabulary_at, model_class)
+    if options.is_scratch or options.new_vocabulary:
+        tokenizer = read(options.tokenizer)
     else:
-        stored, generation = stored_configs(name, [type(config)])
-        read = partial(vocabulary_at, model_class)
-        if weights.new_vocabulary:
-            tokenizer = read(weights.tokenizer)
-        else:
-            tokenizer = own_vocabulary(name, weights.tokenizer, read, ", or give --new_vocabulary")
+        tokenizer = own_vocabulary(name, options.tokenizer, read, ", or give --new_vocabulary")
+    if options.is_scratch:
+        config.vocab_size = len(tokenizer)
     if stored is not None:
         config.vocab_size = stored.vocab_size
         if not new_head:
@@ -73,30 +70,31 @@ def initial_model(
     if labels is not None:
         config.labels = labels
     config.validate()
-    model = model_class(config) if weights.is_scratch else model_class.from_pretrained(name, config, new_head=new_head)
-    if weights.config_path is None and None not in (generation, model.generation_config):
+    model = model_class(config) if options.is_scratch else model_class.from_pretrained(name, config, new_head=new_head)
+    if options.config_path is None and None not in (generation, model.generation_config):
         model.generation_config = generation
-    if weights.new_vocabulary:
+    if options.new_vocabulary:
         model.resize_token_embeddings(len(tokenizer), keep=False)
         logger.info("--new_vocabulary: random embeddings for %d tokens", len(tokenizer))
     model.config.extra.pop("columns", None)  # of the run that the weights come from
     if columns:
         model.config.columns = columns if isinstance(columns, Mapping) else list(columns)
-    if options.adaptation.distill is not None:
-        shrink(model, options.adaptation.kept_layers, options.adaptation.shrunk_stacks)
-    return _to_train(model, tokenizer, options.computing, options.adaptation)
+    if options.distill is not None:
+        shrink(model, options.kept_layers, options.shrunk_stacks)
+    return _to_train(model, tokenizer, options)
 
 
-def _to_train(
-    model: Model, tokenizer: PretrainedTokenizer, computing: ComputingOptions, adaptation: AdaptationOptions
-) -> LoadedModel[Model]:
+def _to_train(model: Model, tokenizer: PretrainedTokenizer, options: NewModelOptions) -> LoadedModel[Model]:
     """The model with frozen parts and adapters, which keeps and computes activations as the options say."""
     fit_vocabulary(model, tokenizer)
-    adapt(model, adaptation)
-    model.gradient_checkpointing_enable(enabled=computing.activation_checkpointing)
-    if computing.compile:
+    scale = None
+    if isinstance(options, ModelOptions):
+        adapt(model, options)
+        scale = options.lora_scale
+    model.gradient_checkpointing_enable(enabled=options.activation_checkpointing)
+    if options.compile:
         model.compile_layers()
-    return LoadedModel(model, tokenizer, lora_scale=adaptation.lora_scale)
+    return LoadedModel(model, tokenizer, lora_scale=scale)
 
 
 def _labels_of_head(
@@ -130,16 +128,9 @@ def renamed(labels: Sequence[str], names: Sequence[str]) -> list[str]:
 
 
 def resumed_model(
-    checkpoint: Path,
-    config: ModelConfig,
-    model_classes: Sequence[type[Model]],
-    computing: ComputingOptions,
-    adaptation: AdaptationOptions,
-    keeps_generation: bool,
+    checkpoint: Path, options: NewModelOptions, config: ModelConfig, model_classes: Sequence[type[Model]]
 ) -> LoadedModel[Model]:
     """The model and vocabulary of a training checkpoint; the config is what the options ask for."""
-    if adaptation.distill is not None:
-        set_layers(config, len(adaptation.kept_layers), adaptation.shrunk_stacks)
     content = read_file(checkpoint)
     if not content.keys() >= CHECKPOINT_PARTS:
         raise InputError(f"--resume_from_checkpoint {checkpoint}: not a training checkpoint of this program")
@@ -150,9 +141,9 @@ def resumed_model(
     model_class = class_for(config, model_classes)
     tokenizer = vocabulary_at(model_class, checkpoint)
     model = model_class.from_pretrained(checkpoint, new_head=False)
-    if not keeps_generation and model.generation_config is not None:
+    if options.config_path is not None and model.generation_config is not None:
         model.generation_config = GenerationConfig.from_model_config(config.to_dict())
-    return _to_train(model, tokenizer, computing, adaptation)
+    return _to_train(model, tokenizer, options)
 
 
 def pretraining_model(
@@ -178,7 +169,7 @@ def pretraining_model(
             vocabulary = vocabulary_at(model_class, weights)
         except InputError:  # none lies with the weights
             vocabulary = tokenizer
-        if not tokenizer.same_vocabulary(vocabulary):
+        if tokenizer.get_vocab() != vocabulary.get_vocab():
             raise InputError(
                 f"{given} {weights} has another vocabulary ({len(vocabulary)} ids) than the shards "
                 f"({len(tokenizer)} ids)"
@@ -191,7 +182,7 @@ def pretraining_model(
         if options.config_path is None and None not in (generation, model.generation_config):
             model.generation_config = generation
     logger.info("initial weights: %s", weights or f"random, by --config_path {options.config_path}")
-    return _to_train(model, tokenizer, options.computing, AdaptationOptions())
+    return _to_train(model, tokenizer, options)
 
 
 def check_same_config(stored: ModelConfig, config: ModelConfig, where: str, apart_from: Sequence[str] = ()) -> None:
@@ -216,7 +207,7 @@ def set_layers(config: ModelConfig, count: int, stacks: Sequence[str]) -> None:
         setattr(config, config.depths[name], count)
 
 
-def adapt(model: PretrainedModel, options: AdaptationOptions) -> None:
+def adapt(model: PretrainedModel, options: ModelOptions) -> None:
     """Freeze what is not trained, and add adapters."""
     network = model.network
     stacks = [getattr(network, name) for name in model.config.depths]

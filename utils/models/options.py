@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
 from bart.errors import InputError
-from utils.app.cli import card_option, changeable, option, part
+from utils.app.cli import card_option, changeable, option
 
 if TYPE_CHECKING:
     from bart.configuration.configuration import ModelConfig
@@ -23,57 +22,23 @@ dropout_option = partial(option, None, least=0, most=0.99, on_resume="by_content
 
 
 @dataclass(frozen=True)
-class WeightsOptions:
-    """The origin of the model that fine-tuning starts from."""
+class NewModelOptions:
+    """The model that pretraining starts from, whose weights are random or those of an earlier run."""
 
-    model_name_or_path: str = option(
-        "facebook/bart-large",
+    model_name_or_path: str | None = option(
+        None,
         section="model",
-        help="initial weights: a Hub name, Hub-format or run directory, checkpoint file, or 'scratch' for random ones",
+        help="initial weights: a Hub name, Hub-format or run directory, or checkpoint file; by default random ones",
+        on_resume="by_content",
     )
     config_path: str | None = option(
         None,
-        help=f"JSON with architecture and decoding options; by default the weights' own, from scratch {DEFAULT_CONFIG}",
+        help="JSON with architecture and decoding options; by default the weights' own, of random ones "
+        f"{DEFAULT_CONFIG}, or configs/bert_base.json in BERT's pretraining",
         on_resume="by_content",
     )
-    tokenizer: str | None = option(None, help="vocabulary: a Hub name or directory; by default that of the weights")
-    new_vocabulary: bool = option(False, help="allow another --tokenizer; token embeddings then start anew")
-
-    def __post_init__(self) -> None:
-        if self.new_vocabulary and (self.is_scratch or self.tokenizer is None):
-            raise InputError(f"--new_vocabulary needs --tokenizer, and a --model_name_or_path that is not {SCRATCH}")
-
-    @property
-    def is_scratch(self) -> bool:
-        return self.model_name_or_path == SCRATCH
-
-
-def _config_of(
-    options: WeightsOptions | NewModelOptions, computing: ComputingOptions, kinds: Sequence[type[ModelConfig]]
-) -> ModelConfig:
-    """The config of --config_path or, without one, of the weights, with the dropouts that are given."""
-    from bart.configuration.configuration import stored_configs
-    from utils.models.loading import read_config  # here, because --help needs no torch
-
-    if options.config_path is not None:
-        config = read_config(options.config_path, kinds)
-    elif (config := stored_configs(options.model_name_or_path, kinds)[0]) is None:
-        raise InputError(f"--model_name_or_path {options.model_name_or_path}: no config there; give --config_path")
-    for name in DROPOUTS:
-        value = getattr(computing, name)
-        if value is not None and name not in config.dropouts:
-            raise InputError(f"--{name} is {value}; {config.model_types[0]} has no such dropout")
-        if value is not None:
-            setattr(config, config.dropouts[name], value)
-    return config
-
-
-@dataclass(frozen=True)
-class ComputingOptions:
-    """The way in which the model is computed in training."""
-
     activation_checkpointing: bool = changeable(
-        False, section="model", help="compute activations again in the backward pass: less memory, a third more time"
+        False, help="compute activations again in the backward pass: less memory, a third more time"
     )
     compile: bool = changeable(
         False, help="let torch.compile compile the layers, which takes a minute or more; meant for GPUs"
@@ -85,12 +50,38 @@ class ComputingOptions:
     encoder_layerdrop: float | None = dropout_option(help="chance to skip an encoder layer; by default the config's")
     decoder_layerdrop: float | None = dropout_option(help="chance to skip a decoder layer; by default the config's")
 
+    def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
+        """The config of --config_path or of the weights, with the dropouts that are given in place of its own."""
+        from bart.configuration.configuration import stored_configs
+        from utils.models.loading import read_config  # here, because --help needs no torch
+
+        if self.config_path is not None:
+            config = read_config(self.config_path, kinds)
+        elif (config := stored_configs(self.model_name_or_path, kinds)[0]) is None:
+            raise InputError(f"--model_name_or_path {self.model_name_or_path}: no config there; give --config_path")
+        for name in DROPOUTS:
+            value = getattr(self, name)
+            if value is not None and name not in config.dropouts:
+                raise InputError(f"--{name} is {value}; {config.model_types[0]} has no such dropout")
+            if value is not None:
+                setattr(config, config.dropouts[name], value)
+        return config
+
 
 @dataclass(frozen=True)
-class AdaptationOptions:
-    """The changes that fine-tuning makes to the weights it starts from: frozen parts, layers left out, adapters."""
+class ModelOptions(NewModelOptions):
+    """The model that fine-tuning starts from, and what it changes: frozen parts, layers left out, adapters."""
 
-    freeze_embeds: bool = card_option(False, section="model", help="do not train token and position embeddings")
+    model_name_or_path: str = option(
+        "facebook/bart-large",
+        section="model",
+        help="initial weights: a Hub name, Hub-format or run directory, checkpoint file, or 'scratch' for random ones",
+    )
+    tokenizer: str | None = option(
+        None, section="model", help="vocabulary: a Hub name or directory; by default that of the weights"
+    )
+    new_vocabulary: bool = option(False, help="allow another --tokenizer; token embeddings then start anew")
+    freeze_embeds: bool = card_option(False, help="do not train token and position embeddings")
     freeze_encoder: bool = card_option(False, help="do not train the encoder")
     distill: str | None = card_option(
         None, choices=("sft",), help="sft starts from some --layers of the weights (Shleifer & Rush, 2020)"
@@ -116,6 +107,8 @@ class AdaptationOptions:
     )
 
     def __post_init__(self) -> None:
+        if self.new_vocabulary and (self.is_scratch or self.tokenizer is None):
+            raise InputError(f"--new_vocabulary needs --tokenizer, and a --model_name_or_path that is not {SCRATCH}")
         for owner, value, names in (
             ("--distill sft", self.distill, ("layers", "do_encoder", "do_decoder")),
             ("--lora_rank", self.lora_rank, ("lora_alpha", "lora_dropout", "lora_targets")),
@@ -125,8 +118,16 @@ class AdaptationOptions:
                     raise InputError(f"--{name} is about {owner}, which is not given")
         if self.distill is not None and (self.layers is None or not self.shrunk_stacks):
             raise InputError("--distill sft needs --layers, and --do_encoder, --do_decoder or both")
-        if self.lora_rank is not None and importlib.util.find_spec("peft") is None:
-            raise InputError(f"--lora_rank is {self.lora_rank}; it needs the package peft: pip install peft")
+        for name in ("freeze_embeds", "lora_rank"):
+            if self.new_vocabulary and getattr(self, name):
+                raise InputError(f"--new_vocabulary and --{name} exclude each other: new embeddings must be trained")
+        for name in ("distill", "lora_rank"):
+            if self.is_scratch and getattr(self, name):
+                raise InputError(f"--{name} is about trained weights; --model_name_or_path is {SCRATCH}")
+
+    @property
+    def is_scratch(self) -> bool:
+        return self.model_name_or_path == SCRATCH
 
     @property
     def shrunk_stacks(self) -> list[str]:
@@ -147,9 +148,12 @@ class AdaptationOptions:
         """The factor of the product of an adapter's matrices; None without LoRA."""
         return None if self.lora_rank is None else (self.lora_alpha or 2 * self.lora_rank) / self.lora_rank
 
-    def check_config(self, config: ModelConfig) -> None:
-        """Raise InputError for options about what a network of this config has not."""
+    def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
+        """See `NewModelOptions.config`; InputError for options about what a network of this config has not."""
+        config = super().config(kinds)
         architecture = config.model_types[0]
+        if self.new_vocabulary and "bart" not in config.model_types:
+            raise InputError(f"--new_vocabulary takes a model of bart; this one is {architecture}")
         for name in self.shrunk_stacks:
             if name not in config.depths:
                 raise InputError(f"--do_{name} is given; {architecture} has no {name}")
@@ -158,52 +162,4 @@ class AdaptationOptions:
                 raise InputError(f"--layers is {self.layers}; the {name} has {count} layers, allowed: 0 to {count - 1}")
         if self.lora_rank is not None and self.lora_rank > config.d_model:
             raise InputError(f"--lora_rank is {self.lora_rank}; allowed: at most {config.d_model}, its d_model")
-
-
-@dataclass(frozen=True)
-class ModelOptions:
-    """The model that fine-tuning starts from, and what becomes of it."""
-
-    weights: WeightsOptions = part(WeightsOptions)
-    adaptation: AdaptationOptions = part(AdaptationOptions)
-    computing: ComputingOptions = part(ComputingOptions)
-
-    def __post_init__(self) -> None:
-        weights, adaptation = self.weights, self.adaptation
-        for name in ("freeze_embeds", "lora_rank"):
-            if weights.new_vocabulary and getattr(adaptation, name):
-                raise InputError(f"--new_vocabulary and --{name} exclude each other: new embeddings must be trained")
-        for name in ("distill", "lora_rank"):
-            if weights.is_scratch and getattr(adaptation, name):
-                raise InputError(f"--{name} is about trained weights; --model_name_or_path is {SCRATCH}")
-
-    def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
-        """The config of --config_path or of the weights, with the dropouts that are given in place of its own."""
-        config = _config_of(self.weights, self.computing, kinds)
-        if self.weights.new_vocabulary and "bart" not in config.model_types:
-            raise InputError(f"--new_vocabulary takes a model of bart; this one is {config.model_types[0]}")
-        self.adaptation.check_config(config)
         return config
-
-
-@dataclass(frozen=True)
-class NewModelOptions:
-    """The model that pretraining starts from, whose weights are random or those of an earlier run."""
-
-    model_name_or_path: str | None = option(
-        None,
-        section="model",
-        help="initial weights: a Hub name, Hub-format or run directory, or checkpoint file; by default random ones",
-        on_resume="by_content",
-    )
-    config_path: str | None = option(
-        None,
-        help=f"JSON with the architecture; by default the weights' own, of random ones {DEFAULT_CONFIG}, or "
-        "configs/bert_base.json of BERT",
-        on_resume="by_content",
-    )
-    computing: ComputingOptions = part(ComputingOptions)
-
-    def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
-        """See `ModelOptions.config`."""
-        return _config_of(self, self.computing, kinds)

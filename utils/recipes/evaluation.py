@@ -15,7 +15,7 @@ import yaml
 from bart.errors import InputError
 from bart.files import write_json
 from bart.hub import EXPORT
-from utils.app.cli import all_settings, option_groups
+from utils.app.cli import all_settings, options_of_class
 from utils.app.distributed import connected
 from utils.app.output_files import check_output, writable_folder, write_whole
 from utils.app.progress import start_log
@@ -98,8 +98,8 @@ def card_options(run_dir: Path) -> list[str]:
     name = yaml.safe_load((run_dir / "arguments.yaml").read_text(encoding="utf-8"))["task"]
     arguments: type = PretrainingArguments if name in PRETRAINING else FinetuneArguments
     options, training, *_ = PRETRAINING.get(name) or options_of(name)
-    groups = option_groups(arguments, {"task_options": options, "training": training})
-    return [field.name for fields in groups for field, _ in fields if field.metadata["in_card"]]
+    parts = {"task_options": options, "training": training}
+    return [each.name for each in options_of_class(arguments, parts) if each.limits["in_card"]]
 
 
 def device_of(name: str | None, precision: str) -> torch.device:

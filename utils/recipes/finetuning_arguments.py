@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bart.errors import InputError
 from utils.app.cli import all_options, changeable, early_option, option, parse_dataclass
-from utils.data.options import LengthBatchOptions, Place, PlaceOptions
+from utils.data.options import Place, PlaceOptions
 from utils.evaluation.options import ScoringOptions
 from utils.models.options import ModelOptions
 from utils.recipes.training_arguments import TrainingArguments
-from utils.tasks import TASKS, find_task, options_of
+from utils.tasks import TASKS, options_of
 from utils.training.options import FINE_TUNING_RATE, LORA_RATE, SCRATCH_RATE, EpochOptions
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ class FinetuneArguments(TrainingArguments):
 
     model: ModelOptions
     places: PlaceOptions
-    lengths: LengthBatchOptions
     epochs: EpochOptions
     scoring: ScoringOptions
     task: str = option(
@@ -55,23 +54,18 @@ class FinetuneArguments(TrainingArguments):
         for field, value in all_options(self.scoring):  # scripts set --pred_batch_size in any case
             if value != field.default and not self.do_predict:
                 raise InputError(f"--{field.name} is {value}; it needs --do_predict, which is not given")
-        weights, rank = self.model.weights, self.model.adaptation.lora_rank
-        if weights.is_scratch and weights.config_path is None:
-            weights = replace(weights, config_path=self.task_class.default_config)
-            self._fill_in(model=replace(self.model, weights=weights))
-        if weights.is_scratch:
-            self._complete(SCRATCH_RATE, weights.config_path)
+        rank = self.model.lora_rank
+        if self.model.is_scratch:
+            config_path = self.model.config_path or self.task_class.default_config
+            self._fill_in(model=replace(self.model, config_path=config_path))
+            self._complete(SCRATCH_RATE, config_path)
         else:
             usual = FINE_TUNING_RATE if rank is None else LORA_RATE
-            self._complete(usual, weights.model_name_or_path.removesuffix("/export"))
+            self._complete(usual, self.model.model_name_or_path.removesuffix("/export"))
         if not self.hardware.gpus and getattr(self.training, "eval_beams", 0) is None:
             self._fill_in(training=replace(self.training, eval_beams=0))
         if rank is not None and not self.do_train:
             raise InputError(f"--lora_rank is {rank}; it needs --do_train, which is not given")
-
-    @property
-    def task_class(self) -> type[ScoredTask]:
-        return find_task(self.task)
 
     def make_task(self) -> ScoredTask:
         self.check_metric(self.task_class.metrics)
@@ -79,14 +73,15 @@ class FinetuneArguments(TrainingArguments):
         places = self.places
         place = Place(places.data_dir, places.cache_dir, limits, places.val_ratio, places.tables)
         task = self.task_class(place, self.task_options, self.training)
-        if self.do_train or self.model.weights.is_scratch:
+        if self.do_train or self.model.is_scratch:
             return task
         from utils.recipes.data import as_trained  # here, because --help needs no torch
 
-        return as_trained(task, self.model.weights.model_name_or_path)
+        return as_trained(task, self.model.model_name_or_path)
 
-    def _with_data(self, data_dir: str, **parts: Any) -> Self:
-        return replace(self, places=replace(self.places, data_dir=data_dir), **parts)
+    def resolved(self) -> tuple[Self, ScoredTask]:
+        args, task = super().resolved()
+        return replace(args, places=replace(args.places, data_dir=task.place.data_dir)), task
 
 
 def parse_finetune_arguments(argv: Sequence[str] | None = None) -> FinetuneArguments:

@@ -12,9 +12,7 @@ from utils.app.cli import changeable, early_option, option, parse_dataclass
 from utils.app.run_directory import LAST
 from utils.data.options import Place, ShardOptions
 from utils.data.shard_format import DENOISING, MANIFEST
-from utils.models.options import NewModelOptions
 from utils.recipes.training_arguments import TrainingArguments
-from utils.tasks import find_task
 from utils.tasks.options import MOST_OF_TEXT, PRETRAINING
 from utils.training.options import FINE_TUNING_RATE, LAMB_RATE, SCRATCH_RATE
 
@@ -38,7 +36,6 @@ EPSILON = 1e-8  # --adam_epsilon
 class PretrainingArguments(TrainingArguments):
     """All options of run_pretraining.py."""
 
-    model: NewModelOptions
     shards: ShardOptions
     task: str = option(
         DENOISING,
@@ -85,10 +82,6 @@ class PretrainingArguments(TrainingArguments):
     @property
     def resumed(self) -> str | None:
         return None if self.load_model_weights_only else self.run.resume_from_checkpoint
-
-    @property
-    def task_class(self) -> type[Pretraining]:
-        return find_task(self.task)
 
     def make_task(self) -> Pretraining:
         from utils.corpora.make_shards import is_text, shards_of_text

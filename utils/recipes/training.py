@@ -62,8 +62,7 @@ def run(args: TrainingArguments) -> None:
         splits = read_to_train(task, args.settings()["data_dir"])
     if args.do_predict:
         scored = read_to_score(task, args.scoring.type_path)
-        weights = args.model.weights.model_name_or_path
-        check_output("json_summary", args.scoring.json_summary, args.places.data_dir, weights)
+        check_output("json_summary", args.scoring.json_summary, args.places.data_dir, args.model.model_name_or_path)
     if args.do_train:
         learned = task.learn({**splits, **dict([scored] if scored else [])})
         args.check_metric(task.metrics_for(learned))
@@ -79,7 +78,7 @@ def run(args: TrainingArguments) -> None:
 
 def check_machine(args: TrainingArguments) -> None:
     """Raise InputError where the machine lacks what a run needs, or its folder holds another run."""
-    gpus, project, compiles = args.hardware.gpus, args.run.wandb_project, args.model.computing.compile
+    gpus, project, compiles = args.hardware.gpus, args.run.wandb_project, args.model.compile
     check_gpus(gpus)
     if project is not None and not any(metadata.distributions(name="wandb")):
         raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb")
@@ -143,7 +142,7 @@ def train(
     train, val = (task.encode(splits[split], split, loaded) for split in ("train", "val"))
     metric = args.run.val_metric or task.metrics_for(learned)[0]
     plan = Plan(
-        *(args.run, args.hardware, args.optimisation, args.batches, args.lengths, args.epochs),
+        *(args.run, args.hardware, args.optimisation, args.batches, args.epochs),
         settings=args.settings(),
         metric=metric,
         direction={"loss": "min", **task.metrics}[metric],
@@ -179,7 +178,7 @@ def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> No
         model_name = str(output_dir / EXPORT)
         loaded = task.trained_model(model_name)
     else:
-        model_name = args.model.weights.model_name_or_path
+        model_name = args.model.model_name_or_path
         loaded = task.initial_model(args.model, None)
     if args.do_train and args.hardware.gpus:
         device = f"cuda:{torch.cuda.current_device()}"  # which Lightning has chosen

@@ -14,8 +14,9 @@ from bart.errors import InputError
 from bart.files import as_named
 from utils.app.cli import OnResume, all_options
 from utils.app.machine import is_first
-from utils.data.options import BatchOptions, LengthBatchOptions
-from utils.models.options import ModelOptions, NewModelOptions
+from utils.data.options import BatchOptions
+from utils.models.options import NewModelOptions
+from utils.tasks import find_task
 from utils.training.options import EpochOptions, HardwareOptions, OptimisationOptions, RunOptions
 
 if TYPE_CHECKING:
@@ -38,12 +39,12 @@ class TrainingArguments(ABC):
     batches: BatchOptions
     optimisation: OptimisationOptions
     hardware: HardwareOptions
-    model: ModelOptions | NewModelOptions
+    model: NewModelOptions
     task_options: Any
     training: Any
     # Fields of those that have such options; an annotation would place them here on the command line.
     do_train, do_predict = True, False
-    lengths, epochs = LengthBatchOptions(), EpochOptions(min_epochs=0)
+    epochs = EpochOptions(min_epochs=0)
 
     def _complete(self, rate: float, start: str) -> None:
         """Fill in the learning rate, and the output directory, which is named after where the run starts."""
@@ -66,6 +67,10 @@ class TrainingArguments(ABC):
         """The checkpoint to go on from, with all that it holds."""
         return self.run.resume_from_checkpoint
 
+    @property
+    def task_class(self) -> type[Any]:
+        return find_task(self.task)
+
     @abstractmethod
     def make_task(self) -> TrainedTask:
         """The task, with its options."""
@@ -74,11 +79,7 @@ class TrainingArguments(ABC):
         """These options with the defaults that depend on the data and the model's config; and their task."""
         made = self.make_task()
         task = made.fitted(made.config(self.model))
-        return self._with_data(task.place.data_dir, task_options=task.options, training=task.training), task
-
-    def _with_data(self, data_dir: str, **parts: Any) -> Self:
-        """These options with other parts, of data that the task names where the options do not."""
-        return replace(self, **parts)
+        return replace(self, task_options=task.options, training=task.training), task
 
     def check_metric(self, metrics: Iterable[str]) -> None:
         """Raise InputError where --val_metric is none of a task's metrics."""

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from bart.errors import InputError
 from utils.app.pages import page_template
-from utils.serving.service import Busy, Service
+from utils.serving.service import Service
 
 Message = MutableMapping[str, Any]  # of ASGI
 Receive = Callable[[], Awaitable[Message]]
@@ -33,7 +33,6 @@ App = Callable[[Message, Receive, Send], Awaitable[None]]
 TRIM_SECONDS = 5
 PATHS = ("/", "/healthz", "/metrics", "/openapi.json")  # of every service
 BEARER = HTTPBearer(auto_error=False, description="The key that the service was started with.")
-ENDING = HTTPException(503, "the service is shutting down", {"Retry-After": "5"})
 PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
 )
@@ -83,9 +82,12 @@ class Gate:
 
     def _refusal(self, scope: Message) -> App | None:
         """The answer to a request that is not let in."""
+        if self.service.is_ending:
+            return failure(HTTPException(503, "the service is shutting down", {"Retry-After": "5"}))
         most = self.service.args.max_clients
         if scope["method"] != "GET" and self.service.in_work >= most:
-            return failure(Busy(f"{most} requests are in work; allowed: {most}; try again"))
+            found = f"{most} requests are in work; allowed: {most}; try again"
+            return failure(HTTPException(503, found, {"Retry-After": "1"}))
         # Browsers always send the header, and old health checks do not.
         host = re.sub(r":\d*$", "", Request(scope).headers.get("host", "localhost")).lower()
         try:
@@ -161,10 +163,6 @@ def create_app(service: Service) -> FastAPI:
         trimming.cancel()
         await service.stop()
 
-    async def not_ending() -> None:
-        if service.is_ending:
-            raise ENDING
-
     key = service.args.key
 
     async def with_key(sent: Annotated[HTTPAuthorizationCredentials | None, Depends(BEARER)]) -> None:
@@ -193,7 +191,6 @@ def create_app(service: Service) -> FastAPI:
         docs_url=None,  # FastAPI's pages load scripts from elsewhere
         redoc_url=None,
         lifespan=lifespan,
-        dependencies=[Depends(not_ending)],
         exception_handlers={
             **dict.fromkeys((HTTPException, 400, 404, 405), refused),
             RequestValidationError: unfit, InputError: unfit, Exception: fault,

@@ -25,13 +25,6 @@ def _not_blank(text: str) -> str:
 Text = Annotated[str, AfterValidator(_not_blank)]
 
 
-class Busy(HTTPException):
-    """There is no room for a request; the message says how much there is."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(503, message, {"Retry-After": "1"})
-
-
 class Body(BaseModel):
     """The body of a request, or a part of it. It is strict: a number in quotes is no number, and true is no integer."""
 
@@ -76,10 +69,11 @@ class Service(ABC):
 
     @contextmanager
     def room(self, count: int) -> Iterator[None]:
-        """Hold room for so many inputs while they are in work; Busy if there is none."""
+        """Hold room for so many inputs while they are in work; HTTPException if there is none."""
         most = self.args.max_queue
         if self.inputs + count > most:
-            raise Busy(f"{self.inputs} inputs are in work and this request has {count}; allowed: {most}; try again")
+            found = f"{self.inputs} inputs are in work and this request has {count}; allowed: {most}; try again"
+            raise HTTPException(503, found, {"Retry-After": "1"})
         self.inputs += count
         try:
             yield

@@ -57,10 +57,8 @@ def find_task(name: str) -> type[Any]:
     """The task of a name: a `Task` of TASKS, a `TrainedTask` of PRETRAINING, or a `ScoredTask` in a Python file."""
     from utils.tasks.task import ScoredTask, TrainedTask
 
-    kind: type = ScoredTask
-    if name in PRETRAINING:
-        module, kind = import_module(f"utils.tasks.{name}"), TrainedTask
-    elif name in TASKS:
+    kind = TrainedTask if name in PRETRAINING else ScoredTask
+    if name in (*TASKS, *PRETRAINING):
         module = import_module(f"utils.tasks.{name}")
     elif not name.endswith(".py"):
         allowed = f"{', '.join(TASKS)}, or the path of a Python file with a task"

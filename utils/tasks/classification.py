@@ -30,12 +30,12 @@ from utils.data.splits import check_split
 from utils.data.tables import read_records
 from utils.data.tokenized import encode_cut, warn_of_cut, warn_of_unknown
 from utils.metrics import classification as measures
-from utils.metrics.classification import JOINT, each_count, name_of, surest_errors
+from utils.metrics.classification import JOINT, counts_of, name_of, surest_errors
 from utils.metrics.significance import pearson_of, scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.model_to_train import renamed
 from utils.tasks.glue import GLUE, HUB_SET, submission
-from utils.tasks.head import Example, HeadExamples, Labels, LabelTask, logits_of
+from utils.tasks.head import Example, HeadExamples, Labels, LabelTask
 from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
 from utils.text.lines import joined
@@ -179,39 +179,24 @@ class Classification(LabelTask):
         )
 
     def learn(self, examples: Mapping[str, LabelledTexts]) -> Labels:
-        learned = self.labels_of(examples["train"])
-        smoothing, class_weights = self.training.label_smoothing, self.training.class_weights
-        if smoothing and learned.problem != SINGLE_LABEL:
+        train, smoothing, class_weights = examples["train"], self.training.label_smoothing, self.training.class_weights
+        problem = self.chosen_problem or _problem_of(train.labels)
+        if smoothing and problem != SINGLE_LABEL:
             raise InputError(f"--label_smoothing is {smoothing}; allowed with one class for each text")
-        if learned.problem != REGRESSION:
-            self.check_labels(examples, learned.names)
-        elif class_weights is not None:
-            raise InputError(f"--class_weights is {class_weights!r}; the labels are numbers, which have no classes")
-        return learned
-
-    def labels_of(self, train: LabelledTexts) -> Labels:
-        """The training labels that there are, at least two, and of what kind they are."""
-        problem = self.chosen_problem
-        if problem is None:
-            problem, labels = SINGLE_LABEL, train.labels
-            are_numbers = all(math.isfinite(measures.number_of(label)) for label in labels)
-            if any(isinstance(label, list) for label in labels):
-                problem = MULTI_LABEL
-            elif any(isinstance(label, float) and not label.is_integer() for label in labels):
-                problem = REGRESSION
-            # As pandas writes the numbers of classes, or as CSV holds fractions.
-            elif numbers := [each for each in labels if isinstance(each, float) or (are_numbers and "." in str(each))]:
-                logger.info("labels such as %s are classes; --problem_type regression predicts numbers", numbers[0])
         if problem == REGRESSION:
+            if class_weights is not None:
+                raise InputError(f"--class_weights is {class_weights!r}; the labels are numbers, which have no classes")
             return Labels(["score"], problem, train.columns)
         if self.glue is not None:
-            return Labels(list(self.glue.labels), problem, train.columns)
-        ordered = measures.in_order(name for name, _ in self.labels_in(train))
-        if len(ordered) < 2:
-            raise InputError(f"{self.place.data_dir}: the training labels are {', '.join(ordered)}; allowed: two")
-        if "-1" in ordered:
-            logger.warning("the label -1 is a class; --drop_label -1 leaves its rows out")
-        return Labels(ordered, problem, train.columns)
+            names = list(self.glue.labels)
+        else:
+            names = measures.in_order(name for name, _ in self.labels_in(train))
+            if len(names) < 2:
+                raise InputError(f"{self.place.data_dir}: the training labels are {', '.join(names)}; allowed: two")
+            if "-1" in names:
+                logger.warning("the label -1 is a class; --drop_label -1 leaves its rows out")
+        self.check_labels(examples, names)
+        return Labels(names, problem, train.columns)
 
     def labels_in(self, raw: LabelledTexts) -> Iterator[tuple[str, str]]:
         for place, label in zip(raw.names, raw.labels or (), strict=False):
@@ -222,9 +207,8 @@ class Classification(LabelTask):
 
     def checked(self, loaded: LoadedModel, learned: Labels | None = None) -> LoadedModel:
         """A model whose config names the kind of problem; the labels of a task of GLUE get its names."""
-        config, problem = super().checked(loaded).model.config, self.chosen_problem
-        if learned is not None:
-            problem = learned.problem
+        config = super().checked(loaded).model.config
+        problem = self.chosen_problem if learned is None else learned.problem
         if self.glue is not None and self.glue.labels:
             names = list(self.glue.labels)
             numbered = [[f"{prefix}{number}" for number in range(len(names))] for prefix in ("", "LABEL_")]
@@ -292,7 +276,7 @@ class Classification(LabelTask):
     # ---- Training and validation
 
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
-        logits = logits_of(self.output_of(model, batch))
+        logits = self.logits_of(model, batch)
         return model.loss(logits, batch["labels"], reduction="sum", **self.loss_options(model, logits))
 
     def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
@@ -302,7 +286,7 @@ class Classification(LabelTask):
             x, y = np.array([prediction.values["number"] for prediction in predictions]), targets.astype(np.float64)
             counts = np.stack([np.ones_like(x), x, y, x * x, y * y, x * y]).sum(axis=1)
         else:
-            counts = _counts_of(*_sets(targets, predictions, loaded)).sum(axis=0)
+            counts = counts_of(*_sets(targets, predictions, loaded)).sum(axis=0)
         return self.sums_of(predictions, torch.from_numpy(counts), loaded)
 
     def metrics_of(self, sums: Sequence[float], loaded: LoadedModel) -> dict[str, float]:
@@ -318,7 +302,7 @@ class Classification(LabelTask):
 
     def predict_batch(self, loaded: LoadedModel, batch: Inputs) -> list[Prediction]:
         problem, labels = loaded.model.config.problem_type, loaded.labels
-        logits = logits_of(self.output_of(loaded.model, batch))
+        logits = self.logits_of(loaded.model, batch)
         losses = [(0.0, 0)] * len(logits)
         if "labels" in batch:
             each = loaded.model.loss(logits, batch["labels"], reduction="none").view(len(logits), -1)
@@ -345,11 +329,11 @@ class Classification(LabelTask):
             return {**measures.of_numbers(chosen, targets), "errors": errors}, {"error": surest}
         is_single = problem == SINGLE_LABEL
         right, chosen = [_names_of(label) for label in raw.labels], _chosen(predictions)
-        goal, predicted = _sets(np.array(targets), predictions, loaded)
-        counts = _counts_of(goal, predicted)
+        predicted, goal = _sets(np.array(targets), predictions, loaded)
+        counts = counts_of(predicted, goal)
         scores = scores_and_intervals(counts, lambda sums: _metrics_of(sums, len(goal), loaded))
         common = np.frombuffer(Counter(map(bytes, goal)).most_common(1)[0][0], bool)
-        always = _counts_of(goal, np.tile(common, (len(goal), 1))).sum(axis=0)
+        always = counts_of(np.tile(common, (len(goal), 1)), goal).sum(axis=0)
         named = JOINT.join(compress(names, common)) or "none"
         scores["baselines"] = {f"always {named}": _metrics_of(always, len(goal), loaded)}
         of_labels = counts[:, 1:].sum(axis=0).reshape(3, -1)
@@ -395,6 +379,19 @@ class Classification(LabelTask):
         return {**super().settings(loaded), "problem_type": problem, "mismatched": self.options.mismatched}
 
 
+def _problem_of(labels: Sequence[Any]) -> str:
+    """The kind of problem that training labels are of."""
+    if any(isinstance(label, list) for label in labels):
+        return MULTI_LABEL
+    if any(isinstance(label, float) and not label.is_integer() for label in labels):
+        return REGRESSION
+    are_numbers = all(math.isfinite(measures.number_of(label)) for label in labels)
+    # As pandas writes the numbers of classes, or as CSV holds fractions.
+    if numbers := [each for each in labels if isinstance(each, float) or (are_numbers and "." in str(each))]:
+        logger.info("labels such as %s are classes; --problem_type regression predicts numbers", numbers[0])
+    return SINGLE_LABEL
+
+
 def _names_of(label: Any) -> list[str]:
     """The name of a label, or the names of a list of them."""
     return [*map(name_of, label if isinstance(label, list) else [label])]
@@ -426,19 +423,14 @@ def _target(where: str, label: Any, problem: str, names: list[str]) -> int | flo
 
 
 def _sets(targets: np.ndarray, predictions: Sequence[Prediction], loaded: LoadedModel) -> tuple[np.ndarray, np.ndarray]:
-    """True (N, L) for the labels that are right, and for those that are predicted."""
+    """True (N, L) for the labels that are predicted, and for those that are right."""
     is_single = loaded.model.config.problem_type == SINGLE_LABEL
     goal = targets[:, None] == np.arange(len(loaded.labels)) if is_single else targets > 0
-    return goal, measures.sets_of(_chosen(predictions), loaded.labels)
-
-
-def _counts_of(goal: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Of sets of labels, 1 for each example that is right, and its flattened `each_count` (N, 1 + 3 L)."""
-    return np.column_stack([(goal == predicted).all(axis=1), each_count(predicted, goal).reshape(len(goal), -1)])
+    return measures.sets_of(_chosen(predictions), loaded.labels), goal
 
 
 def _metrics_of(counts: Sequence[float], examples: float, loaded: LoadedModel) -> dict[str, float]:
-    """The metrics of labels, from the sum of `_counts_of`."""
+    """The metrics of labels, from the sum of their `counts_of`."""
     of_labels = np.reshape(counts[1:], (3, -1))
     if loaded.model.config.problem_type == SINGLE_LABEL:
         return measures.of_classes(of_labels)

@@ -252,6 +252,10 @@ class LabelTask(HeadTask):
         is_target = labels != IGNORE_INDEX
         return is_target.sum() if weights is None else (weights[labels.clamp(min=0)] * is_target).sum()
 
+    def logits_of(self, model: PretrainedModel, batch: Inputs) -> Tensor:
+        """The logits of the head in fp32, whatever the network computes in."""
+        return self.output_of(model, batch).logits.float()
+
     def loss_options(self, model: PretrainedModel, logits: Tensor) -> dict[str, Any]:
         """The `weight` (N,), if there is one, and the `label_smoothing` of the training loss, for torch."""
         weights = class_weights_of(model)
@@ -265,11 +269,6 @@ def class_weights_of(model: PretrainedModel) -> Tensor | None:
     if weights is None:
         return None
     return torch.tensor([*weights.values()], dtype=torch.float64).to(model.device, non_blocking=True)
-
-
-def logits_of(output: Any) -> Tensor:
-    """The logits of a head in fp32, whatever the network computes in."""
-    return output.logits.float()
 
 
 def _shortened(names: Iterable[str], most: int = 20) -> str:

@@ -14,15 +14,14 @@ from torch import Tensor
 
 from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
-from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.data.batches import Inputs, collate_pairs
+from utils.data.batches import Inputs
 from utils.data.noise import Noise
 from utils.data.options import Place
 from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, ShardExamples, StreamedShards
 from utils.models.loading import LoadedModel, check_lengths, fit_vocabulary
 from utils.models.model_to_train import pretraining_model, resumed_model
-from utils.models.options import AdaptationOptions, NewModelOptions
+from utils.models.options import NewModelOptions
 from utils.tasks.options import PretrainingOptions
 from utils.tasks.task import Model, TrainedTask
 
@@ -67,9 +66,6 @@ class Pretraining(TrainedTask[Model]):
             return StreamedShards(self.manifest, self.noise, self.place.chosen(split)[1].limit)
         return ShardExamples(self.manifest, split, self.noise, self.place.chosen(split)[1].limit)
 
-    def collate(self, examples: Sequence[Any], tokenizer: PretrainedTokenizer) -> Inputs:
-        return collate_pairs(examples, tokenizer.pad_token_id)
-
     # ---- Model
 
     def fitted(self, config: ModelConfig) -> Pretraining[Model]:
@@ -79,10 +75,10 @@ class Pretraining(TrainedTask[Model]):
     def initial_model(
         self, model: NewModelOptions, learned: None, checkpoint: Path | None = None
     ) -> LoadedModel[Model]:
-        config, keeps = self.config(model), model.config_path is None
+        config = self.config(model)
         if checkpoint is None:
             return pretraining_model(config, model, *self.model_classes, self.tokenizer, self.weights)
-        loaded = resumed_model(checkpoint, config, self.model_classes, model.computing, AdaptationOptions(), keeps)
+        loaded = resumed_model(checkpoint, model, config, self.model_classes)
         fit_vocabulary(loaded.model, self.tokenizer)
         return loaded
 

@@ -148,15 +148,14 @@ class QuestionAnswering(HeadTask):
 
     def _answer_in(self, question: Question, spans: np.ndarray, first: int) -> tuple[int, int]:
         """The first and the last token of a window that the first right answer covers."""
-        if not (question.answers and len(spans)):
-            return NO_ANSWER, NO_ANSWER
-        answer = question.answers[0]
-        begin = question.starts[0] + len(answer) - len(answer.lstrip())  # no token stands for the spaces around it
-        end = question.starts[0] + len(answer.rstrip())
-        touched = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > begin))
-        if not len(touched) or spans[0, 0] > begin or spans[-1, 1] < end:
-            return NO_ANSWER, NO_ANSWER
-        return first + int(touched[0]), first + int(touched[-1])
+        if question.answers and len(spans):
+            answer = question.answers[0]
+            begin = question.starts[0] + len(answer) - len(answer.lstrip())  # no token stands for the spaces around it
+            end = question.starts[0] + len(answer.rstrip())
+            touched = np.flatnonzero((spans[:, 0] < end) & (spans[:, 1] > begin))
+            if len(touched) and spans[0, 0] <= begin and spans[-1, 1] >= end:
+                return first + int(touched[0]), first + int(touched[-1])
+        return NO_ANSWER, NO_ANSWER
 
     def collate(self, examples: Sequence[Window | Windows], tokenizer: PretrainedTokenizer) -> Inputs:
         if isinstance(examples[0], Windows):

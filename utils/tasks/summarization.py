@@ -63,5 +63,5 @@ class Summarization(TextToText):
     def checks(self, raw: Pairs, predictions: Sequence[Prediction]) -> dict[str, Any]:
         given = repeat(None) if raw[1] is None else ("\n".join(references_of(line)) for line in raw[1])
         summaries = [prediction.values["texts"][0] for prediction in predictions]
-        facts = unsupported_facts([*zip(raw[0], given, summaries, strict=False)])
+        facts = unsupported_facts(tuple(zip(raw[0], given, summaries, strict=False)))
         return facts and {"unsupported_facts": facts}

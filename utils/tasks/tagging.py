@@ -39,7 +39,7 @@ from utils.metrics.classification import confusion_of_classes, surest_errors
 from utils.metrics.significance import scores_and_intervals
 from utils.models.loading import LoadedModel
 from utils.models.options import ModelOptions
-from utils.tasks.head import Example, HeadExamples, Labels, LabelTask, logits_of
+from utils.tasks.head import Example, HeadExamples, Labels, LabelTask
 from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
 from utils.text.lines import BlankText, check_no_list
@@ -239,7 +239,7 @@ class Tagging(LabelTask):
     # ---- Training and validation
 
     def loss(self, model: PretrainedModel, batch: Inputs) -> Tensor:
-        logits = logits_of(self.output_of(model, batch))
+        logits = self.logits_of(model, batch)
         return _loss(logits, batch["labels"], **self.loss_options(model, logits)).sum()
 
     def validate(self, loaded: LoadedModel, batch: Inputs) -> Tensor:
@@ -259,7 +259,7 @@ class Tagging(LabelTask):
     # ---- Prediction
 
     def predict_batch(self, loaded: LoadedModel, batch: Inputs) -> list[Prediction]:
-        logits = logits_of(self.output_of(loaded.model, batch))
+        logits = self.logits_of(loaded.model, batch)
         shares, chosen = (part.tolist() for part in logits.softmax(dim=-1).max(dim=-1))
         losses, counts = [0.0] * len(chosen), [0] * len(chosen)
         if "labels" in batch:

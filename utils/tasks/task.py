@@ -19,7 +19,7 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.rows import Rows
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.progress import Clock
-from utils.data.batches import Batch, Examples, Inputs
+from utils.data.batches import Batch, Examples, Inputs, collate_pairs
 from utils.data.columns import FromTraining, Record
 from utils.data.options import Place
 from utils.data.rows import rows_of, whole
@@ -116,9 +116,9 @@ class TrainedTask(ABC, Generic[Model]):
     ) -> Examples | StreamedShards:
         """Turn what `read` or `given` gave into token ids; with `for_scoring` they are only predicted."""
 
-    @abstractmethod
     def collate(self, examples: Sequence[Any], tokenizer: PretrainedTokenizer) -> Inputs:
-        """Put examples together to a batch: tensors (B, ...) and lists of length B, by name."""
+        """Put examples, by default each a `Pair`, together to a batch: tensors (B, ...) and lists of length B."""
+        return collate_pairs(examples, tokenizer.pad_token_id)
 
     def as_rows(self, inputs: Inputs, multiple: int) -> Inputs:
         """What `collate` made, without its padding if `count` and `loss` take `bart.rows.Rows`; here as it is."""

@@ -18,10 +18,9 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.files import PathName, read_json
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, Seq2SeqOutput, training_operations
-from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.progress import Clock
 from utils.corpora.data_directory import COLUMNS, PROVENANCE
-from utils.data.batches import Batch, Inputs, TokenPairs, collate_pairs, pad, pairs_as_rows
+from utils.data.batches import Batch, Inputs, TokenPairs, pad, pairs_as_rows
 from utils.data.columns import Record, columns_of_pairs
 from utils.data.places import check_fields
 from utils.data.tables import Pairs, Row, read_pairs, read_sources
@@ -149,9 +148,6 @@ class TextToText(Task[BartForConditionalGeneration]):
         training = self.training
         lengths = {"train": training.max_target_length, "val": training.val_max_target_length}
         return lengths.get(kind, training.test_max_target_length) or self.evaluation.max_target_length
-
-    def collate(self, examples: Sequence[Any], tokenizer: BartTokenizer) -> Inputs:
-        return collate_pairs(examples, tokenizer.pad_token_id)
 
     def as_rows(self, inputs: Inputs, multiple: int) -> Inputs:
         return pairs_as_rows(inputs, multiple)

@@ -42,19 +42,17 @@ class Translation(TextToText):
     # ---- Model
 
     def config(self, model: ModelOptions) -> BartConfig:
-        training, weights, adaptation = self.training, model.weights, model.adaptation
-        if training.translation_stage == 1 and (
-            adaptation.freeze_embeds or adaptation.freeze_encoder or adaptation.lora_rank
-        ):
+        training = self.training
+        if training.translation_stage == 1 and (model.freeze_embeds or model.freeze_encoder or model.lora_rank):
             raise InputError("--translation_stage 1 excludes --freeze_embeds, --freeze_encoder and --lora_rank")
         config = super().config(model)
         if training.source_encoder_layers is not None:
             config.source_encoder_layers = training.source_encoder_layers
             config.source_vocab_size = len(BartTokenizer.from_pretrained(training.source_tokenizer))
-        elif not weights.is_scratch and (
-            training.translation_stage is not None or Path(weights.model_name_or_path).exists()
+        elif not model.is_scratch and (
+            training.translation_stage is not None or Path(model.model_name_or_path).exists()
         ):
-            stored = stored_configs(weights.model_name_or_path, [BartConfig])[0]
+            stored = stored_configs(model.model_name_or_path, [BartConfig])[0]
             if stored is not None and stored.source_encoder_layers:  # of the first stage
                 config.source_encoder_layers = stored.source_encoder_layers
                 config.source_vocab_size = stored.source_vocab_size
@@ -66,7 +64,7 @@ class Translation(TextToText):
     def initial_model(
         self, model: ModelOptions, learned: tuple[str, ...] | None, checkpoint: Path | None = None
     ) -> LoadedBart:
-        place = checkpoint or self.training.source_tokenizer or model.weights.model_name_or_path
+        place = checkpoint or self.training.source_tokenizer or model.model_name_or_path
         return self._with_sources(super().initial_model(model, learned, checkpoint), place)
 
     def trained_model(self, path: PathName, config_path: str | None = None, tokenizer: str | None = None) -> LoadedBart:

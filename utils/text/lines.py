@@ -98,11 +98,6 @@ def iter_lines(path: PathName, blank: bool = False, ends: bool = False, encoding
         raise InputError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
 
 
-def read_lines(path: PathName, blank: bool = False) -> list[str]:
-    """Read all lines of a file, by the rules of `iter_lines`."""
-    return list(iter_lines(path, blank))
-
-
 def check_counts(paths: tuple[PathName, PathName], first: int, second: int) -> None:
     """Two files must have equally many lines."""
     if first != second:

@@ -6,6 +6,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Sequence
+from functools import partial
 from itertools import chain, pairwise
 
 from bart.tokenization.tokenization_bart import BartTokenizer
@@ -22,16 +23,16 @@ def split_text(text: str, tokenizer: BartTokenizer, max_length: int) -> list[lis
     between characters. Each window is tokenised as a text of its own, so its first word has no space before it. The
     smallest size that needs no more windows is found by bisection, so that the last one is not much shorter.
     """
-    room = max_length - 2
+    room, encode = max_length - 2, partial(tokenizer, add_special_tokens=False)
     units = sentence_parts(text.strip())
-    while max(map(len, opening := _encode([unit.strip() for unit in units], tokenizer))) > room:
+    while max(map(len, opening := encode([unit.strip() for unit in units])["input_ids"])) > room:
         units = [
             part
             for unit, ids in zip(units, opening, strict=True)
             for part in ([unit] if len(ids) <= room else _split_long(unit, math.ceil(len(ids) / room)))
         ]
     # The ids of a unit depend on what comes before it: nothing at the start of a window, otherwise its white space.
-    following = _encode(units, tokenizer, add_prefix_space=False)
+    following = encode(units, add_prefix_space=False)["input_ids"]
     lengths = [(len(first), len(later)) for first, later in zip(opening, following, strict=True)]
     fewest = len(_fill(lengths, room))
     size = 1 + bisect_left(range(1, room), True, key=lambda size: len(_fill(lengths, size)) <= fewest)
@@ -44,11 +45,6 @@ def split_text(text: str, tokenizer: BartTokenizer, max_length: int) -> list[lis
         ]
         for start, end in pairwise([*_fill(lengths, size), len(units)])
     ]
-
-
-def _encode(texts: Sequence[str], tokenizer: BartTokenizer, add_prefix_space: bool | None = None) -> list[list[int]]:
-    """Ids of each text, without `<s>` and `</s>`."""
-    return [ids[1:-1] for ids in tokenizer(texts, add_prefix_space=add_prefix_space)["input_ids"]]
 
 
 def _split_long(unit: str, count: int) -> list[str]:

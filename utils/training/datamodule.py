@@ -88,18 +88,17 @@ class TrainingData(pl.LightningDataModule):
 
     def _order(self) -> TrainOrder | TrainStream:
         """The optimizer steps of the first process."""
-        options, lengths, processes = self.plan.batches, self.plan.lengths, self.plan.hardware.processes
-        seed, grouped = self.plan.run.seed, lengths.sortish_sampler
+        options, seed, processes = self.plan.batches, self.plan.run.seed, self.plan.hardware.processes
         if isinstance(self.train, StreamedShards):
-            return TrainStream(self.train, self.collate_rows, options, seed, grouped, world_size=processes)
+            return TrainStream(self.train, self.collate_rows, options, seed, world_size=processes)
         return TrainOrder(
             self.train.lengths,
             options.train_batch_size,
             seed,
-            max_tokens=lengths.max_tokens_per_batch,
+            max_tokens=self.plan.epochs.max_tokens_per_batch,
             accumulation=options.gradient_accumulation_steps,
             world_size=processes,
-            group_by_length=grouped,
+            group_by_length=self.plan.epochs.sortish_sampler,
         )
 
 

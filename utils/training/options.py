@@ -11,7 +11,7 @@ from typing import Any
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option
 from utils.app.run_directory import LAST
-from utils.data.options import BatchOptions, LengthBatchOptions
+from utils.data.options import BatchOptions
 
 FINE_TUNING_RATE, LORA_RATE, SCRATCH_RATE = 3e-5, 3e-4, 1e-3  # learning rates of trained weights, adapters, random ones
 LAMB_RATE = 5e-3  # of NVIDIA's first phase of pretraining, with batches of 64,000
@@ -28,7 +28,6 @@ SCHEDULES: dict[str, tuple[str, dict[str, Any]] | None] = {
     POLY_SQRT: None,
 }
 OPTIMIZERS = ("adamw", "fused_adam", "adafactor", "lamb", "fused_lamb", "sgd")
-STRATEGIES = ("ddp", "fsdp")
 
 
 @dataclass(frozen=True)
@@ -145,8 +144,15 @@ class OptimisationOptions:
 
 @dataclass(frozen=True)
 class EpochOptions:
-    """The length of a run in epochs, which pretraining does not ask for."""
+    """Epochs, and batches of like lengths in them: options of runs whose examples are not streamed."""
 
+    sortish_sampler: bool = option(False, section="data", help="group training examples by length: less padding")
+    max_tokens_per_batch: int | None = card_option(
+        None,
+        least=1,
+        help="tokens per process and micro-batch, padding and targets included, instead of --train_batch_size; "
+        "micro-batches then hold examples of similar length, the same in every epoch",
+    )
     max_epochs: int | None = changeable(
         None,
         section="training",
@@ -173,20 +179,18 @@ class HardwareOptions:
     devices: int | None = option(
         None, least=1, help="processes of this machine, on GPUs one per GPU", on_resume="by_content"
     )
-    strategy: str = option("ddp", choices=STRATEGIES, help="ddp copies the model to all processes, fsdp shards it")
+    strategy: str = option("ddp", choices=("ddp", "fsdp"), help="ddp copies the model to all processes, fsdp shards it")
     fp16: bool = card_option(False, help="half precision, with loss scaling; needs a GPU")
     bf16: bool = card_option(False, help="bfloat16 precision")
     tf32: bool = card_option(False, help="fp32 with TF32 tensor cores in matrix products")
     amp_level: str = option(
         "O1",
-        metavar="{O0,O1,O2}",
+        choices=("O0", "O1", "O2"),
         help="for --fp16 and --bf16: O1 is autocast, O2 half weights with fp32 master copies, O0 neither",
     )
 
     def __post_init__(self) -> None:
         self._resolve_devices()
-        if self.amp_level not in ("O0", "O1", "O2"):
-            raise InputError(f"--amp_level is {self.amp_level}; allowed: O1 or O2, and O0 for neither")
         chosen = [f"--{name}" for name in ("fp16", "bf16", "tf32") if getattr(self, name)]
         if len(chosen) > 1:
             raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
@@ -230,7 +234,6 @@ class Plan:
     hardware: HardwareOptions
     optimisation: OptimisationOptions
     batches: BatchOptions
-    lengths: LengthBatchOptions
     epochs: EpochOptions
     _: KW_ONLY
     settings: Mapping[str, Any]  # all options by name, for the loggers

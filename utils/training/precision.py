@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pytorch_lightning.plugins.precision import MixedPrecision
@@ -66,13 +66,9 @@ class LossScaler(torch.amp.GradScaler):
 class HalfWeights(MixedPrecision):
     """O2: the network computes in half precision throughout, with loss scaling for fp16, and no autocast."""
 
-    def __init__(self, precision: Literal["16-mixed", "bf16-mixed"], device: str, scaler: LossScaler | None) -> None:
-        super().__init__(precision, device, scaler)
-        self.dtype = torch.float16 if precision == "16-mixed" else torch.bfloat16
-
     def convert_module(self, module: nn.Module) -> nn.Module:
         # The Lightning module's own counters stay as precise as they are.
-        module.model.to(self.dtype)
+        module.model.to(torch.float16 if self.precision == "16-mixed" else torch.bfloat16)
         return module
 
     def forward_context(self) -> AbstractContextManager[Any]:

@@ -56,7 +56,7 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
         f"{model.num_parameters():,}",
         f"the stream {data.train.directory} train" if data.streams else f"{len(data.train):,} examples",
         f"{data.total_steps:,}",
-        "about " if plan.lengths.max_tokens_per_batch else "",
+        "about " if plan.epochs.max_tokens_per_batch else "",
         *(data.examples_per_step, rate, for_lora),
     )
     times = math.ceil(data.total_steps / trainer.val_check_interval)
@@ -101,7 +101,7 @@ def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
     if warmup >= steps and plan.optimisation.lr_scheduler != "constant":
         name = "proportion makes" if plan.optimisation.warmup_proportion else "steps is"
         raise InputError(f"--warmup_{name} {warmup}; allowed: fewer than the run's {steps} steps")
-    most = plan.lengths.max_tokens_per_batch
+    most = plan.epochs.max_tokens_per_batch
     if most is not None and most < (longest := int(padded_length(data.train.lengths).sum(axis=1).max())):
         raise InputError(
             f"--max_tokens_per_batch is {most}; allowed: at least {longest}, which the longest training example takes"

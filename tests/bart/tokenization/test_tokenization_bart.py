@@ -121,7 +121,7 @@ def test_tokenizers_of_another_kind(tokenizer: BartTokenizer) -> None:
     lowercasing.normalizer = normalizers.Lowercase()
     undecoded.decoder = decoders.BPEDecoder()
     for foreign in (Tokenizer(models.WordPiece({"<s>": 0}, unk_token="<s>")), lowercasing, undecoded):
-        with pytest.raises(InputError, match="not a byte-level BPE tokenizer"):
+        with pytest.raises(InputError, match="a pipeline of .*; allowed: that of BartTokenizer"):
             BartTokenizer.from_json(foreign.to_str())
 
 
@@ -204,7 +204,7 @@ def test_training_of_bert() -> None:
     assert [ours.pad_token_id, ours.unk_token_id, ours.cls_token_id, ours.sep_token_id, ours.mask_token_id] == [
         *range(5)
     ]
-    assert ours.same_vocabulary(BertTokenizer.train(iter(texts), 45))
+    assert ours.get_vocab() == BertTokenizer.train(iter(texts), 45).get_vocab()
     cased = BertTokenizer.train(texts, 45, lowercase=False)
     assert cased("Low")["input_ids"] != cased("low")["input_ids"]
     for values, message in (

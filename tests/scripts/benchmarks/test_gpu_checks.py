@@ -116,7 +116,7 @@ def test_bad_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory_must_not_grow(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     for last, grows in ((1.0, False), (1.1, True)):
-        lines = ["step,peak_memory_gb,val_loss", "19,1.0,", "20,,2.5", f"199,{last},"]
+        lines = ["step,peak_memory_gb,val_loss", "19,1.0,", "20,,2.5", f"199,{last},", ""]
         (tmp_path / "run/metrics.csv").write_text("\n".join(lines))
         with pytest.raises(ValueError, match="1.000 GB at step 20 and 1.100 GB") if grows else nullcontext():
             assert gpu_checks.constant(tmp_path)["rate"] == last

@@ -218,7 +218,7 @@ def test_other_rows_follow_a_failed_one(
     rows = [line.replace("|", "").split() for line in printed.splitlines()]
     assert ["NUM_GPU", "precision", "batch"] in rows
     assert [row[1] for row in rows if row[:1] == ["CPU"]] == ["fp32", "bf16"]
-    assert "cpu_fp32 failed: it left no figures (FileNotFoundError:" in printed
+    assert "cpu_fp32 failed: it left no figures (InputError:" in printed
     assert "cpu_bf16 failed: RuntimeError: out of memory\n" in printed
     with pytest.raises(InputError, match="RESULTS_DIR is .*out, which is there already"):
         rows_run("true")

@@ -92,5 +92,5 @@ def tgz(files: Sequence[tuple[str, bytes]]) -> bytes:
 @pytest.mark.parametrize("damage", [lambda data: b"no", lambda data: gzip.compress(b"no"), lambda data: data[:9999]])
 def test_damaged_archives_are_errors(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
     (tmp_path / "x.tgz").write_bytes(damage(tgz([("a.story", random.Random(0).randbytes(100_000))])))
-    with pytest.raises(InputError, match="x.tgz: not a whole .tgz archive"):
+    with pytest.raises(InputError, match="x.tgz cannot be opened"):
         read_archive(tmp_path / "x.tgz")

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from bart.errors import InputError
 from utils.data.splits import Choice
 from utils.data.tables import one_line, read_pairs
-from utils.text.lines import read_lines
+from utils.text.lines import iter_lines
 
 
 def test_lines_end_at_newlines_only(tmp_path: Path) -> None:
     path = tmp_path / "file"
     odd = "one\u2028still one\x0b\x0c\x1c\x1d\x1e\x85\u2029"
     path.write_bytes(f"{odd}\ntwo\r\nthree".encode())
-    assert read_lines(path) == [odd, "two", "three"]
+    assert list(iter_lines(path)) == [odd, "two", "three"]
     path.write_bytes(b"\xef\xbb\xbfwith a byte order mark\nand an end\n")
-    assert read_lines(path) == ["with a byte order mark", "and an end"]
+    assert list(iter_lines(path)) == ["with a byte order mark", "and an end"]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_bad_files_are_errors_that_name_file_and_line(content: bytes, message: s
     path = tmp_path / "train.source"
     path.write_bytes(content)
     with pytest.raises(InputError, match=rf"train\.source.*{message}"):
-        read_lines(path)
+        list(iter_lines(path))
 
 
 def test_pairs(tmp_path: Path) -> None:

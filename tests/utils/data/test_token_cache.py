@@ -51,7 +51,7 @@ def only_maps(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object) -> None:
         raise AssertionError("texts are tokenised again")
 
-    monkeypatch.setattr(BartTokenizer, "encode_many", refuse)
+    monkeypatch.setattr(BartTokenizer, "__call__", refuse)
 
 
 def rows(texts: TokenizedTexts) -> list[list[int]]:
@@ -169,18 +169,18 @@ def test_a_file_that_changes_while_it_is_read(data: Path, tokenizer: BartTokeniz
 
 
 def tokenise(data: Path, vocabulary: str, log: Path) -> None:
-    tokenise_many = BartTokenizer.encode_many
+    loaded, encode = BartTokenizer.from_pretrained(vocabulary), BartTokenizer.__call__
 
-    def logged(self: BartTokenizer, texts: list[str], max_length: int) -> list[list[int]]:
+    def logged(self: BartTokenizer, texts: list[str], **options: int) -> dict[str, list[list[int]]]:
         first = not log.exists()
         with log.open("a") as file:
             file.write(f"{os.getpid()}\n")
         if first:
             signal.pause()  # until it is killed
-        return tokenise_many(self, texts, max_length)
+        return encode(self, texts, **options)
 
-    BartTokenizer.encode_many = logged  # type: ignore[method-assign]
-    sources(data).tokenized(BartTokenizer.from_pretrained(vocabulary), 24)
+    BartTokenizer.__call__ = logged  # type: ignore[method-assign]
+    sources(data).tokenized(loaded, 24)
 
 
 def test_of_several_processes_one_tokenises_and_another_takes_over_from_one_that_dies(

@@ -114,6 +114,47 @@ def test_facts_of_hand_made_articles(case: str) -> None:
     assert facts_in(source, reference, summary) == {WRONG: wrong, ADDED: added, MISSING: missing}
 
 
+# Of each source the summary, and what is wrong in it.
+SMALL = {
+    "a blank after the currency": ("It cost $70.", "It cost £ 70.", ["£ 70"]),
+    "digits in a word": ("They met.", "They met on MH370 in a 4x4 of the b2b firm.", ["MH370", "4"]),
+    "no blank in a date": ("He left on May 5, 2015.", "He left on May 5,2015.", []),
+    "a word that begins as a number does": ("They left.", "They tend to leave.", []),
+    "a word that begins as a power does": ("It has 5 cats.", "It has 5 kittens.", []),
+    "a word that begins as a percentage does": ("It is $5 a yard.", "It is 5 per centimetre.", []),
+    "percentages": ("$3", "A 3-per cent rise; 3 per cent or 3 percent", ["3-per cent", "3 per cent", "3 percent"]),
+    "a percentage with a blank": ("$3", "It was 3 %.", ["3 %"]),
+    "other currencies": ("It is $5.", "It is €5 or ¥5.", ["€5", "¥5"]),
+    "three digits before a comma": ("It has 123,456 homes.", "It has 123456 homes.", []),
+    "an accent that is a character": ("He met Bjo\u0308rk.", "He met Björk.", []),
+    "points in an acronym": ("He met U.S. envoys.", "He met US envoys.", []),
+    "an acronym at the beginning": ("They left.", "NATO left.", ["NATO"]),
+    "one capital": ("They left.", "A man left, said I.", []),
+    "an apostrophe that opens a word": ("They left.", "They saw 'Titanic' there.", ["Titanic"]),
+    "a digit after a point": ("He met the No. 5 seed.", "He met the No.5 seed.", []),
+    "no blank between sentences": ("The mayor met Smith. He left.", "It was Smith.He left.", []),
+    "one letter for two": ("He lives in Weißensee.", "He lives in WEISSENSEE.", []),
+    "a short name is no plural": ("He met Gus and the Lees.", "He met Gu and Lee.", ["Gu"]),
+}
+
+
+@pytest.mark.parametrize("case", SMALL)
+def test_facts_of_small_articles(case: str) -> None:
+    source, summary, wrong = SMALL[case]
+    assert facts_in(source, None, summary)[WRONG] == wrong
+
+
+@pytest.mark.parametrize("mark", '.!?…:"“‘„«(')
+def test_sentences_begin_behind_a_mark(mark: str) -> None:
+    assert facts_in("They left.", None, f"They left {mark}Storms came.")[WRONG] == []
+
+
+def test_names_stand_behind_a_word_or_what_does_not_end_a_sentence() -> None:
+    assert names_in(["He met Ann, Bob; Cid (here) Dee: Eve. Fay! “Gil” Hal\nIan 5 Jim"]) == {
+        *("Ann", "Bob", "Cid", "Dee", "Jim"),
+    }
+
+
 def test_a_name_at_the_beginning_is_known_from_other_texts() -> None:
     texts = ("Smith was jailed, police say.", None, "Jones was jailed. Residents cheered.")
     assert facts_in(*texts)[WRONG] == []
@@ -130,10 +171,10 @@ def test_without_a_reference_only_the_source_counts() -> None:
 def test_unsupported_facts_are_counted_where_capitals_tell_names() -> None:
     source = "The mayor met Ann Lee on Monday. The bridge cost $70 million."
     summaries = ["Mayor met Ann Low on bridge for $90 million.", "Mayor met Ann Lee.", "Mayor met Bob Lee."]
-    found = unsupported_facts([(source, "Mayor met Bob.", summary) for summary in summaries])
+    found = unsupported_facts(tuple((source, "Mayor met Bob.", summary) for summary in summaries))
     text = "0.67 names or numbers a summary; 2 of 3 have none"
     assert found == {"not_in": "article or reference", "mean": 2 / 3, "summaries_with_none": 2, "text": text}
-    found = unsupported_facts([(source, None, summary) for summary in summaries])
+    found = unsupported_facts(tuple((source, None, summary) for summary in summaries))
     assert (found["not_in"], found["mean"], found["summaries_with_none"]) == ("article", 1, 1)
     for summary in ("市长周二会见了NBA的安。", "وصل الرئيس إلى باريس.", "mayor met ann low.", "MAYOR MET ANN LOW.", ""):
-        assert unsupported_facts([(source, None, summary)]) == {}
+        assert unsupported_facts(((source, None, summary),)) == {}

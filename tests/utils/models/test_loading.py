@@ -21,7 +21,7 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.tiny_run import CONFIG, checkpoint_of, write_tiny_run
 from utils.models.loading import LoadedModel, load_for_evaluation, vocabulary_at
 from utils.models.model_to_train import initial_model
-from utils.models.options import ComputingOptions, ModelOptions, WeightsOptions
+from utils.models.options import ModelOptions
 from utils.tasks.head import HeadTask
 from utils.text.windows import split_text
 
@@ -46,7 +46,7 @@ def model(tmp_path: Path) -> Path:
 
 def begun(model: Path, dropout: float | None = None, **given: object) -> LoadedModel:
     """A model to train, as options of its weights say."""
-    options = ModelOptions(WeightsOptions(str(model), **given), computing=ComputingOptions(dropout=dropout))
+    options = ModelOptions(str(model), dropout=dropout, **given)
     return initial_model(options, options.config([BartConfig]), [BartForConditionalGeneration])
 
 
@@ -150,7 +150,7 @@ def test_a_bart_may_have_berts_vocabulary(tmp_path: Path) -> None:
     assert [part for ids in windows for part in ids[1:-1]] == tokenizer(" ".join(TEXTS * 2))["input_ids"][1:-1]
     torch.save({"tokenizer_json": tokenizer.to_json()}, tmp_path / "last.ckpt")
     read = vocabulary_at(BartForConditionalGeneration, tmp_path / "last.ckpt")
-    assert (type(read), read.same_vocabulary(tokenizer)) == (BertTokenizer, True)
+    assert (type(read), read.get_vocab()) == (BertTokenizer, tokenizer.get_vocab())
     (tmp_path / "vocab.txt").unlink()
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(InputError, match="its tokenizer_class is 'BertTokenizer'; allowed: BartTokenizer"):

@@ -162,9 +162,3 @@ def test_what_does_not_fit(options: list[object], message: str, train: Train, tm
     with pytest.raises(InputError, match=message):
         train("run", "--model_name_or_path", tmp_path / "base", *options)
     assert not (tmp_path / "run").exists()  # before anything is loaded or written
-
-
-def test_without_peft(train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(InputError, match="^--lora_rank is 4; it needs the package peft: pip install peft$"):
-        train("run", "--model_name_or_path", tmp_path / "base", "--lora_rank", 4)

@@ -20,6 +20,7 @@ from bart.generation.cache import DecoderCache
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.scoring import ROOT, SECONDS, articles, evaluate, files, lines, speed, torchrun, words
+from utils.metrics.facts import facts_of
 from utils.metrics.rouge import leads, rouge, rouge_per_example
 from utils.metrics.rouge_pairs import RougeRule
 
@@ -77,7 +78,9 @@ def test_scores_are_shown_as_a_short_table_and_empty_summaries_with_a_warning(
     trained: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     export = trained / "run" / "export"
+    facts_of.cache_clear()
     scores = evaluate(trained, export, "shown", "--n_obs", 5)
+    assert (facts_of.cache_info().hits, facts_of.cache_info().misses) == (1, 1)  # the report takes those of the scores
     shown = capsys.readouterr().out
     rows = dict(re.split("  +", line.strip(), maxsplit=1) for line in shown.splitlines()[1:])
     assert shown.startswith("test: 5 examples, fp32 on cpu\n") and max(map(len, shown.splitlines())) <= 80

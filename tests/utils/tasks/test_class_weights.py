@@ -18,7 +18,6 @@ import finetune
 from bart.errors import InputError
 from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.tiny_run import OF_BERT, rows, same, weights
-from utils.tasks.head import logits_of
 from utils.training.module import TrainingModule
 
 pytestmark = pytest.mark.usefixtures("no_pictures", "one_thread")
@@ -92,7 +91,7 @@ def test_the_loss_of_a_step_is_torchs_over_all_its_batches(
     take_step = TrainingModule.training_step
 
     def loss_of(module: TrainingModule, inputs: list[Any], weight: Tensor | None, smoothing: float) -> Tensor:
-        outputs = [logits_of(module.task.output_of(module.model, each)) for each in inputs]
+        outputs = [module.task.logits_of(module.model, each) for each in inputs]
         logits = torch.cat([each.flatten(0, -2) for each in outputs])
         if kind == "several":
             labels = torch.cat([each["labels"] for each in inputs])

@@ -51,7 +51,7 @@ def read(data_dir: str, split: str = "train", **options: Any) -> LabelledTexts:
 
 def names_in(data_dir: str, split: str = "train") -> list[str]:
     task = Classification(Place(data_dir))
-    return task.labels_of(task.read(split)).names
+    return task.learn({"train": task.read(split)}).names
 
 
 @pytest.mark.parametrize(
@@ -102,10 +102,10 @@ def test_the_kind_of_problem_follows_the_labels(
 ) -> None:
     rows = "".join(json.dumps({"text": "a", "label": label}) + "\n" for label in labels)
     task = Classification(Place(write(tmp_path, train_jsonl=rows)))
-    learned = task.labels_of(task.read("train"))
+    learned = task.learn({"train": task.read("train")})
     assert (learned.problem, learned.names) == (problem, names)
     forced = Classification(task.place, training=ClassificationTrainingOptions(problem_type=REGRESSION))
-    assert forced.labels_of(forced.read("train")).problem == REGRESSION
+    assert forced.learn({"train": forced.read("train")}).problem == REGRESSION
 
 
 PREMISES = "premise,hypothesis,label\na,b,0\nc,d,1\ne,f,2\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 import regex
@@ -13,7 +14,7 @@ from utils.app.progress import progress
 from utils.data.rows import json_lines
 from utils.evaluation.report.runs import ReportedRun, scores_of
 from utils.evaluation.report.tables import STATISTICS
-from utils.metrics.facts import MISSING, WRONG, differing_facts, names_in, tell_names
+from utils.metrics.facts import MISSING, WRONG, facts_of
 from utils.metrics.files import label_of
 from utils.text.sentences import WORD_CHARACTERS
 
@@ -39,21 +40,22 @@ def add_articles(run: ReportedRun, split: str) -> None:
     if not {"source", "summary"} <= set(text_names(run)):
         return
     compares = scores.get("task") != "translation"
-    tells_facts = compares and tell_names(text_of(article, "summary") for article in run.articles)
-    names = names_in(text_of(article, name) for article in run.articles for name in ("reference", "summary"))
-    for article in progress("report", len(run.articles), "articles", run.articles):
-        texts = {name: text_of(article, name) for name in ("source", "reference", "summary")}
-        first = article.get("references", [texts["reference"]])[0]
-        source, reference, summary = map(words, (texts["source"], first, texts["summary"]))
+    texts = tuple(
+        (text_of(article, "source"), text_of(article, "reference") or None, text_of(article, "summary"))
+        for article in run.articles
+    )
+    facts_of_each = facts_of(texts) if compares else None
+    shown = progress("report", len(run.articles), "articles", run.articles)
+    for article, (source, reference, summary), facts in zip(shown, texts, facts_of_each or repeat(None), strict=False):
+        first = article.get("references", [reference or ""])[0]
+        source, reference, summary = map(words, (source, first, summary))
         for key, text in (("reference_statistics", reference), ("statistics", summary)):
             article[key] = {"words": len(text), "repeated3": repetition(text)}
             article[key]["length_ratio"] = len(text) / len(reference) if reference else None
             article[key]["novel2"] = novelty(source, text) if compares else None
         if not isinstance(article.get("reference"), str):
             del article["reference_statistics"]
-            texts["reference"] = None
-        if tells_facts:
-            facts = differing_facts(**texts, names=names)
+        if facts is not None:
             article["statistics"]["wrong"] = sum(kind == WRONG for *_, kind in facts)
             article["marks"] = {
                 "reference": [fact for fact in facts if fact[2] == MISSING],

@@ -37,13 +37,12 @@ def build_report(folder: PathName, split: str | None = None) -> Path:
     split = split or next(iter(splits), "test")
     articles.add_articles(run, split)
     output = run.folder / REPORT
-    scores = [tables.score_table(run, name) for name in splits]
     try:
         page = page_template(Path(__file__).with_name("page.html")).render(
             run=run,
             split=split,
             noun="article" if run.target == TOKEN else "example",
-            scores=[table for table in scores if table.rows],
+            scores=[table for name in splits if (table := tables.score_table(run, name)).rows],
             texts=articles.shown_texts(run),
             columns=articles.columns_of(run),
             tables=tables,

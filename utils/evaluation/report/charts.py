@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
 from itertools import cycle
 
 from utils.evaluation.report.runs import ReportedRun
@@ -31,38 +31,27 @@ _LOOK = {
 } | dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), INK)
 
 
-@dataclass
-class Chart:
-    """Curves over the steps of training."""
-
-    name: str  # on the page
-    title: str
-    unit: str
-    curves: dict[str, dict[int, float]]  # name -> step -> value
-    from_zero: bool = False
-
-
-def draw(chart: Chart) -> str:
-    """Draw a chart as an SVG element for an HTML page; its ids are salted with its name, so that charts share none."""
+def draw(name: str, title: str, unit: str, curves: Mapping[str, Mapping[int, float]], from_zero: bool = False) -> str:
+    """Draw curves, values by step, as an SVG element; its ids are salted with the name, so that charts share none."""
     # Imported here, since loading matplotlib takes a second and most commands draw nothing.
     import matplotlib
     from matplotlib.figure import Figure
 
     # Browsers find glyphs that the font lacks.
-    with matplotlib.rc_context(_LOOK | {"svg.hashsalt": chart.name}), warnings.catch_warnings():
+    with matplotlib.rc_context(_LOOK | {"svg.hashsalt": name}), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         figure = Figure(figsize=(5.4, 3.2), layout="constrained")
         axes = figure.subplots()
-        axes.set(title=chart.title, xlabel="step", ylabel=chart.unit)
-        for curve, colour, line in zip(chart.curves.values(), cycle(COLOURS), cycle(DASHES), strict=False):
+        axes.set(title=title, xlabel="step", ylabel=unit)
+        for curve, colour, line in zip(curves.values(), cycle(COLOURS), cycle(DASHES), strict=False):
             marker = "." if len(curve) <= 12 else None
             axes.plot([*curve], [*curve.values()], color=colour, linestyle=line, marker=marker)
-        if chart.from_zero:
+        if from_zero:
             axes.set_ylim(bottom=0)
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter("{x:,g}")
-        if len(chart.curves) > 1:
-            figure.legend(axes.lines, [*chart.curves], loc="outside lower left", ncols=3)
+        if len(curves) > 1:
+            figure.legend(axes.lines, [*curves], loc="outside lower left", ncols=3)
         file = io.StringIO()
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     # The declaration, the style and the names of groups would be those of the whole page.
@@ -73,14 +62,14 @@ def draw(chart: Chart) -> str:
     return re.sub(r'<g id="[\w.]*">', "<g>", svg)
 
 
-def training_charts(run: ReportedRun) -> list[Chart]:
-    """Curves of training over the optimizer steps, related ones in one chart."""
+def training_charts(run: ReportedRun) -> dict[str, str]:
+    """Drawn curves of training over the optimizer steps, related ones in one chart, by the charts' names."""
     # Without search, validation scores the arg-max under teacher forcing, far above what the model generates.
     is_forced = run.arguments.get("eval_beams") == 0
     names = [name for name in run.metrics if name.startswith("val_")]
     scores = [name for name in names if name not in ("val_loss", "val_perplexity")]  # these have charts of their own
     validation = {name: label_of(name.removeprefix("val_").removesuffix("_forced")) for name in scores}
-    charts = []
+    charts = {}
     for name, title, unit, from_zero, columns in (
         ("loss", "Loss", run.loss_unit, False, {"train_loss": "training", "val_loss": "validation"}),
         ("learning_rate", "Learning rate", "learning rate", True, {"lr": ""}),
@@ -92,5 +81,5 @@ def training_charts(run: ReportedRun) -> list[Chart]:
     ):
         curves = {label: run.metrics[column] for column, label in columns.items() if run.metrics.get(column)}
         if curves:
-            charts.append(Chart(name, title, unit, curves, from_zero))
+            charts[name] = draw(name, title, unit, curves, from_zero)
     return charts

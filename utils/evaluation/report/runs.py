@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from bart.errors import InputError
-from bart.files import PathName
-from utils.app.errors import brief
+from bart.errors import InputError, brief
+from bart.files import PathName, read_json
 from utils.app.run_directory import REPORT_ORDER, Metrics, joined, metrics_of_sessions, of_sessions
 from utils.tasks import find_task
 from utils.tasks.options import TOKEN
@@ -32,10 +30,6 @@ class ReportedRun:
     scores: dict[str, dict[str, Any]]  # of each split
     speeds: dict[str, dict[str, Any]]
     articles: list[dict[str, Any]] = field(default_factory=list)  # of one split, which `add_articles` reads
-
-    @property
-    def environment(self) -> dict[str, Any]:
-        return self.environments[-1] if self.environments else {}
 
     @property
     def target(self) -> str:
@@ -61,17 +55,12 @@ def scores_of(record: Mapping[str, Any]) -> dict[str, float]:
     return {name: value for name, value in record.items() if isinstance(value, float) and math.isfinite(value)}
 
 
-def _read(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
-    """The mapping that `parse` makes of a text file, empty where there is no such file."""
+def _arguments(path: Path) -> dict[str, Any]:
+    """The options that a run was started with, empty where the file is not there."""
     try:
-        content = parse(path.read_text(encoding="utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("a mapping of names to values is expected")
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, yaml.YAMLError) as error:
+        return dict(yaml.safe_load(path.read_text(encoding="utf-8"))) if path.exists() else {}
+    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
         raise InputError(f"{path}: cannot be read, or is damaged ({brief(error)})") from None
-    return content
 
 
 def read_run(folder: PathName) -> ReportedRun:
@@ -81,17 +70,17 @@ def read_run(folder: PathName) -> ReportedRun:
         raise InputError(f"run directory {folder}: no such directory")
 
     def of_splits(name: str) -> dict[str, dict[str, Any]]:
-        records = {split: _read(folder / f"{split}_{name}.json", json.loads) for split in REPORT_ORDER}
-        return {split: record for split, record in records.items() if record}
+        paths = {split: folder / f"{split}_{name}.json" for split in REPORT_ORDER}
+        return {split: read_json(path) for split, path in paths.items() if path.exists()}
 
-    sessions = metrics_of_sessions(folder)
+    sessions, summary = metrics_of_sessions(folder), folder / "train_summary.json"
     run = ReportedRun(
         folder=folder,
         name=folder.resolve().name,
         metrics=joined(sessions),
-        arguments=_read(folder / "arguments.yaml", yaml.safe_load),
-        environments=[_read(path, json.loads) for path in of_sessions(folder, "environment.json")],
-        summary=_read(folder / "train_summary.json", json.loads),
+        arguments=_arguments(folder / "arguments.yaml"),
+        environments=[*map(read_json, of_sessions(folder, "environment.json"))],
+        summary=read_json(summary) if summary.exists() else {},
         scores=of_splits("scores"),
         speeds=of_splits("speed"),
     )

@@ -11,7 +11,7 @@ from utils.evaluation.report import charts
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes most of a report's time; tests/utils/app/test_charts.py and test_browser.py draw."""
-    monkeypatch.setattr(charts, "draw", lambda chart: "<svg></svg>")
+    monkeypatch.setattr(charts, "draw", lambda *_: "<svg></svg>")
 
 
 @pytest.fixture
