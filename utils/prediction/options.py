@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from bart.errors import InputError
 from utils.app.cli import option
 from utils.app.machine import PRECISIONS, check_gpus
 from utils.text.windows import SHORTEST_WINDOW
-
-if TYPE_CHECKING:
-    from utils.models.loading import Model
 
 LongDocuments = Literal["refuse", "cut", "join"]
 LONG_DOCUMENTS: tuple[str, ...] = get_args(LongDocuments)
@@ -42,16 +39,10 @@ class InferenceOptions:
 
     @property
     def device(self) -> str:
-        import torch  # here and below, because --help needs no torch
+        import torch  # here, because --help needs no torch
 
         uses_gpu = torch.cuda.is_available() if self.gpus is None else self.gpus == 1
         return "cuda" if uses_gpu else "cpu"
-
-    def prepare(self, model: Model) -> Model:
-        """Return the model's copy for inference, on the device."""
-        from utils.models.loading import for_inference
-
-        return for_inference(model.to(self.device), self.precision)
 
 
 @dataclass(frozen=True)

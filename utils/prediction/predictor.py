@@ -11,6 +11,7 @@ from utils.app.progress import Clock
 from utils.data.columns import Record
 from utils.data.options import Place
 from utils.data.splits import WHOLE
+from utils.models.loading import for_inference
 from utils.prediction.options import InferenceOptions
 from utils.tasks.task import Prediction, Task
 
@@ -30,7 +31,8 @@ class Predictor:
         self.task = task(place or Place(""), options, evaluation=replace(evaluation, **evaluation.only_predict))
         loaded = self.task.trained_model(inference.model, inference.config_path, inference.tokenizer)
         self.task = self.task.as_trained(loaded.model.config)
-        self.loaded = replace(loaded, model=inference.prepare(loaded.model))
+        model = for_inference(loaded.model.to(inference.device), inference.precision)
+        self.loaded = replace(loaded, model=model)
         self.batches = FittingSize(batch_size, "--batch_size")
 
     def __call__(

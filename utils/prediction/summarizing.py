@@ -14,7 +14,7 @@ from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.progress import progress
 from utils.app.run_directory import EXAMPLES
-from utils.models.loading import load_for_evaluation
+from utils.models.loading import for_inference, load_for_evaluation
 from utils.prediction.options import LONG_DOCUMENTS, InferenceOptions, LongDocuments
 from utils.text.sentences import without_repeats
 from utils.text.windows import SHORTEST_WINDOW, split_text
@@ -27,7 +27,7 @@ def load_summarizer(options: InferenceOptions) -> tuple[BartForConditionalGenera
     model, tokenizer = load_for_evaluation(options.model, options.config_path, options.tokenizer)
     if model.config.source_encoder_layers:
         raise InputError(f"{options.model} reads another language; python -m utils.predict --task translation takes it")
-    return options.prepare(model), tokenizer
+    return for_inference(model.to(options.device), options.precision), tokenizer
 
 
 def known_of(model: str) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Engine:
         self._changed = threading.Condition()
         # In the order of their arrival, but articles with the options of the last batch stand behind all others.
         self._waiting: list[_Article] = []
-        self._in_work: dict[int, _Article] = {}  # by number
+        self.in_work: dict[int, _Article] = {}  # the batch, by number
         self._numbers = itertools.count()
         self._turn = 0  # the greatest of all articles that were in a batch
         self.has_ended = False  # it was stopped, or has failed for good
@@ -76,11 +76,6 @@ class Engine:
         with self._changed:
             self._forget_cancelled()
             return len(self._waiting)
-
-    @property
-    def in_work(self) -> int:
-        """Articles in the batch."""
-        return len(self._in_work)
 
     def submit(self, sources: Sequence[Sequence[int]], options: Mapping[str, Any]) -> list[Future[list[int]]]:
         """Queue the articles of a request, ids without padding, for the ids that will be generated.
@@ -119,7 +114,7 @@ class Engine:
             if article.claim():
                 self._turn = max(self._turn, article.turn)
                 number = next(self._numbers)
-                self._in_work[number] = article
+                self.in_work[number] = article
                 taken.append((number, article.ids))
         return taken
 
@@ -137,10 +132,10 @@ class Engine:
         finally:
             with self._changed:
                 self.has_ended = True
-                for article in [*self._waiting, *self._in_work.values()]:
+                for article in [*self._waiting, *self.in_work.values()]:
                     article.fail()
                 self._waiting.clear()
-                self._in_work.clear()
+                self.in_work.clear()
 
     def _decode(self, options: Options) -> None:
         """Decode until no articles with these options wait, or some with other options do."""
@@ -161,21 +156,21 @@ class Engine:
             for done in generate_live(self.model, arrivals, self.batch_size, **decoding):
                 [ids] = done.sequences.tolist()
                 with self._changed:
-                    article = self._in_work.pop(done.index)
+                    article = self.in_work.pop(done.index)
                 article.result.set_result(ids)
         except DecodingFailed:
             return
         except Exception as error:
-            out_of_memory = is_out_of_memory(error) and self.in_work > 1
+            out_of_memory = is_out_of_memory(error) and len(self.in_work) > 1
             has_failed = not out_of_memory
             if has_failed:
-                logger.exception("decoding failed for %d articles with options %s", self.in_work, dict(options))
+                logger.exception("decoding failed for %d articles with options %s", len(self.in_work), dict(options))
         # Only here are the error, its traceback and the tensors that they hold gone.
         if out_of_memory:
             torch.cuda.empty_cache()
         with self._changed:
-            left = list(self._in_work.values())
-            self._in_work.clear()
+            left = list(self.in_work.values())
+            self.in_work.clear()
             if out_of_memory:
                 self.batch_size = len(left) // 2
                 logger.warning(

@@ -81,7 +81,7 @@ class SummaryService(Service):
 
     @property
     def health(self) -> tuple[bool, int, int]:
-        return not self.engine.has_ended, self.engine.waiting, self.engine.in_work
+        return not self.engine.has_ended, self.engine.waiting, len(self.engine.in_work)
 
     async def stop(self) -> None:
         self.engine.stop()

@@ -32,10 +32,6 @@ class ReportedRun:
     articles: list[dict[str, Any]] = field(default_factory=list)  # of one split, which `add_articles` reads
 
     @property
-    def environment(self) -> dict[str, Any]:
-        return self.environments[-1] if self.environments else {}
-
-    @property
     def target(self) -> str:
         """The unit that the loss is a mean over."""
         tasks = [record["task"] for record in (*self.scores.values(), self.arguments) if "task" in record]

@@ -196,6 +196,7 @@ def settings_of(run: ReportedRun, split: str) -> dict[str, str]:
     scores = run.scores.get(split, {})
     shown_above = {*scores_of(scores), "intervals", "baselines", "groups", "confusion", "errors", "unsupported_facts"}
     scoring = {name: value for name, value in scores.items() if name not in shown_above}
-    parts = {"Training arguments": run.arguments, "Environment": run.environment, "Scoring": scoring}
+    environment = run.environments[-1] if run.environments else {}
+    parts = {"Training arguments": run.arguments, "Environment": environment, "Scoring": scoring}
     texts = {title: yaml.safe_dump(part, sort_keys=False, allow_unicode=True) for title, part in parts.items() if part}
     return {title: ABSOLUTE.sub("", text) for title, text in texts.items()}
