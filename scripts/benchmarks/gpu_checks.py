@@ -46,8 +46,8 @@ FINE_TUNING = {
     "compiled": "--bf16 --compile",
     "accumulation": "--bf16 --gradient_accumulation_steps 4",
     "and beams in validation": "--bf16 --amp_level O2 --eval_beams 2",
-    "ddp": "--bf16 --strategy ddp", "fsdp": "--bf16 --strategy fsdp",
-    "ddp compiled": "--bf16 --strategy ddp --compile", "fsdp compiled": "--bf16 --strategy fsdp --compile",
+    **{name: f"--bf16 --gpus 2 --strategy {name}" for name in ("ddp", "fsdp")},
+    **{f"{name} compiled": f"--bf16 --gpus 2 --strategy {name} --compile" for name in ("ddp", "fsdp")},
 }  # fmt: skip
 CPU_LOSS, MOST_TIMES_CPU_LOSS = 1.80, 1.1  # of the checks "learning"
 # Network, tokens, batch, and sequences per second of the large network on an A100 in half precision, by NVIDIA's pages.
@@ -80,10 +80,10 @@ class CheckArguments:
 def all_checks(on_gpu: bool) -> list[Check]:
     """All checks; those of a machine without a GPU have tiny models."""
     tests = Check("tests", 'python -m pytest -q -m gpu -p no:cacheprovider "$ROOT"', passed, 8, gpus=1)
-    return [tests, *fine_tuning_checks(on_gpu), *benchmark_checks(on_gpu), *published_checks(on_gpu)]
+    return [tests, *fine_tuning_checks(), *benchmark_checks(on_gpu), *published_checks(on_gpu)]
 
 
-def fine_tuning_checks(on_gpu: bool) -> list[Check]:
+def fine_tuning_checks() -> list[Check]:
     """Runs of a tiny model in each precision, with each optimizer and strategy, and with LoRA."""
     tune = 'python "$ROOT/finetune.py" --do_train --data_dir data/sample --config_path "$ROOT/configs/config_tiny.json"'
     tune += f" --max_steps 40 --log_every_n_steps {LOG_EVERY} --n_val 32 --eval_beams 0 --dropout 0.1 --output_dir"
@@ -91,23 +91,21 @@ def fine_tuning_checks(on_gpu: bool) -> list[Check]:
     checks = []
     for name, options in FINE_TUNING.items():
         needs_gpu = any(flag in options for flag in ("fp16", "tf32", "compile"))
-        gpus = 2 if "--strategy" in options else int(needs_gpu)
-        command = f'{tune} "$OUT/run" {scratch} --gpus {max(gpus, int(on_gpu))} {options}'
+        gpus = 2 if "--gpus 2" in options else int(needs_gpu)
+        command = f'{tune} "$OUT/run" {scratch} {options}'
         checks.append(Check(f"fine-tuning {name}", command, trained, 5 if "compile" in options else 2, gpus))
     # Dropout in attention, too: kernels must drop the same weights in both passes, or training does not learn.
     learning = f"""sed -E 's/"pre_ln": true/"pre_ln": false/; s/dropout": 0.0/dropout": 0.1/' \
         "$ROOT/configs/config_tiny.json" >"$OUT/config.json" &&
         {tune} "$OUT/run" {scratch} --config_path "$OUT/config.json" --learning_rate 2e-3 --max_steps 400 --n_val 64"""
     for precision in ("fp32", "bf16", "fp16"):
-        gpus = int(precision == "fp16")
-        options = f"--gpus {max(gpus, int(on_gpu))}" + f" --{precision}" * (precision != "fp32")
-        checks.append(Check(f"learning {precision}", f"{learning} {options}", learned, 3, gpus))
+        gpus, command = int(precision == "fp16"), f"{learning} {FINE_TUNING[precision]}"
+        checks.append(Check(f"learning {precision}", command, learned, 3, gpus))
         # Examples are cut to one length, so that all steps need the same memory.
-        options += " --max_source_length 32 --max_target_length 4 --max_steps 200 --log_every_n_steps 20"
-        checks.append(Check(f"memory {precision}", f"{learning} {options}", constant, 3, gpus))
-    base = f'{tune} "$OUT/first" {scratch} --gpus {int(on_gpu)}'
-    lora = f'{tune} "$OUT/run" --model_name_or_path "$OUT/first/export" --lora_rank 8 --gpus {int(on_gpu)} --bf16'
-    return [*checks, Check("fine-tuning LoRA", f"{base} && {lora}", trained, 3)]
+        command += " --max_source_length 32 --max_target_length 4 --max_steps 200 --log_every_n_steps 20"
+        checks.append(Check(f"memory {precision}", command, constant, 3, gpus))
+    lora = f'{tune} "$OUT/run" --model_name_or_path "$OUT/first/export" --lora_rank 8 --bf16'
+    return [*checks, Check("fine-tuning LoRA", f'{tune} "$OUT/first" {scratch} && {lora}', trained, 3)]
 
 
 def benchmark_checks(on_gpu: bool) -> list[Check]:
@@ -137,7 +135,7 @@ def benchmark_checks(on_gpu: bool) -> list[Check]:
 
 def published_checks(on_gpu: bool) -> list[Check]:
     """Pretraining and BERT on questions; on a GPU beside published rates."""
-    device = "--gpus 1 --bf16" if on_gpu else "--gpus 0"
+    precision = "--bf16" if on_gpu else ""
     vocabulary = "$TOKENIZER" if on_gpu else "data/sample/tokenizer"
     checks = []
     for network, length, batch_size, rate in PRETRAINING:
@@ -151,20 +149,18 @@ def published_checks(on_gpu: bool) -> list[Check]:
             awk '{{ print }} NR % 40 == 0 {{ print "" }}' "$OUT/corpus/train.source" >"$OUT/train.txt" &&
             python -m utils.corpora.make_shards {task} --input "$OUT/train.txt" --output "$OUT/shards" \\
                 --val_ratio 0.05 --tokenizer "{tokenizer}" --sequence_length {length} {duplicates} &&
-            python "$ROOT/run_pretraining.py" {task} --data_dir "$OUT/shards" --output_dir "$OUT/run" \\
+            python "$ROOT/run_pretraining.py" {task} {precision} --data_dir "$OUT/shards" --output_dir "$OUT/run" \\
                 --config_path "$ROOT/configs/{config}.json" --max_source_length {length} --max_steps 30 --n_val 16 \\
-                --val_check_interval 1.0 --train_batch_size {batch_size if on_gpu else 4} --log_freq {LOG_EVERY} \\
-                {device}"""
+                --val_check_interval 1.0 --train_batch_size {batch_size if on_gpu else 4} --log_freq {LOG_EVERY}"""
         checks.append(Check(f"pretraining {network} {length}", command, partial(trained, published=rate)))
     longer = r"\1 " * 40  # contexts of several windows, so that nearly all of these are full
     command = f"""python -m utils.corpora.sample_corpus --output_dir "$OUT/data" --n_train 400 --n_val 16 --n_test 1 &&
         sed -E -i.once 's/"context": "(.*)", "answers"/"context": "{longer}", "answers"/' \\
             "$OUT"/data/questions/*.jsonl &&
-        python "$ROOT/finetune.py" --task question_answering --do_train --data_dir "$OUT/data/questions" \\
+        python "$ROOT/finetune.py" --task question_answering --do_train {precision} --data_dir "$OUT/data/questions" \\
             --config_path "$ROOT/configs/bert_{"large" if on_gpu else "tiny"}.json" --model_name_or_path scratch \\
             --tokenizer data/sample/bert_tokenizer --max_source_length 384 --train_batch_size {32 if on_gpu else 4} \\
-            --max_steps 30 --log_every_n_steps {LOG_EVERY} --val_check_interval 1.0 --output_dir "$OUT/run" \\
-            {device}"""
+            --output_dir "$OUT/run" --max_steps 30 --log_every_n_steps {LOG_EVERY} --val_check_interval 1.0"""
     checks.append(Check("fine-tuning BERT on questions", command, partial(trained, published=110.0)))
     return checks if on_gpu else [replace(check, metrics=trained) for check in checks]
 
