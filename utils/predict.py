@@ -28,7 +28,7 @@ from utils.data.columns import InputOptions, Record
 from utils.data.options import Place
 from utils.data.places import TABLES, is_table, suffix_of
 from utils.data.tokenized import warnings_added_up
-from utils.prediction.inputs import RowsToPredict, batches
+from utils.prediction.inputs import RowsToPredict
 from utils.prediction.options import MODEL, InferenceOptions
 from utils.prediction.outputs import OUTPUTS, Format, write_file
 from utils.prediction.predictor import Predictor
@@ -168,7 +168,7 @@ class _Run:
             empty = dict.fromkeys(self._cells(first, *next(self.predictor([first], chosen))))
         with warnings_added_up(), progress("predicting", self.source.rows, "rows") as bar:
             bar.begin(done)
-            for part in chain(beginning, batches(records, BATCHES_AT_ONCE * size)):
+            for part in chain(beginning, iter(lambda: list(islice(records, BATCHES_AT_ONCE * size)), [])):
                 torch.manual_seed(done)  # for tokens that are drawn: the same ones in a run that was killed
                 filled = [record for record in part if record.name not in blank]
                 results = self.predictor(filled, chosen, bar.update) if filled else iter(())

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     Ids = Sequence[int] | torch.Tensor
 _SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")  # in the order of transformers
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# What fills the columns with a place for each token, besides the ids.
-_FILLERS = {"attention_mask": 0, "token_type_ids": 0, "offset_mapping": (0, 0)}
 _CHOICES = {
     "padding": (False, True, "longest", "max_length"),
     "return_tensors": (None, "pt", "np"),
@@ -228,7 +226,8 @@ class TextEncoder:
     def _batch(self, columns: dict[str, list[Any]], is_single: bool, width: int, return_tensors: str | None) -> Encoded:
         missing = [width - len(row) for row in columns["input_ids"]]
         columns["attention_mask"] = [[1] * len(row) for row in columns["input_ids"]]
-        for name, filler in {"input_ids": self.pad_token_id, **_FILLERS}.items():
+        fillers = {"input_ids": self.pad_token_id, "attention_mask": 0, "token_type_ids": 0, "offset_mapping": (0, 0)}
+        for name, filler in fillers.items():
             if name in columns:
                 columns[name] = [row + [filler] * more for row, more in zip(columns[name], missing, strict=True)]
         if not return_tensors:

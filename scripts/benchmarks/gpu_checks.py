@@ -120,8 +120,7 @@ def benchmark_checks(on_gpu: bool) -> list[Check]:
     for shape in ("base", "large", "xsum", "large_batch1") if on_gpu else ("tiny",):
         checks.append(benchmark(f"decoding {shape}", "articles/s", "decoding.py", f"--shape {shape} {modes}"))
     last = checks[-1]
-    without_graphs = f"BART_GRAPHS=0 {last.command}"
-    checks.append(replace(last, name=f"{last.name} without graphs", command=without_graphs, gpus=1))
+    checks.append(replace(last, name=f"{last.name} without graphs", command=f"BART_GRAPHS=0 {last.command}", gpus=1))
     vocabulary = '--tokenizer "$TOKENIZER"' if on_gpu else "--tokenizer data/sample/tokenizer"
     for shape in ("xsum", "cnn_dm") if on_gpu else ("tiny",):
         for precision in ("bf16", "tf32") if on_gpu else ("fp32",):

@@ -177,6 +177,7 @@ def training_examples(args: TrainerArguments, folder: Path) -> list[Pair]:
 
 def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
     """Train in one of MODES: samples per second, peak memory, and the mean loss of every LOG_EVERY steps."""
+    from finetune import main as finetune
     from utils.training.measurements import seconds, stamp
 
     device, ends = torch.device(args.device), []  # of the optimizer's steps, whoever takes them
@@ -186,21 +187,14 @@ def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
             losses = train_transformers(args, folder, Path(output))
         else:
             further = ["--compile"] if mode == "ours_compiled" else []
-            losses = train_ours([*recipe(args, folder), *further], Path(output))
+            finetune([*recipe(args, folder), *further, "--output_dir", output])
+            losses = [*read_metrics(Path(output) / METRICS)["train_loss"].values()]
     hook.remove()
     timed = args.all_steps - LOG_EVERY
     # Steps that fp16's loss scaler skips are not seen; they come first.
     (start, _), (end, peak) = ends[-1 - timed], ends[-1]
     rate = timed * SHAPES[args.shape].batch_size / seconds(start, end)
     return {"rate": rate, "peak_memory_gb": peak, "losses": losses}
-
-
-def train_ours(words: Sequence[str], output: Path) -> list[float]:
-    """Train by finetune.py with these options; return the mean losses of every LOG_EVERY steps."""
-    from finetune import main as finetune
-
-    finetune([*words, "--output_dir", str(output)])
-    return [*read_metrics(output / METRICS)["train_loss"].values()]
 
 
 def inputs_of_trainer(pairs: Sequence[Pair], pad_token_id: int, decoder_start_token_id: int) -> dict[str, Any]:

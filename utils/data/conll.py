@@ -39,10 +39,6 @@ class _Row(NamedTuple):
     sentence: int
     columns: list[str]
 
-    @property
-    def may_be_comment(self) -> bool:
-        return self.columns[0].startswith("#")
-
 
 def read_conll(
     path: Path,
@@ -53,7 +49,7 @@ def read_conll(
 ) -> list[Sentence]:
     """Read a CoNLL file, with words in the first column and tags in the last one, unless options name others."""
     rows = _rows(path)
-    likely = [row for row in rows if not row.may_be_comment] or rows
+    likely = [row for row in rows if not row.columns[0].startswith("#")] or rows  # without comments
     widths = Counter(len(row.columns) for row in likely)
     width = max(widths, key=widths.__getitem__, default=2)
     width = max(width, 2) if labelled else width
@@ -87,7 +83,7 @@ def read_conll(
     for _, lines in groupby(rows, key=lambda row: row.sentence):
         kept: list[_Row] = []
         for row in lines:
-            if row.may_be_comment and not (len(row.columns) == width and is_tag(row.columns[tags_in])):
+            if row.columns[0].startswith("#") and not (len(row.columns) == width and is_tag(row.columns[tags_in])):
                 left_out["comments"] += 1
             elif len(row.columns) != width:
                 hint = "; a word that holds a blank needs tabs between columns" * (len(row.columns) > width)

@@ -66,11 +66,6 @@ class Choice:
     limit: int = -1
     tables: InputOptions = BY_ENDING
 
-    @property
-    def is_whole(self) -> bool:
-        """True if all are used."""
-        return self.limit < 0 and (self.begin, self.end) == (0, 1)
-
     def of(self, rows: Iterable[Item], text_of: Callable[[Item], str]) -> list[Item]:
         """Choose rows by their texts; they stay in their order, and only the chosen ones are held in memory."""
         is_part = (self.begin, self.end) != (0, 1)

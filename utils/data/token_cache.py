@@ -85,7 +85,7 @@ def check_pairs(data_dir: PathName, split: str, choice: Choice = EVERY, cache_di
     pairs = progress(f"reading {split}", None, "examples", paired(*paths))
     are_lists = [references_of(summary) != [summary] for _, summary in pairs]
     source, target = (TextFile(path, file_digest(path), len(are_lists), cache) for path in paths)
-    if not choice.is_whole:
+    if choice != Choice(tables=choice.tables):  # not all
         kept = tuple(number for number, _ in choice.of(enumerate(source.texts()), itemgetter(1)))
         if len(kept) < source.lines:
             source, target = replace(source, kept=kept), replace(target, kept=kept)

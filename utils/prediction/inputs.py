@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import xxhash
 
@@ -35,7 +35,6 @@ from utils.text.lines import BlankText, check_is_text, decoded_lines, iter_lines
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Item = TypeVar("Item")
 AT_ONCE = 1024  # rows in memory
 PARQUET = ".parquet"
 BREAKS = re.compile(r"[\t\r\n]")  # a cell of .tsv has none
@@ -99,7 +98,8 @@ class RowsToPredict:
         choose = task.columns_in if is_table else task.typed_columns
         self.rows, self.columns, self.chosen = 0, [], ()  # chosen columns are read, of all that the rows have
         self.blank: dict[str, BlankText] = {}  # by the names of rows that are not predicted
-        for records in batches(progress("reading", None, "rows", self.records()), AT_ONCE):
+        rows = iter(progress("reading", None, "rows", self.records()))
+        while records := list(islice(rows, AT_ONCE)):
             self.columns = list(dict.fromkeys([*self.columns, *names_in(records)]))
             self.chosen = self.chosen or choose(self.columns)
             self.blank |= blank_among(records, lambda record: task.given([record], self.chosen))
@@ -157,10 +157,3 @@ def _check_has_no_breaks(records: Iterable[Record]) -> None:
             raise InputError(
                 f"{name}: {column} holds a tab or a line break, which .tsv cannot; allowed: an --output FILE.csv"
             )
-
-
-def batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Lists of items one after the other, of this size but for the last one."""
-    items = iter(items)
-    while part := list(islice(items, size)):
-        yield part
