@@ -334,7 +334,7 @@ def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2Se
 def summed_loss(model: BartForConditionalGeneration, batch: Inputs, label_smoothing: float = 0.0) -> Seq2SeqOutput:
     """`smoothed_loss` of what `collate_pairs` makes, or of its rows, and the number of targets that are the arg-max."""
     inputs = batch["input_ids"], batch.get("attention_mask")
-    return model(*inputs, labels=batch["labels"], summed_loss=True, label_smoothing=label_smoothing)
+    return model(*inputs, labels=batch["labels"], summed_loss=True, smoothing=label_smoothing)
 
 
 def operations_of(model: BartForConditionalGeneration, batch: Batch, freeze_embeds: bool = False) -> float:
