@@ -208,6 +208,10 @@ class TextToText(Task[BartForConditionalGeneration]):
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
         return summed_loss(model, batch, self.training.label_smoothing).loss
 
+    @property
+    def is_recordable(self) -> bool:
+        return type(self).loss is TextToText.loss  # not where a task of one's own has another
+
     def for_validation(self, loaded: LoadedBart, precision: str) -> LoadedBart:
         # Autocast would cast all weights in every decoding step, and steps under it cannot be recorded.
         decodes = self.metrics and self.training.eval_beams != 0
