@@ -75,9 +75,9 @@ class Pretraining(TrainedTask[Model]):
     def initial_model(
         self, model: NewModelOptions, learned: None, checkpoint: Path | None = None
     ) -> LoadedModel[Model]:
-        config = self.config(model)
+        config, length = self.config(model), self.options.max_source_length
         if checkpoint is None:
-            return pretraining_model(config, model, *self.model_classes, self.tokenizer, self.weights)
+            return pretraining_model(config, model, *self.model_classes, self.tokenizer, self.weights, length)
         loaded = resumed_model(checkpoint, model, config, self.model_classes)
         fit_vocabulary(loaded.model, self.tokenizer)
         return loaded
