@@ -29,7 +29,8 @@ _INSTEAD = {
     "set it on the loaded tokenizer": "model_max_length",
     "give it when you call the tokenizer": "add_prefix_space",
     "give padding='max_length', and a max_length that is a multiple": "pad_to_multiple_of",
-    "set HF_HUB_OFFLINE=1, or give a folder": "local_files_only",
+    "leave it off; HF_HUB_OFFLINE=1 keeps off the network": "local_files_only",
+    "set model.generation_config to one of transformers": "_from_model_config",
     "use transformers on the exported model": "hidden_states attentions cross_attentions encoder_hidden_states "
     "decoder_hidden_states encoder_attentions decoder_attentions output_hidden_states output_attentions "
     "compute_transition_scores",
