@@ -91,6 +91,10 @@ class Pretraining(TrainedTask[Model]):
     def loss(self, model: Model, batch: Inputs) -> Tensor:
         return self.output_of(model, batch).loss
 
+    @property
+    def is_recordable(self) -> bool:
+        return True
+
     def validate(self, loaded: LoadedModel[Model], batch: Inputs) -> Tensor:
         """Sums (3,): loss, targets, and targets that are the likeliest token where they stand."""
         output = self.output_of(loaded.model, batch)

@@ -160,6 +160,11 @@ class TrainedTask(ABC, Generic[Model]):
         It may not read the states of padding, which are zeros (see `bart.backend.Backend`).
         """
 
+    @property
+    def is_recordable(self) -> bool:
+        """True if `loss` launches the same work for inputs of the same sizes, and does not make the host wait."""
+        return False
+
     def for_validation(self, loaded: LoadedModel[Model], precision: str) -> LoadedModel[Model]:
         """The model for one validation, with what only that needs; training computes in `precision`."""
         return loaded

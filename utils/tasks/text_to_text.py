@@ -208,6 +208,10 @@ class TextToText(Task[BartForConditionalGeneration]):
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
         return summed_loss(model, batch, self.training.label_smoothing).loss
 
+    @property
+    def is_recordable(self) -> bool:
+        return type(self).loss is TextToText.loss  # not where a task of one's own has another
+
     def for_validation(self, loaded: LoadedBart, precision: str) -> LoadedBart:
         # Autocast would cast all weights in every decoding step, and steps under it cannot be recorded.
         decodes = self.metrics and self.training.eval_beams != 0
@@ -334,7 +338,7 @@ def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2Se
 def summed_loss(model: BartForConditionalGeneration, batch: Inputs, label_smoothing: float = 0.0) -> Seq2SeqOutput:
     """`smoothed_loss` of what `collate_pairs` makes, or of its rows, and the number of targets that are the arg-max."""
     inputs = batch["input_ids"], batch.get("attention_mask")
-    return model(*inputs, labels=batch["labels"], summed_loss=True, label_smoothing=label_smoothing)
+    return model(*inputs, labels=batch["labels"], summed_loss=True, smoothing=label_smoothing)
 
 
 def operations_of(model: BartForConditionalGeneration, batch: Batch, freeze_embeds: bool = False) -> float:
