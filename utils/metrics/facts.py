@@ -154,6 +154,5 @@ def unsupported_facts(articles: tuple[tuple[str, str | None, str], ...]) -> dict
         return {}
     counts = [sum(kind == WRONG for *_, kind in each) for each in facts]
     found = {"mean": sum(counts) / len(counts), "summaries_with_none": counts.count(0)}
-    wrong = f"{len(counts) - counts.count(0):,} of {len(counts):,} summaries"
-    text = f"{wrong} ({found['mean']:.2f} names or numbers a summary)"
+    text = f"{sum(map(bool, counts)):,} of {len(counts):,} summaries ({found['mean']:.2f} names or numbers a summary)"
     return {"not_in": "article" if articles[0][1] is None else "article or reference", **found, "text": text}

@@ -189,7 +189,7 @@ def statistics_table(run: ReportedRun) -> ScoreTable:
             rows.append([label, *(shown(fmean(values) if values else None) for values in columns)])
     caption = (
         f"Means over {len(run.articles):,} articles. Unsupported: names and numbers in neither article nor reference. "
-        "÷ ref.: the length by the reference's. Repeats: 3-grams that were said before. New bigrams: not the article's."
+        "÷ ref.: the length by the reference's. Repeats: 3-grams said before. New bigrams: pairs not in the article."
     )
     return ScoreTable(caption, ["Statistic", "References", "Summaries"], rows)
 
