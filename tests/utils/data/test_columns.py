@@ -104,13 +104,8 @@ def test_a_file_of_squad_is_found_once_by_any_of_its_names(name: str, tmp_path: 
 
 def test_what_is_no_table_is_named(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("__label__pos good day\n")
-    (tmp_path / "train.xlsx").write_bytes(b"PK")
-    for place, message in (
-        ("train.txt", "train.txt is no table; allowed: .jsonl, "),
-        ("train.xlsx", "files that end in .xlsx hold no text; allowed: UTF-8 text; save the workbook as CSV"),
-    ):
-        with pytest.raises(InputError, match=message):
-            read_records(str(tmp_path / place), "train", min)
+    with pytest.raises(InputError, match="train.txt is no table; allowed: .jsonl, "):
+        read_records(str(tmp_path / "train.txt"), "train", min)
 
 
 def test_a_column_that_cannot_be_chosen_says_what_to_do() -> None:

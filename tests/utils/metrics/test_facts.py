@@ -20,18 +20,6 @@ PAIRS = {
         "Author Katel Caldbeck wins $90 million prize of bank Celatel.",
         (["Katel", "$90 million"], [], ["Ketor", "$70 million"]),
     ),
-    "one number in several spellings": (
-        "Some 1,234 homes and 3.5 per cent of shops, worth $1.5 billion, closed for seven days.",
-        "1234 homes and 3.5% of shops shut for 7 days, a $1,500 million loss.",
-        "A total of 1,234 homes and 3.5 % of shops, worth $1.5bn, are shut for seven days.",
-        ([], [], []),
-    ),
-    "another currency, another power, another unit": (
-        "It cost $70 and 12 million euros, or 15%.",
-        "It cost $70, 12 million and 15%.",
-        "It cost £70, 12 billion and $15.",
-        (["£70", "12 billion", "$15"], [], ["$70", "12 million", "15%"]),
-    ),
     "hyphens": (
         "The London-based Anglo-French firm made twenty-five F-16 parts in 2015-16.",
         "A London firm made 25 parts.",

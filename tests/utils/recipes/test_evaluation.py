@@ -65,15 +65,6 @@ def test_generations_are_in_order_and_scored(trained: Path) -> None:
     assert [path.name for path in (trained / "out").glob(".*")] == [".test_progress.lock"]
 
 
-def test_a_checkpoint_scores_as_its_export_and_n_obs_cuts(trained: Path) -> None:
-    [best] = (trained / "run").glob("_epoch*.ckpt")
-    one = evaluate(trained, trained / "run" / "export", "one", "--n_obs", 5)
-    two = evaluate(trained, best, "two", "--n_obs", 5)
-    assert one["examples"] == 5
-    assert one["rouge1"] == two["rouge1"]
-    assert lines(trained / "one" / "test_generations.txt") == lines(trained / "two" / "test_generations.txt")
-
-
 def test_scores_are_shown_as_a_short_table_and_empty_summaries_with_a_warning(
     trained: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

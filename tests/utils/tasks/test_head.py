@@ -387,7 +387,6 @@ def test_a_step_without_targets_has_no_loss(train: Run, tmp_path: Path) -> None:
         ("tagging", ("--token_states", "decoder"), "--token_states is decoder; bert has one stack alone"),
         ("tagging", (*BASE, "--new_vocabulary"), "--new_vocabulary takes a model of bart"),
         ("tagging", (*BASE, *FEWER, "--do_decoder"), "--do_decoder is given; bert has no decoder"),
-        ("summarization", (), "model_type 'bert'; allowed: 'bart' and 'mbart'"),
     ],
 )
 def test_what_bert_has_not(task: str, options: tuple[object, ...], message: str, train: Run, corpus: Path) -> None:
