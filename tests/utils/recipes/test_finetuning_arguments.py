@@ -69,8 +69,9 @@ def test_what_the_recipe_has_and_this_has_not_is_explained(
     ("line", "message"),
     [
         ("logger_name: csv", "unknown option 'logger_name'; metrics.csv and TensorBoard are always written"),
-        ("n_gpus: 1", "unknown option 'n_gpus'; did you mean 'gpus'"),
+        ("n_gpus: 1", "unknown option 'n_gpus'; did you mean gpus"),
         ("zzz: 1", "unknown option 'zzz'; --help lists what there is"),
+        ("problem_type: x", "unknown option 'problem_type'; it is an option of --task classification$"),
     ],
 )
 def test_a_file_of_options_explains_what_the_command_line_does(line: str, message: str, tmp_path: Path) -> None:
