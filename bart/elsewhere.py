@@ -18,7 +18,6 @@ _INSTEAD = {
     "use model.new_cache() and model.decode()": "get_decoder past_key_values",
     "call model.generate(); leave task_type of peft off": "prepare_inputs_for_generation",
     "all parts share get_input_embeddings().weight": "get_output_embeddings set_input_embeddings",
-    "call model.shifted(labels)": "prepare_decoder_input_ids_from_labels",
     "merge peft's adapters by merge_and_unload(), or train with --lora_rank": "add_adapter load_adapter",
     "give forced_bos_token_id, or a prefix_allowed_tokens_fn": "decoder_input_ids",
     "give stopping_criteria, a list": "max_time stop_strings",
@@ -26,8 +25,15 @@ _INSTEAD = {
     "call tokenizer(text_target=texts, max_length=N)": "as_target_tokenizer max_target_length",
     "call tokenizer.add_tokens(tokens, special_tokens=True)": "add_special_tokens",
     "use tokenizer.get_vocab() and tokenizer.decode()": "convert_tokens_to_ids convert_ids_to_tokens",
+    "call it input_ids": "inputs",
+    "set it on the loaded tokenizer": "model_max_length",
+    "give it when you call the tokenizer": "add_prefix_space",
+    "give padding='max_length', and a max_length that is a multiple": "pad_to_multiple_of",
+    "leave it off; HF_HUB_OFFLINE=1 keeps off the network": "local_files_only",
+    "set model.generation_config to one of transformers": "_from_model_config",
     "use transformers on the exported model": "hidden_states attentions cross_attentions encoder_hidden_states "
-    "decoder_hidden_states encoder_attentions decoder_attentions output_hidden_states output_attentions",
+    "decoder_hidden_states encoder_attentions decoder_attentions output_hidden_states output_attentions "
+    "compute_transition_scores",
 }
 INSTEAD = {name: what_to_do for what_to_do, names in _INSTEAD.items() for name in names.split()}
 
@@ -36,11 +42,12 @@ RECORDED = ("output_hidden_states", "output_attentions")  # fields of configs, t
 _NEUTRAL: dict[str, tuple[object, ...]] = dict.fromkeys(
     "position_ids encoder_attention_mask head_mask decoder_head_mask cross_attn_head_mask inputs_embeds "
     "decoder_inputs_embeds text_pair_target stride return_overflowing_tokens return_length return_special_tokens_mask "
-    f"pad_to_multiple_of is_split_into_words {' '.join(INSTEAD)}".split(),
+    f"is_split_into_words synced_gpus force_download output_loading_info {' '.join(INSTEAD)}".split(),
     (None, False),
 )
-_NEUTRAL |= dict.fromkeys("use_cache verbose low_cpu_mem_usage safe_serialization use_fast".split(), (None, 0, 1))
-_NEUTRAL |= {"padding_side": (None, "right"), "return_attention_mask": (None, True), "return_token_type_ids": (None,)}
+_ANY = "use_cache verbose low_cpu_mem_usage safe_serialization use_fast use_safetensors trust_remote_code"
+_NEUTRAL |= dict.fromkeys(_ANY.split(), (None, 0, 1)) | {"weights_only": (None, True), "padding_side": (None, "right")}
+_NEUTRAL |= {"return_attention_mask": (None, True), "return_token_type_ids": (None,)}
 
 
 def missing(owner: object, name: str) -> AttributeError:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bart.rounding import round_to_few
+from bart.rounding import round_to_few, round_up
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Rows:
         texts: (M,), the number of each row's text; B of spare rows.
         starts: (B + 2,), the first row of each text, N and M.
         longest: tokens of the longest text.
+        span: at least the most rows between two starts.
         tokens: N.
     """
 
@@ -34,6 +35,7 @@ class Rows:
     texts: Tensor
     starts: Tensor
     longest: int
+    span: int
     tokens: int
 
     @classmethod
@@ -55,7 +57,7 @@ class Rows:
         starts = F.pad(sizes.cumsum(dim=0), (1, 0))
         texts = torch.arange(len(sizes)).repeat_interleave(sizes)
         positions = (torch.arange(len(texts)) - starts[texts]).where(texts < len(counts), 0)
-        rows = cls(ids, positions[None], texts, starts, int(counts.max()), tokens)
+        rows = cls(ids, positions[None], texts, starts, int(counts.max()), int(sizes.max()), tokens)
         if ids.device.type != "cpu":
             rows = rows.moved(lambda tensor: tensor.to(ids.device, non_blocking=True))
         return replace(rows, ids=rows.pack(ids, spare))
@@ -64,15 +66,16 @@ class Rows:
         """B."""
         return len(self.starts) - 2
 
-    @property
-    def longest_span(self) -> int:
-        """The most rows between two starts."""
-        return max(self.longest, len(self.texts) - self.tokens)
-
     def moved(self, move: Callable[[Tensor], Tensor]) -> Rows:
         """These rows in the memory that `move` takes tensors to."""
         moved: dict[str, Any] = {name: move(part) for name, part in vars(self).items() if isinstance(part, Tensor)}
         return replace(self, **moved)
+
+    def without_counts(self, multiple: int) -> Rows:
+        """These rows for a recording, which keeps numbers of the host: `span` is a multiple; `tokens` is M, with which
+        `pack` and `unpack` fail.
+        """
+        return replace(self, span=round_up(self.span, multiple), tokens=len(self.texts))
 
     def pack(self, padded: Tensor, spare: int = 0) -> Tensor:
         """(B, L, …) -> (1, M, …)."""

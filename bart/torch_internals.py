@@ -17,7 +17,7 @@ try:
     foreach = SimpleNamespace(
         **{
             name: getattr(torch, f"_foreach_{name}")
-            for name in "add_ addcmul_ copy_ div_ lerp_ mul mul_ norm reciprocal_ sqrt".split()
+            for name in "add_ addcmul_ copy_ div_ lerp_ mul mul_ norm reciprocal_ sqrt zero_".split()
         }
     )
     fused_adamw_ = torch._fused_adamw_

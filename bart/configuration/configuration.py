@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.elsewhere import RECORDED
+from bart.elsewhere import RECORDED, missing
 from bart.errors import InputError, naming
 from bart.files import PathName, read_json
 from bart.hub import resolve
@@ -108,7 +108,7 @@ class ModelConfig:
             return getattr(self, self.aliases[name])
         if name != "extra" and name in self.__dict__.get("extra", {}):
             return self.extra[name]
-        raise AttributeError(f"{type(self).__name__} has no field {name!r}")
+        raise missing(self, f"field {name!r}")
 
     def __eq__(self, config: object) -> bool:
         return isinstance(config, type(self)) and self.to_dict() == config.to_dict()
@@ -180,7 +180,7 @@ class ModelConfig:
 
     def updated(self, fields: Mapping[str, Any]) -> Self:
         """A copy with other values of some fields; InputError where a field is unknown, or a value out of range."""
-        known = {*self.types, *self.aliases, *self.extra, *OF_LABELS, *RECORDED}
+        known = {*self.types, *self.aliases, *self.extra, *OF_LABELS, *RECORDED, *self.decoding_fields}
         for name in fields.keys() - known:
             near = get_close_matches(name, known, n=1)
             allowed = f"did you mean {near[0]!r}?" if near else "allowed: fields of its config, such as num_labels"

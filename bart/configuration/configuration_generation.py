@@ -9,16 +9,19 @@ import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from textwrap import shorten
-from typing import Any
+from typing import Any, NoReturn
 
-from bart.errors import InputError
+from bart.elsewhere import INSTEAD, missing
+from bart.errors import InputError, in_short
 
-# Options of transformers that change the ids and are not built here, with the value that changes nothing.
+# Options of transformers that change the result and are not built here, with the value that changes nothing.
 _NOT_BUILT = dict.fromkeys(("typical_p", "encoder_repetition_penalty", "guidance_scale"), 1.0) | dict.fromkeys(
     "epsilon_cutoff eta_cutoff penalty_alpha min_p top_h dola_layers sequence_bias suppress_tokens "
     "begin_suppress_tokens forced_decoder_ids constraints exponential_decay_length_penalty force_words_ids "
-    "renormalize_logits stop_strings max_time token_healing watermarking_config".split()
+    "renormalize_logits stop_strings token_healing watermarking_config prompt_lookup_num_tokens output_logits "
+    "output_attentions output_hidden_states".split()
 )
+_NOT_BUILT["max_time"] = math.inf
 # What files of transformers hold besides, without an effect on the ids.
 _BOOKKEEPING = set(
     "_from_model_config _commit_hash transformers_version use_cache cache_implementation output_attentions "
@@ -39,10 +42,10 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
 }
 
 
-@dataclass(slots=True)
+@dataclass(init=False)
 class GenerationConfig:
     """Options of :func:`bart.generation.generate`; names, defaults and meaning are those of transformers, but for
-    max_ratio and min_ratio.
+    max_ratio and min_ratio. `vars` of it are those that were given.
 
     Lengths count decoder ids, the start token included. ``None`` means "off" where it is not the default. Options of a
     method that is not in use (``temperature`` without sampling) have no effect.
@@ -114,9 +117,10 @@ class GenerationConfig:
     return_dict_in_generate: bool = False
     """Return a GenerationOutput instead of the ids alone."""
 
-    def __post_init__(self) -> None:
-        for name, option in _OPTIONS.items():
-            value = getattr(self, name)
+    def __init__(self, **options: Any) -> None:
+        for name, value in options.items():
+            setattr(self, name, value)
+            option = _OPTIONS[name]
             if value is not None:
                 ok, allowed = _check(option, value)
                 self._require(ok, name, allowed)
@@ -131,6 +135,17 @@ class GenerationConfig:
             allowed = f"at most num_beams ({beams})" + ("" if beams > 1 else " without do_sample")
             self._require(self.num_return_sequences <= beams, "num_return_sequences", allowed)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in _OPTIONS:
+            near = difflib.get_close_matches(name, _OPTIONS, n=1, cutoff=0.8)
+            hint = INSTEAD.get(name, "leave it off, or give a logits_processor that does it")
+            hint = f"did you mean {near[0]!r}?" if near else hint
+            raise InputError(f"{name} is {shorten(repr(value), 80)}, which is no generation option here: {hint}")
+        super().__setattr__(name, value)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing(self, name)
+
     def _require(self, ok: bool, name: str, allowed: str) -> None:
         if not ok:
             raise InputError(f"{name} is {getattr(self, name)!r}; allowed: {allowed}")
@@ -143,6 +158,16 @@ class GenerationConfig:
         if unknown := [name for name, value in options.items() if value and name not in without_effect]:
             warnings.warn(f"generation config: options not supported here are ignored: {unknown}", stacklevel=2)
         return cls(**{name: value for name, value in given.items() if name in _OPTIONS})
+
+    @classmethod
+    def given_in(cls, config: Any) -> dict[str, Any]:
+        """What a config, ours or one of transformers, was given, or what stands in a dict; InputError for others."""
+        if hasattr(config, "to_dict"):
+            return vars(config) if isinstance(config, cls) else cls.effective(config.to_dict())
+        if config is not None and not isinstance(config, Mapping):
+            allowed = "a GenerationConfig, or a dict of its fields"
+            raise InputError(f"generation_config is {in_short(config)}; allowed: {allowed}")
+        return {name: value for name, value in (config or {}).items() if value is not None}
 
     @classmethod
     def effective(cls, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,12 +201,7 @@ class GenerationConfig:
 
     def merged(self, **options: Any) -> GenerationConfig:
         """A copy with some options replaced; InputError for an unknown option, or a bad value."""
-        for name, value in options.items():
-            if name not in _OPTIONS:
-                near = difflib.get_close_matches(name, _OPTIONS, n=1, cutoff=0.8)
-                hint = f"did you mean {near[0]!r}?" if near else "leave it off, or give a logits_processor that does it"
-                raise InputError(f"{name} is {shorten(repr(value), 80)}, which is no generation option here: {hint}")
-        return dataclasses.replace(self, **options)
+        return GenerationConfig(**{**vars(self), **options})
 
     @property
     def eos_token_ids(self) -> list[int]:

@@ -213,9 +213,9 @@ class Kernels:
             for part, count in zip(mask, (queries, length), strict=True):
                 _check(part.starts, (torch.int64,), (len(mask.keys) + 2,))
                 _require(articles == 1 and int(part.starts[0]) == 0 and int(part.starts[-1]) == count)
-                _require(int(part.starts.diff().min()) >= 0 and int(part.starts.diff().max()) <= part.longest_span)
+                _require(int(part.starts.diff().min()) >= 0 and int(part.starts.diff().max()) <= part.span)
             starts = mask.queries.starts.data_ptr(), mask.keys.starts.data_ptr()
-            articles, queries, length = len(mask.keys) + 1, mask.queries.longest_span, mask.keys.longest_span
+            articles, queries, length = len(mask.keys) + 1, mask.queries.span, mask.keys.span
             mask = None
         _require(mask is None or mask.dtype is torch.float32)
         address, _, mask_article, mask_row, mask_rows = _mask(mask, articles, queries, length)

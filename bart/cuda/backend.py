@@ -65,7 +65,7 @@ class CudaBackend(Backend):
     def spans(self, queries: Rows, keys: Rows, states: Tensor) -> Any:
         if not has_flash(states.device, _computed(states.dtype)):
             return super().spans(queries, keys, states)
-        return CudaSpans((queries.starts.int(), keys.starts.int()), (queries.longest_span, keys.longest_span))
+        return CudaSpans((queries.starts.int(), keys.starts.int()), (queries.span, keys.span))
 
     @contextmanager
     def step(self, layers: Sequence[nn.Module]) -> Iterator[None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -23,29 +23,12 @@ from bart.generation.model import Model
 from bart.generation.rules import NO_ID, rules_for
 from bart.generation.schedule import Sources, decode
 from bart.inputs import check_ids, check_shape, check_tensors, states_of
+from bart.outputs import GenerationOutput
 
 # Gives at most so many sources, or none: a number of the caller's and the ids of each, without padding.
 Arrivals = Callable[[int], Sequence[tuple[int, Sequence[int]]]]
 # Called with the numbers of articles, their encoder states (B, S, D) and their mask (B, S) bool.
 Encoded = Callable[[list[int], Tensor, Tensor], object]
-
-
-@dataclass
-class GenerationOutput:
-    """The result of ``generate(return_dict_in_generate=True)``.
-
-    Attributes:
-        sequences: (B·N, T) ids, article by article, best first; padded on the right to the longest.
-        sequences_scores: (B·N,) length-penalised scores; only with beams and output_scores.
-        scores: one (R, V) tensor per step, the scores after all rules; only with output_scores.
-        beam_indices: (B·N, T - 1), for each generated id the row of ``scores`` it was chosen in, -1 after the end; only
-            with beams.
-    """
-
-    sequences: Tensor
-    sequences_scores: Tensor | None = None
-    scores: tuple[Tensor, ...] | None = None
-    beam_indices: Tensor | None = None
 
 
 @torch.no_grad()
@@ -82,7 +65,7 @@ def generate(
         streamer: without beams, as transformers' TextStreamer: its method `put` gets the start ids (R, 1), then the ids
             (R,) of each step; at last its method `end` is called.
         options: fields of GenerationConfig, in place of those of ``model.generation_config``; or `generation_config`, a
-            GenerationConfig, one of transformers, or a dict, with them. Single options win over that.
+            GenerationConfig, one of transformers, or a dict, with those that it was given. Single options win over it.
 
     Returns:
         (B·N, T) int64 ids, from the start token on, padded on the right to the longest of them; with
@@ -92,6 +75,7 @@ def generate(
         InputError: an unknown or bad option, or inputs of a wrong type, shape or length, or outside the vocabulary.
     """
     take_others("generate()", options)
+    options.pop("labels", None)  # with which tokenizers and trainers of transformers call it
     config, max_length = _config(model, options)
     if inputs_embeds is not None:
         if input_ids is not None or encoder_outputs is not None:
@@ -272,16 +256,8 @@ class _Times:
 
 def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, int]:
     """The options for this call, checked against the model, and the greatest length of a sequence."""
-    given = options.pop("generation_config", None)
-    given = {} if given is None else given
-    if hasattr(given, "to_dict"):
-        given = GenerationConfig.effective(given.to_dict())
-    elif not isinstance(given, Mapping):
-        raise InputError(
-            f"generation_config is {in_short(given)}; allowed: a GenerationConfig, or a dict of its fields"
-        )
-    given = {name: value for name, value in given.items() if value is not None}
-    config = model.generation_config.merged(**{**given, **options})
+    given = GenerationConfig.given_in(options.pop("generation_config", None))
+    config = GenerationConfig(**{**GenerationConfig.given_in(model.generation_config), **given, **options})
     config.check_vocabulary(model.config.vocab_size)
     max_length = config.longest(model.config.max_position_embeddings)
     if config.shortest > max_length:

@@ -11,7 +11,7 @@ import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -100,7 +100,8 @@ def _recording_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def cuda_recorder(device: torch.device) -> Recorder:
+def cuda_recorder(device: torch.device, pool: Any = None) -> Recorder:
+    """A recorder whose graphs share a pool of memory, if one is given; none may be replayed beside another then."""
     stream = _recording_stream(device)
 
     def record(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
@@ -111,7 +112,7 @@ def cuda_recorder(device: torch.device) -> Recorder:
                 step(state)
             graph = torch.cuda.CUDAGraph()
             # Other threads, such as those of data loaders, may go on allocating.
-            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
                 step(state)  # this computes nothing
             torch.cuda.current_stream().wait_stream(stream)
         return graph.replay

@@ -19,8 +19,8 @@ from bart.errors import InputError
 from bart.inputs import check_ids
 from bart.modeling.loss import loss_of_tokens
 from bart.modeling.modeling_bart import PretrainedBart
-from bart.modeling.outputs import ClassifierOutput, QuestionAnsweringOutput
 from bart.modeling.pretrained import PretrainedModel
+from bart.outputs import ClassifierOutput, QuestionAnsweringOutput
 from bart.rows import Rows
 
 STACKS = ("decoder", "encoder")

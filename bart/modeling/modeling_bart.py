@@ -22,9 +22,9 @@ from bart.inputs import check_ids, check_shape, check_tensors, states_of
 from bart.modeling import names
 from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, loss_of_tokens
-from bart.modeling.outputs import Seq2SeqOutput, Seq2SeqStates
 from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
+from bart.outputs import Seq2SeqOutput, Seq2SeqStates
 from bart.rows import Rows
 from bart.tokenization.tokenization_bart import BartTokenizer
 
@@ -136,11 +136,13 @@ class PretrainedBart(PretrainedModel):
         read = self.model.encoder.embed_tokens
         return [*([read] if isinstance(read, SourceEncoder) else ()), *super().stacks]
 
-    def shifted(self, ids: Any) -> Any:
+    def shifted(self, labels: Any) -> Any:
         """See `shift_tokens_right`; or rows whose ids are shifted within their text."""
-        if isinstance(ids, Rows):
-            return ids.shifted(self.config.decoder_start_token_id, self.config.pad_token_id, IGNORE_INDEX)
-        return shift_tokens_right(ids, self.config.pad_token_id, self.config.decoder_start_token_id)
+        if isinstance(labels, Rows):
+            return labels.shifted(self.config.decoder_start_token_id, self.config.pad_token_id, IGNORE_INDEX)
+        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
+
+    prepare_decoder_input_ids_from_labels = shifted  # as transformers' collator calls it
 
 
 class BartModel(PretrainedBart):
@@ -205,7 +207,7 @@ class BartForConditionalGeneration(PretrainedBart):
         *,
         labels: Tensor | Rows | None = None,
         summed_loss: bool = False,
-        label_smoothing: float = 0.0,
+        smoothing: float = 0.0,  # transformers' Trainer takes an argument with "label" in its name for labels
     ) -> Seq2SeqOutput:
         """One teacher-forced pass.
 
@@ -219,7 +221,7 @@ class BartForConditionalGeneration(PretrainedBart):
                 input_ids may be rows (`bart.rows`), whose logits are (1, M, V) and states (1, M, D).
             summed_loss: give the sum of the cross entropy over the labels in place of their mean, and no logits, which
                 then never exist for all tokens (see `bart.modeling.loss`).
-            label_smoothing: of a summed loss: probability spread over the vocabulary.
+            smoothing: of a summed loss: probability spread over the vocabulary.
 
         Raises:
             InputError: the encoder or the decoder gets nothing to read; labels are not as many as decoder_input_ids;
@@ -247,7 +249,7 @@ class BartForConditionalGeneration(PretrainedBart):
         )
         if summed_loss:
             states, weight, bias = hidden.flatten(0, 1), self.lm_head.weight, self.final_logits_bias[0]
-            arguments = states, weight, bias, targets.flatten(), label_smoothing, self.backend
+            arguments = states, weight, bias, targets.flatten(), smoothing, self.backend
             loss, correct = chunked_cross_entropy(*arguments)
             return Seq2SeqOutput(loss, None, encoder_states, correct)
         logits = self._logits(hidden)

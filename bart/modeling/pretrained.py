@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from bart.backend import Backend, BackendModule
 from bart.configuration.configuration import CONFIG_FILE, GENERATION_FILE, ModelConfig, stored_config
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.elsewhere import INSTEAD, RECORDED, check_others, missing, take_others
-from bart.errors import InputError
+from bart.elsewhere import RECORDED, check_others, missing, take_others
+from bart.errors import InputError, in_short
 from bart.files import PathName, replacing, write_json
 from bart.modeling.checkpoint import (
     WEIGHT_FILES,
@@ -73,6 +73,7 @@ class PretrainedModel(BackendModule):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
+        self._check_config(config)
         config.validate()
         if not self.head:  # whose result are the states
             check_others("config", (), {name: config.extra.get(name) for name in RECORDED})
@@ -93,9 +94,16 @@ class PretrainedModel(BackendModule):
         return output.to_tuple() if return_dict is False else output
 
     def __getattr__(self, name: str) -> Tensor | nn.Module:
-        if name in INSTEAD:
-            raise missing(self, name)
-        return super().__getattr__(name)
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            raise missing(self, name) from None
+
+    @classmethod
+    def _check_config(cls, config: Any) -> None:
+        if not isinstance(config, cls.config_class):
+            name = cls.config_class.__name__
+            raise InputError(f"config is {in_short(config)}; allowed: a {name}, such as {name}(**config.to_dict())")
 
     # ---- Weights
 
@@ -227,8 +235,9 @@ class PretrainedModel(BackendModule):
             config: the architecture, whose decoding fields become the generation defaults. None: that of our `.ckpt` or
                 of `config.json` beside the weights, with the generation defaults of the same place.
             new_head: true if a head that classifies shall begin with random weights; None: if the weights have none.
-            fields: values in place of the config's, such as num_labels or id2label; and `dtype` (`torch_dtype`) of the
-                parameters, such as torch.bfloat16, or "auto" for that of config.json or the file. Default: fp32.
+            fields: values in place of the config's, such as num_labels, id2label or num_beams; and `dtype`
+                (`torch_dtype`) of the parameters, such as torch.bfloat16, or "auto" for that of config.json or the
+                file. Default: fp32.
 
         Raises:
             InputError: nothing at that path, a damaged or foreign file, no config, or weights that do not fit, such as
@@ -247,6 +256,7 @@ class PretrainedModel(BackendModule):
             config, generation = stored_config(checkpoint, path, [cls.config_class])
             if config is None:
                 raise InputError(f"{path}: no config in it and no {CONFIG_FILE} beside it; pass a config")
+        cls._check_config(config)
         config = config.updated(fields)
         rows = next(iter(state[cls.shared].shape), 0) if cls.shared in state else 0
         if 0 < rows - config.vocab_size == -config.vocab_size % cls.vocabulary_multiple:
@@ -280,7 +290,8 @@ class PretrainedModel(BackendModule):
                 logger.warning("%s: it has no %s, which begins with random weights", path, part)
         fill(model, state, path)
         if generation is not None and model.generation_config is not None:
-            model.generation_config = generation
+            given = fields.keys() & cls.config_class.decoding_fields
+            model.generation_config = generation.merged(**{name: fields[name] for name in given})
         return model.eval()
 
     def save_pretrained(self, directory: PathName, tokenizer: PretrainedTokenizer | None = None, **others: Any) -> None:

@@ -34,11 +34,12 @@ class Encoded(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(name) from None
+            raise missing(self, name) from None
 
-    def to(self, device: torch.device | str) -> Encoded:
-        """A copy whose tensors lie on `device`."""
-        return Encoded({key: value.to(device) if hasattr(value, "to") else value for key, value in self.items()})
+    def to(self, device: torch.device | str, **options: Any) -> Encoded:
+        """A copy whose tensors lie on `device`; options are those of torch, such as non_blocking."""
+        moved = {key: value.to(device, **options) if hasattr(value, "to") else value for key, value in self.items()}
+        return Encoded(moved)
 
 
 class TextEncoder:
@@ -137,7 +138,7 @@ class TextEncoder:
                 tensors asked for texts of different lengths without padding.
         """
         if others:
-            check_others(type(self).__name__, inspect.signature(self).parameters, others)
+            check_others(type(self).__name__, [*inspect.signature(self).parameters][:-1], others)
         for name, value in (("padding", padding), ("return_tensors", return_tensors), ("truncation", truncation)):
             if value not in _CHOICES[name]:
                 raise InputError(f"{name}={value!r}: give one of {_CHOICES[name]}")

@@ -23,8 +23,8 @@ from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import ACTIVATIONS, BartEncoder
 from bart.modeling.loss import chunked_cross_entropy, loss_of_tokens
-from bart.modeling.outputs import ClassifierOutput, EncoderOutput, ModelOutput, QuestionAnsweringOutput
 from bart.modeling.pretrained import PretrainedModel
+from bart.outputs import ClassifierOutput, EncoderOutput, ModelOutput, QuestionAnsweringOutput
 from bart.rows import Rows
 from bert.configuration.configuration_bert import BertConfig
 from bert.tokenization.tokenization_bert import BertTokenizer

@@ -82,7 +82,7 @@ def of_labels(model: PretrainedModel, by_rows: bool) -> Tensor:
     if by_rows:
         is_read = LABELS.flip(1).cummax(dim=1).values.flip(1) >= 0  # up to the last target
         given, labels = {"input_ids": rows()}, Rows.of(LABELS, is_read, multiple=4, spare=IGNORE_INDEX)
-    return model(**given, labels=labels, summed_loss=True, label_smoothing=0.1).loss
+    return model(**given, labels=labels, summed_loss=True, smoothing=0.1).loss
 
 
 def of_logits(model: PretrainedModel, by_rows: bool) -> Tensor:
@@ -265,7 +265,7 @@ def test_rows_on_a_gpu(half: torch.dtype) -> None:
             model.float().cuda().compute_with(backend)
             source, labels = source.moved(Tensor.cuda), labels.moved(Tensor.cuda)
         with torch.autocast("cuda", half, enabled=backend is not None):
-            loss = model(source, labels=labels, summed_loss=True, label_smoothing=0.1).loss
+            loss = model(source, labels=labels, summed_loss=True, smoothing=0.1).loss
         loss.backward()
         flat = torch.cat([loss.flatten(), *(one.grad.flatten() for one in model.parameters() if one.grad is not None)])
         errors.append(flat.detach().cpu().double())

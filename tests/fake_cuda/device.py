@@ -45,6 +45,10 @@ WAITING = {
     aten.repeat_interleave.Tensor,
     aten.equal.default,
 }
+# They launch nothing.
+FREE = {
+    *"empty empty_like new_empty empty_strided new_empty_strided detach alias device _unsafe_view lift_fresh".split()
+}
 INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._unsafe_index_put.default}
 
 
@@ -142,6 +146,22 @@ class Storages(TorchDispatchMode):
         """The bytes of what was made in this mode and is not free yet."""
         self._sizes = {storage: size for storage, size in self._sizes.items() if not storage.expired()}
         return sum(self._sizes.values())
+
+
+class Launches(TorchDispatchMode):
+    """Counts operations that a GPU would be given: those that make or change tensors of the device and are no views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name, returns = func.overloadpacket.__name__, func._schema.returns
+        is_view = bool(returns) and not any(one.alias_info is None or one.alias_info.is_write for one in returns)
+        if name not in FREE and not is_view and any(tensor.is_cuda for tensor in _tensors(args, kwargs, out)):
+            self.counts[name] += 1
+        return out
 
 
 def _tensors(*trees: Any) -> list[Tensor]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from tests.fake_cuda.device import needs_compiler
-from tests.fake_cuda.training import MIXES, PLANTED, USUAL, waits_in_a_step
+from tests.fake_cuda.training import MIXES, PLANTED, USUAL, launches_of_a_step, waits_in_a_step
 from tests.tiny_run import Train
 
 pytestmark = needs_compiler
@@ -37,3 +38,14 @@ def test_no_adapter_lets_a_step_wait(run: list[str], train: Train) -> None:
     weights = train("weights", "--max_steps", 1) / "export"
     options = ["--lora_rank", 2, "--model_name_or_path", weights]
     assert waits_in_a_step([*run, *options], [(USUAL, None)]) == [{}]
+
+
+@pytest.mark.slow
+def test_launches_of_a_network_of_twelve_layers_each(run: list[str], tmp_path: Path) -> None:
+    """A recorded step launches little beside its replays, apart from the clip, which knows no lists of such tensors."""
+    config = json.loads(Path(run[run.index("--config_path") + 1]).read_text())
+    (tmp_path / "large.json").write_text(json.dumps({**config, "encoder_layers": 12, "decoder_layers": 12}))
+    eager, recorded = launches_of_a_step([*run, "--config_path", tmp_path / "large.json"])
+    assert 700 < eager.total() < 960, eager
+    of_clip = recorded.pop("linalg_vector_norm"), recorded.pop("mul_")
+    assert max(of_clip) < 520 and 20 < recorded.total() < 60, recorded

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import importlib
+from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -16,12 +18,13 @@ from torch.optim import Optimizer
 
 from bart.cuda.backend import CudaBackend
 from tests import forked
-from tests.fake_cuda.device import DEVICE, Storages, Watch, fake, on_device, plug_in
+from tests.fake_cuda.device import DEVICE, Launches, Storages, Watch, fake, on_device, plug_in
 from utils.data.batches import Batch
 from utils.training.module import TrainingModule
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import HardwareOptions
 from utils.training.precision import half_dtype, keeps_master_weights, precision_plugins
+from utils.training.recording import RecordedPasses
 
 # Precision, level and optimizer.
 Mix = tuple[str, str, str]
@@ -119,6 +122,23 @@ def _step(module: TrainingModule, batches: list[Batch], mix: Mix) -> Watch:
     return watch
 
 
+def _launched(module: TrainingModule, batches: list[Batch]) -> list[Counter[str]]:
+    """What a step launches in eager passes, and a step of recorded ones, where each replay is one launch."""
+    with fake():
+        ours, on = _on_device(module, batches, USUAL)
+        with ours.stepper.plugin.forward_context():
+            ours.training_step(on, 0)
+            with ours.model.backend.step(ours.model.layers), Launches() as eager:
+                ours._passes(on[0].inputs, torch.ones((), device=DEVICE))
+            parameters = [one for one in ours.model.parameters() if one.requires_grad]
+            ours.recorded = RecordedPasses(ours._passes, parameters, lambda step, state: step(state) or (lambda: None))
+            ours.recorded.is_right = True
+            for _ in range(3):
+                with Launches() as recorded:
+                    ours.training_step(on, 0)
+    return [eager.counts, recorded.counts]
+
+
 def _grown(module: TrainingModule, batches: list[Batch], steps: int) -> dict[str, int]:
     """The bytes that are live after the last step and were not after step 3, without the garbage collector's help."""
     losses, loss = [], module.task.loss
@@ -165,6 +185,26 @@ def _steps(program: str, argv: list[str], cases: Sequence[tuple[Mix, str | None]
     except _Computed:
         return waits
     raise AssertionError("there was no step")
+
+
+def _launches(argv: list[str]) -> list[Counter[str]]:
+    plug_in()
+    counts: list[Counter[str]] = []
+
+    def compute(module: TrainingModule, step: list[Batch], _: int) -> None:
+        counts.extend(_launched(module, [batch.pin_memory() for batch in step]))
+        raise _Computed
+
+    TrainingModule.training_step, original = compute, TrainingModule.training_step
+    _Module.training_step = original
+    with suppress(_Computed):
+        importlib.import_module("finetune").main(argv)
+    return counts
+
+
+def launches_of_a_step(argv: Sequence[object]) -> list[Counter[str]]:
+    """What both passes of a micro-batch launch, and what a step of recorded ones does beside its replays."""
+    return forked.call(_launches, [*map(str, argv)])
 
 
 def waits_in_a_step(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import re
 import tempfile
@@ -13,6 +14,7 @@ import torch
 import transformers
 from transformers.models.bart.modeling_bart import BartDecoder, BartEncoder
 
+from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.modeling import heads, layers, modeling_bart
 from bart.tokenization.tokenization_bart import BartTokenizer
@@ -90,6 +92,7 @@ def test_inputs_by_place_and_arguments_without_effect(name: str) -> None:
         if value in expected:
             torch.testing.assert_close(actual[value], expected[value], rtol=0, atol=EXACT)
     assert all(map(torch.equal, ours(**given, return_dict=False), actual.to_tuple()))
+    assert all(map(torch.equal, type(actual)({**actual}).to_tuple(), actual.to_tuple()))  # as accelerate copies it
     for wrong in ({"atention_mask": None}, {"past_key_values": ()}, {"use_cache": "yes"}):
         with pytest.raises(
             InputError, match=f"{name} got {next(iter(wrong))}, which is .*; (allowed: input_ids, att|use model)"
@@ -127,15 +130,48 @@ def test_a_generation_config_for_one_call(recwarn: pytest.WarningsRecorder) -> N
     ids = inputs("Bart")["input_ids"][:1]
     refused = {"suppress_tokens": [5, 6], "begin_suppress_tokens": [5], "sequence_bias": [[[5], 9.0]], "min_p": 0.4}
     refused |= {"exponential_decay_length_penalty": (2, 1.5), "encoder_repetition_penalty": 1.5, "guidance_scale": 0.0}
+    refused |= {"output_logits": True, "output_attentions": True, "prompt_lookup_num_tokens": 3, "max_time": 0.0}
     for name, value in refused.items():
         config = transformers.GenerationConfig(**{name: value}, max_length=9)
         with pytest.raises(InputError, match=f"{name} is {re.escape(repr(value))}, which is no generation option"):
             ours.generate(ids, generation_config=config)
     taken = {"suppress_tokens": [], "typical_p": 1.0, "remove_invalid_values": True, "use_cache": False}
-    taken |= {"output_attentions": True, "encoder_repetition_penalty": 1.0, "cache_implementation": "dynamic"}
+    taken |= {"output_attentions": False, "encoder_repetition_penalty": 1.0, "cache_implementation": "dynamic"}
     config = transformers.GenerationConfig(**taken, max_length=9)
     assert torch.equal(ours.generate(ids, config), theirs.generate(ids, config))
     assert not [warning for warning in recwarn.list if "not supported here" in str(warning.message)]
+
+
+def test_a_call_takes_what_its_generation_config_was_given() -> None:
+    theirs, ours = map(copy.deepcopy, loaded("BartForConditionalGeneration"))
+    ids = inputs("Bart")["input_ids"]
+    for model in (theirs, ours):
+        model.generation_config.num_beams, model.generation_config.no_repeat_ngram_size = 3, 1
+    for given in ({}, {"max_length": 9}, {"num_beams": 1, "max_length": 9}):
+        expected = theirs.generate(ids, transformers.GenerationConfig(**given), attention_mask=ids != 1)
+        assert torch.equal(ours.generate(ids, GenerationConfig(**given)), expected)
+
+
+def test_what_belongs_elsewhere_is_refused_by_a_line_that_says_where(tmp_path: Path) -> None:
+    theirs, ours = loaded("BartForConditionalGeneration")
+    ours.save_pretrained(tmp_path, BartTokenizer.train(["a"], 270))
+    load, tokenizer = type(ours).from_pretrained, BartTokenizer.from_pretrained(tmp_path)
+    assert load(tmp_path, num_beams=3, eos_token_id=5).generation_config.merged() == (
+        ours.generation_config.merged(num_beams=3, eos_token_id=5)
+    )
+    for call, line in (
+        (lambda: load(tmp_path, config=theirs.config), r"config is .*; allowed: .*BartConfig\(\*\*config.to_dict"),
+        (lambda: type(ours)(theirs.config), "config is .*; allowed: a BartConfig"),
+        (lambda: ours.generate(inputs=inputs("Bart")["input_ids"]), "call it input_ids"),
+        (lambda: BartTokenizer.from_pretrained(tmp_path, model_max_length=9), "set it on the loaded tokenizer"),
+        (lambda: tokenizer("a", pad_to_multiple_of=8), "give padding='max_length'"),
+        (lambda: tokenizer("a").word_ids, "Encoded has no word_ids; docs"),
+        (lambda: ours.main_input_name, "BartForConditionalGeneration has no main_input_name; docs"),
+        (lambda: ours.generation_config.update, "GenerationConfig has no update; docs"),
+        (lambda: setattr(ours.generation_config, "num_beam", 4), "did you mean 'num_beams'"),
+    ):
+        with pytest.raises((InputError, AttributeError), match=line):
+            call()
 
 
 def test_arguments_of_tokenizers(tmp_path: Path) -> None:

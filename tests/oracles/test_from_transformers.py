@@ -134,4 +134,4 @@ def test_missing(call: str, line: str, folders: dict[str, str], tmp_path: Path) 
 
 
 def test_there_are_rows() -> None:
-    assert [len(rows(section)) // 10 for section in ("Same", "Other", "Missing")] == [3, 1, 1]
+    assert [len(rows(section)) // 9 for section in ("Same", "Other", "Missing")] == [4, 1, 1]

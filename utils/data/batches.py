@@ -144,6 +144,13 @@ def pairs_as_rows(inputs: Inputs, multiple: int) -> Inputs:
     return as_rows(inputs, multiple) | {"labels": Rows.of(labels, labels != IGNORE_INDEX, multiple, IGNORE_INDEX)}
 
 
+def moved(inputs: Inputs, move: Callable[[Tensor], Tensor]) -> Inputs:
+    """Inputs whose tensors are in the memory that `move` takes them to."""
+    tensors = {name: move(values) for name, values in inputs.items() if isinstance(values, Tensor)}
+    rows = {name: values.moved(move) for name, values in inputs.items() if isinstance(values, Rows)}
+    return inputs | tensors | rows
+
+
 @dataclass(frozen=True)
 class Batch:
     """A micro-batch of the examples of these numbers; a stand-in keeps a process busy that has no examples left."""
@@ -167,16 +174,11 @@ class Batch:
         """Move the tensors to a device; Lightning calls this."""
         # Lightning sets this for plain tensors alone. A copy from page-locked memory then waits for no work of the GPU.
         options.setdefault("non_blocking", torch.device(device).type == "cuda")
-        return self._moved(lambda tensor: tensor.to(device, **options))
+        return replace(self, inputs=moved(self.inputs, lambda tensor: tensor.to(device, **options)))
 
     def pin_memory(self) -> Batch:
         """Move the tensors to page-locked memory for faster copies."""
-        return self._moved(Tensor.pin_memory)
-
-    def _moved(self, move: Callable[[Tensor], Tensor]) -> Batch:
-        moved = {name: move(values) for name, values in self.inputs.items() if isinstance(values, Tensor)}
-        moved |= {name: rows.moved(move) for name, rows in self.inputs.items() if isinstance(rows, Rows)}
-        return replace(self, inputs=self.inputs | moved)
+        return replace(self, inputs=moved(self.inputs, Tensor.pin_memory))
 
 
 def numbers_of(index: list[int]) -> tuple[list[int], bool]:

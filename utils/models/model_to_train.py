@@ -34,6 +34,7 @@ def initial_model(
     new_head: bool | None = None,
     columns: Sequence[str] | Mapping[str, str] = (),
     checkpoint: Path | None = None,
+    source_length: int | None = None,
 ) -> LoadedModel[Model]:
     """The model that a fine-tuning run starts from, or goes on from, and its vocabulary.
 
@@ -44,6 +45,7 @@ def initial_model(
             begin one if they have none.
         columns: of the texts in the training data, or the options that named them, which the config then has.
         checkpoint: of training, to go on from. Weights, vocabulary, labels and columns are then its own.
+        source_length: see `_note_length`; None for models with a head, whose config has what their task says.
     """
     if checkpoint is not None:
         if options.distill is not None:
@@ -79,9 +81,22 @@ def initial_model(
     model.config.extra.pop("columns", None)  # of the run that the weights come from
     if columns:
         model.config.columns = columns if isinstance(columns, Mapping) else list(columns)
+    if source_length is not None:
+        _note_length(model, stored, options.is_scratch, source_length)
     if options.distill is not None:
         shrink(model, options.kept_layers, options.shrunk_stacks)
     return _to_train(model, tokenizer, options)
+
+
+def _note_length(model: Model, stored: ModelConfig | None, is_random: bool, length: int) -> None:
+    """Keep in a config the most tokens of a source in all training, which programs then read at once by default.
+
+    Later positions are not trained. Nothing is kept of weights, such as published ones, whose config has no length.
+    """
+    known = 0 if is_random else stored and stored.extra.get("max_source_length")
+    model.config.extra.pop("max_source_length", None)  # --config_path may name the file of another model
+    if known is not None:
+        model.config.max_source_length = max(known, length)
 
 
 def _to_train(model: Model, tokenizer: PretrainedTokenizer, options: NewModelOptions) -> LoadedModel[Model]:
@@ -152,8 +167,9 @@ def pretraining_model(
     model_class: type[Model],
     tokenizer: PretrainedTokenizer,
     weights: str | None,
+    source_length: int,
 ) -> LoadedModel[Model]:
-    """A model to pretrain, with the weights at that place or random ones."""
+    """A model to pretrain on sources of that length, with the weights at that place or random ones."""
     if options.config_path is not None and len(tokenizer) > config.vocab_size:
         raise InputError(
             f"the shards' vocabulary has {len(tokenizer)} ids; the vocab_size of {options.config_path} is "
@@ -161,6 +177,7 @@ def pretraining_model(
         )
     config.vocab_size = len(tokenizer)
     config.validate()
+    stored = None
     if weights is None:
         model = model_class(config)
     else:
@@ -181,6 +198,7 @@ def pretraining_model(
         model = model_class.from_pretrained(weights, config)
         if options.config_path is None and None not in (generation, model.generation_config):
             model.generation_config = generation
+    _note_length(model, stored, weights is None, source_length)
     logger.info("initial weights: %s", weights or f"random, by --config_path {options.config_path}")
     return _to_train(model, tokenizer, options)
 

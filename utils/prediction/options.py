@@ -57,5 +57,5 @@ class LongDocumentOptions:
         "at sentence ends into windows and joins their summaries",
     )
     max_source_length: int | None = option(
-        None, least=SHORTEST_WINDOW, help="tokens that the model reads at once; by default its positions"
+        None, least=SHORTEST_WINDOW, help="tokens read at once; by default those of training from scratch, or positions"
     )

@@ -54,14 +54,15 @@ def summarize(
         long_documents: what to do with documents of more than max_source_length tokens. "refuse": raise InputError.
             "cut": leave out the rest. "join": split them into windows (see `split_text`) and join the summaries of the
             windows with spaces, so that the summary grows with the document.
-        max_source_length: tokens that the model reads at once, `<s>` and `</s>` included. Default: its positions.
+        max_source_length: tokens that the model reads at once, `<s>` and `</s>` included. Default: those of
+            training from random weights, which the config keeps, or the model's positions.
         batch_size: windows, of all documents, that are summarised at once.
         drop_repeated_sentences: leave out a summary's repeated sentences (see `without_repeats`).
         options: passed to `model.generate_many`, but num_return_sequences is always 1.
     """
     texts_in_order = [texts] if isinstance(texts, str) else texts
-    positions = model.config.max_position_embeddings
-    documents = Documents(texts_in_order, tokenizer, positions, long_documents, max_source_length)
+    limit = model.config.extra.get("max_source_length") if max_source_length is None else max_source_length
+    documents = Documents(texts_in_order, tokenizer, model.config.max_position_embeddings, long_documents, limit)
     outputs: list[Sequence[int]] = [[]] * len(documents.windows)
     # A document gets one summary, also where the model's own defaults ask for more sequences.
     articles = model.generate_many(documents.windows, batch_size, **{**options, "num_return_sequences": 1})

@@ -71,9 +71,9 @@ class SummaryService(Service):
         model, self.tokenizer = load_summarizer(args.inference)
         self.positions = model.config.max_position_embeddings
         self.known = known_of(args.inference.model)
-        limit = args.documents.max_source_length or self.positions
-        if limit > self.positions:
-            raise InputError(f"--max_source_length is {limit}; allowed: at most {self.positions}, the positions")
+        self.limit = args.documents.max_source_length or model.config.extra.get("max_source_length") or self.positions
+        if self.limit > self.positions:
+            raise InputError(f"--max_source_length is {self.limit}; allowed: at most {self.positions}, the positions")
         self.defaults = model.generation_config.merged(num_return_sequences=1)
         super().__init__(args, summary_request(self.defaults, args, self.positions))
         self.engine = Engine(model, args.batch_size, args.threads)
@@ -89,10 +89,9 @@ class SummaryService(Service):
 
     async def compute(self, content: BaseModel) -> dict[str, Any]:
         options = self._decoding_options(content)
-        how = self.args.documents
+        how = content.long_documents or self.args.documents.long_documents
         documents = await asyncio.to_thread(
-            Documents, content.inputs, self.tokenizer, self.positions,
-            content.long_documents or how.long_documents, how.max_source_length,
+            Documents, content.inputs, self.tokenizer, self.positions, how, self.limit
         )  # fmt: skip
         outputs = await self._decode(documents.windows, options)
         summaries = await asyncio.to_thread(documents.summaries, outputs, bool(content.drop_repeated_sentences))

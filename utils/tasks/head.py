@@ -8,7 +8,7 @@ import time
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from types import MappingProxyType
@@ -105,10 +105,7 @@ class HeadTask(Task[PretrainedModel]):
         return config
 
     def as_trained(self, config: ModelConfig) -> HeadTask:
-        """This task, reading the columns that training read and as many tokens, as far as the model's config says."""
-        length = self.options.max_source_length or config.extra.get("max_source_length")
-        options = replace(self.options, max_source_length=length)
-        return super().as_trained(config).with_parts(options=options, trained=config.extra)
+        return super().as_trained(config).with_parts(trained=config.extra)
 
     def initial_model(self, model: ModelOptions, learned: Labels | None, checkpoint: Path | None = None) -> LoadedModel:
         # Without training, a head that begins with random weights would be scored.

@@ -46,7 +46,7 @@ class TextToTextOptions:
     )
     target_field: str | None = option(None, help="column of a table's targets")
     max_source_length: int | None = card_option(
-        None, least=3, help=f"tokens of a source; by default the model's positions, in training at most {SOURCE_LENGTH}"
+        None, least=3, help=f"tokens of a source; by default its positions, or as trained; in training {SOURCE_LENGTH}"
     )
     decoding: GenerationOptions = part(GenerationOptions)
 

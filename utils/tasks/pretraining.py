@@ -75,9 +75,9 @@ class Pretraining(TrainedTask[Model]):
     def initial_model(
         self, model: NewModelOptions, learned: None, checkpoint: Path | None = None
     ) -> LoadedModel[Model]:
-        config = self.config(model)
+        config, length = self.config(model), self.options.max_source_length
         if checkpoint is None:
-            return pretraining_model(config, model, *self.model_classes, self.tokenizer, self.weights)
+            return pretraining_model(config, model, *self.model_classes, self.tokenizer, self.weights, length)
         loaded = resumed_model(checkpoint, model, config, self.model_classes)
         fit_vocabulary(loaded.model, self.tokenizer)
         return loaded
@@ -90,6 +90,10 @@ class Pretraining(TrainedTask[Model]):
 
     def loss(self, model: Model, batch: Inputs) -> Tensor:
         return self.output_of(model, batch).loss
+
+    @property
+    def is_recordable(self) -> bool:
+        return True
 
     def validate(self, loaded: LoadedModel[Model], batch: Inputs) -> Tensor:
         """Sums (3,): loss, targets, and targets that are the likeliest token where they stand."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -160,6 +160,11 @@ class TrainedTask(ABC, Generic[Model]):
         It may not read the states of padding, which are zeros (see `bart.backend.Backend`).
         """
 
+    @property
+    def is_recordable(self) -> bool:
+        """True if `loss` launches the same work for inputs of the same sizes, and does not make the host wait."""
+        return False
+
     def for_validation(self, loaded: LoadedModel[Model], precision: str) -> LoadedModel[Model]:
         """The model for one validation, with what only that needs; training computes in `precision`."""
         return loaded
@@ -196,10 +201,12 @@ class ScoredTask(TrainedTask[Model]):
         """A trained model for evaluation; a config is for weights that have none, a vocabulary replaces theirs."""
 
     def as_trained(self, config: ModelConfig) -> Self:
-        """This task, reading the columns that training read, if the config names them."""
-        columns = config.extra.get("columns", ())
+        """This task, reading the columns that training read and as many tokens, as far as the config says."""
+        columns, options = config.extra.get("columns", ()), self.options
         of_table = () if isinstance(columns, Mapping) else columns
-        return self.with_parts(columns=[*map(FromTraining, of_table)])
+        if getattr(options, "max_source_length", 0) is None:
+            options = replace(options, max_source_length=config.extra.get("max_source_length"))
+        return self.with_parts(columns=[*map(FromTraining, of_table)], options=options)
 
     def match(self, raw: Any, split: str, loaded: LoadedModel[Model]) -> None:
         """Check that the model knows the labels in what is to be scored; they may get the names in it."""

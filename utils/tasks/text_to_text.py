@@ -171,8 +171,8 @@ class TextToText(Task[BartForConditionalGeneration]):
         self, model: ModelOptions, learned: tuple[str, ...] | None, checkpoint: Path | None = None
     ) -> LoadedBart:
         """The model, with a length of generated texts, if it can generate what it will be asked to."""
-        columns = learned or ()
-        loaded = initial_model(model, self.config(model), self.model_classes, columns=columns, checkpoint=checkpoint)
+        given = {"columns": learned or (), "checkpoint": checkpoint, "source_length": self.options.max_source_length}
+        loaded = initial_model(model, self.config(model), self.model_classes, **given)
         config, generation = loaded.model.config, loaded.model.generation_config
         positions = config.max_position_embeddings
         if generation.max_length is None and generation.max_new_tokens is None:
@@ -207,6 +207,10 @@ class TextToText(Task[BartForConditionalGeneration]):
 
     def loss(self, model: BartForConditionalGeneration, batch: Inputs) -> Tensor:
         return summed_loss(model, batch, self.training.label_smoothing).loss
+
+    @property
+    def is_recordable(self) -> bool:
+        return type(self).loss is TextToText.loss  # not where a task of one's own has another
 
     def for_validation(self, loaded: LoadedBart, precision: str) -> LoadedBart:
         # Autocast would cast all weights in every decoding step, and steps under it cannot be recorded.
@@ -334,7 +338,7 @@ def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2Se
 def summed_loss(model: BartForConditionalGeneration, batch: Inputs, label_smoothing: float = 0.0) -> Seq2SeqOutput:
     """`smoothed_loss` of what `collate_pairs` makes, or of its rows, and the number of targets that are the arg-max."""
     inputs = batch["input_ids"], batch.get("attention_mask")
-    return model(*inputs, labels=batch["labels"], summed_loss=True, label_smoothing=label_smoothing)
+    return model(*inputs, labels=batch["labels"], summed_loss=True, smoothing=label_smoothing)
 
 
 def operations_of(model: BartForConditionalGeneration, batch: Batch, freeze_embeds: bool = False) -> float:

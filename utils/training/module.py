@@ -17,12 +17,13 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from utils.app.memory import FittingSize
-from utils.data.batches import Batch
+from utils.data.batches import Batch, Inputs
 from utils.models.loading import LoadedModel, checkpoint_parts
 from utils.tasks.task import TrainedTask
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
 from utils.training.precision import MasterWeights, half_dtype, precision_name
+from utils.training.recording import RecordedPasses, recorder_of
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class TrainingModule(pl.LightningModule):
         self.automatic_optimization = False
         self.task, self.loaded, self.plan, self.total_steps = task, loaded, plan, total_steps
         self.model = loaded.model.train()  # from_pretrained gives eval mode, and Lightning keeps what it finds
+        self.recorded: RecordedPasses | None = None
         self.random_states: list[dict[str, Tensor]] = []  # of all processes, where a checkpoint gave them
         self.saved_steps = total_steps  # of the run that a checkpoint was written for
         self.eval_batch_size = FittingSize(plan.batches.eval_batch_size, "--eval_batch_size")
@@ -54,8 +56,10 @@ class TrainingModule(pl.LightningModule):
     def training_step(self, step: list[Batch], step_idx: int) -> Tensor:
         """One optimizer step of this process's micro-batches; nothing in it waits for the device."""
         optimizer, schedule = self.optimizers(), self.lr_schedulers()
-        if self.total_steps - self.trainer.global_step <= self.total_steps * self.plan.optimisation.dropout_off_ratio:
-            turn_dropout_off(self.model)
+        left = self.total_steps - self.trainer.global_step
+        is_last = left <= self.total_steps * self.plan.optimisation.dropout_off_ratio
+        if is_last and turn_dropout_off(self.model) and self.recorded is not None:
+            self.recorded.forget()
         counts = [self.task.count(self.model, batch.inputs) for batch in step if batch.is_real]
         nothing = torch.zeros(self.task.means, dtype=torch.float64, device=self.device)  # exact, and weights fit in
         targets = self._summed(sum(counts, nothing)).to(torch.get_default_dtype())
@@ -66,18 +70,28 @@ class TrainingModule(pl.LightningModule):
                 with self._exchanging_gradients(number == len(step) - 1):
                     # The strategies average gradients over processes.
                     factors = batch.is_real * self.trainer.world_size / targets
-                    share = (self.task.loss(self.model, batch.inputs) * factors).sum()
-                    with torch.autocast(self.device.type, enabled=False):  # for the forward pass alone
-                        self.manual_backward(share)
+                    if self.recorded is None:
+                        losses[number] = self._passes(batch.inputs, factors)
+                    else:
+                        losses[number] = self.recorded(batch.inputs, factors, is_first=number == 0)
                 if isinstance(optimizer.optimizer, MasterWeights):
                     optimizer.optimizer.add_gradients()
-                losses[number] = share.detach()
         self.train_loss = self._summed(losses.sum()) / self.trainer.world_size
         self.lr = optimizer.param_groups[0]["lr"]
         optimizer.step()
-        optimizer.zero_grad()
+        if self.recorded is None:
+            optimizer.zero_grad()
+        else:
+            self.recorded.clear_gradients()
         schedule.step()
         return losses * self.trainer.world_size
+
+    def _passes(self, inputs: Inputs, factors: Tensor) -> Tensor:
+        """The loss of a micro-batch, weighed by factors, whose gradients are added to those there are."""
+        share = (self.task.loss(self.model, inputs) * factors).sum()
+        with torch.autocast(self.device.type, enabled=False):  # for the forward pass alone
+            self.manual_backward(share)
+        return share.detach()
 
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Clip the gradient, once it is unscaled, by its norm."""
@@ -126,6 +140,9 @@ class TrainingModule(pl.LightningModule):
     def on_train_start(self) -> None:
         """Let each process drop out different units; after an interruption, restore the random state of that time."""
         self._follow_schedule()
+        if (recorder := recorder_of(self.plan.hardware, self.model, self.task.is_recordable)) is not None:
+            trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
+            self.recorded = RecordedPasses(self._passes, trained, recorder)
         rank = self.trainer.global_rank
         if self.random_states:
             torch.set_rng_state(self.random_states[rank]["cpu"].cpu())
@@ -200,11 +217,15 @@ class TrainingModule(pl.LightningModule):
             checkpoint["callbacks"] = {"Session": checkpoint["callbacks"]}
 
 
-def turn_dropout_off(model: nn.Module) -> None:
-    """Let a network train on without dropout, as BART's last tenth of steps had it (Lewis et al., 2020, section 4)."""
+def turn_dropout_off(model: nn.Module) -> bool:
+    """Let a network train on without dropout, as BART's last tenth of steps had it (Lewis et al., 2020, section 4).
+
+    True if there was any.
+    """
+    found = False
     for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-        for name in ("dropout", "activation_dropout"):
-            if isinstance(getattr(module, name, None), float):
+        for name in ("p",) if isinstance(module, nn.Dropout) else ("dropout", "activation_dropout"):
+            if isinstance(value := getattr(module, name, None), float):
+                found |= value > 0.0
                 setattr(module, name, 0.0)
+    return found

@@ -188,6 +188,11 @@ class HardwareOptions:
         choices=("O0", "O1", "O2"),
         help="for --fp16 and --bf16: O1 is autocast, O2 half weights with fp32 master copies, O0 neither",
     )
+    graphs: bool = option(
+        True,
+        help="on one GPU in half precision, record forward and backward passes as CUDA graphs",
+        on_resume="may_change",
+    )
 
     def __post_init__(self) -> None:
         self._resolve_devices()

@@ -18,7 +18,7 @@ def test_losses_are_those_of_autocast_and_gradients_no_worse() -> None:
 
     def computed(model: nn.Module, half: bool) -> tuple[Tensor, Tensor]:
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            loss = model(ids, labels=labels, summed_loss=True, label_smoothing=0.1).loss
+            loss = model(ids, labels=labels, summed_loss=True, smoothing=0.1).loss
         loss.backward()
         return loss.detach(), torch.cat([one.grad.flatten() for one in model.parameters()])
 

@@ -160,7 +160,7 @@ def test_the_model_gives_the_sum_of_the_loss(checkpointing: bool, monkeypatch: p
     ids = torch.randint(3, 30, (2, 7))
     labels = ids.clone()
     labels[0, 4:] = loss.IGNORE_INDEX
-    output = model(ids, labels=labels, summed_loss=True, label_smoothing=0.1)
+    output = model(ids, labels=labels, summed_loss=True, smoothing=0.1)
     with torch.no_grad():
         correct = model(ids, labels=labels, summed_loss=True).correct
     assert output.logits is None

@@ -147,7 +147,7 @@ def test_a_file_of_weights_stands_for_its_folder(tokenizer: BartTokenizer, tmp_p
         ("a", {"max_length": 2, "truncation": True}, "max_length=2: give a whole number from 3"),
         ("a", {"max_length": 8, "truncation": False}, "max_length=8 needs truncation=True or padding='max_length'"),
         ("a", {"truncation": "only_first"}, "truncation='only_first': give one of"),
-        ("a", {"pad_to_multiple_of": 8}, "BartTokenizer got pad_to_multiple_of, which is int 8; allowed: "),
+        ("a", {"pad_to_multiple_of": 8}, "BartTokenizer got pad_to_multiple_of, which is int 8; give padding="),
         ("a", {"text_pair": "b", "truncation": True, "max_length": 3}, "max_length=3: give a whole number from 4"),
         ("a", {"text_pair": ["b"]}, "texts and text_pair must both be one text, or both lists"),
         (["a", "b"], {"text_pair": ["c"]}, "text_pair has 1 texts; allowed: 2"),

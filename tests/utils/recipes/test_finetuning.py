@@ -76,7 +76,8 @@ def test_one_file_is_data_for_training_and_scoring(train: Train, tmp_path: Path)
     words = (output / "export", tmp_path / "config.json", file[1], tmp_path / "eval", "--device", "cpu")
     run_eval.main([*map(str, words), *fields, "--max_target_length", "40"])
     again = json.loads((tmp_path / "eval" / "test_scores.json").read_text())
-    assert (again["loss"], again["examples"]) == (scores["loss"], scores["examples"])
+    same = ("loss", "examples", "max_source_length")  # the last of which the model's config keeps
+    assert [again[name] for name in same] == [scores[name] for name in same] and scores["max_source_length"] == 40
 
 
 @pytest.mark.parametrize("split", ["train", "val"])

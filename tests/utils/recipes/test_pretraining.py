@@ -18,6 +18,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import finetune
 import run_pretraining
+from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration, shift_tokens_right, training_operations
 from tests import forked
@@ -94,6 +95,8 @@ def test_two_phases(pretrain: Train, tiny: list[str], tmp_path: Path) -> None:
     output = str(tmp_path / "fine-tuned")
     options += ["--do_train", "--max_steps", "1", "--model_name_or_path", str(second), "--output_dir", output]
     finetune.main(options)
+    runs = (first, second, output)  # the last one reads 40 tokens
+    assert [BartConfig.from_pretrained(f"{run}/export").max_source_length for run in runs] == [32, 64, 64]
 
 
 @pytest.mark.usefixtures("double")

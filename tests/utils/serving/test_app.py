@@ -55,6 +55,17 @@ def test_summaries_are_those_of_summarize(
     assert client.post("/summarize", json={"text": texts[0]}).json().keys() == {"summary", "articles", "seconds"}
 
 
+def test_a_model_from_random_weights_reads_as_many_tokens_as_in_training(
+    export: Path, texts: list[str], tmp_path: Path
+) -> None:
+    folder = shutil.copytree(export, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"max_source_length": 40}))
+    with TestClient(create_app(service(folder)), "http://localhost") as client:
+        answer = client.post("/summarize", json={"text": texts[38]}).json()
+    assert answer["windows"][0] > 2
+
+
 def test_limits_of_requests_leave_the_models_own_options(export: Path, texts: list[str]) -> None:
     """It has 2 beams."""
     with TestClient(create_app(service(export, max_beams=1)), "http://localhost") as client:

@@ -1,9 +1,10 @@
-"""The results of forward passes."""
+"""The results of forward passes and of generation."""
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NoReturn
 
 from torch import Tensor
@@ -11,7 +12,16 @@ from torch import Tensor
 from bart.elsewhere import missing
 
 
-class Output(Mapping[str, Any]):
+class _OutputType(ABCMeta):
+    def __call__(cls, *values: Any, **named: Any) -> Any:
+        """Make an output; also of a mapping of its values, from which libraries such as accelerate make copies."""
+        if values and isinstance(values[0], Mapping):
+            names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+            return super().__call__(**{**dict.fromkeys(names), **values[0]})
+        return super().__call__(*values, **named)
+
+
+class Output(Mapping[str, Any], metaclass=_OutputType):
     """A dataclass whose values have numbers and names as in transformers, without what is None: `output[0]` is the loss
     when there is one, else the logits or states, and `output["logits"]` the logits.
     """
@@ -86,3 +96,21 @@ class QuestionAnsweringOutput(ModelOutput):
     start_logits: Tensor
     end_logits: Tensor
     encoder_last_hidden_state: Tensor | None = None
+
+
+@dataclass
+class GenerationOutput(Output):
+    """The result of ``generate(return_dict_in_generate=True)``.
+
+    Attributes:
+        sequences: (B·N, T) ids, article by article, best first; padded on the right to the longest.
+        sequences_scores: (B·N,) length-penalised scores; only with beams and output_scores.
+        scores: one (R, V) tensor per step, the scores after all rules; only with output_scores.
+        beam_indices: (B·N, T - 1), for each generated id the row of ``scores`` it was chosen in, -1 after the end; only
+            with beams.
+    """
+
+    sequences: Tensor
+    sequences_scores: Tensor | None = None
+    scores: tuple[Tensor, ...] | None = None
+    beam_indices: Tensor | None = None

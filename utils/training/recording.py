@@ -1,0 +1,158 @@
+"""Forward and backward passes of micro-batches, recorded for each pair of sizes and then replayed: CUDA graphs.
+
+A recorded micro-batch is one launch. Its inputs are copied to fixed places, and it adds to gradients at fixed places.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bart.generation.graphs import Recorder, cuda_recorder
+from bart.rows import Rows
+from bart.torch_internals import foreach, has_flash
+from utils.data.batches import Inputs, moved
+from utils.training.options import HardwareOptions
+from utils.training.precision import half_dtype, keeps_master_weights
+
+logger = logging.getLogger(__name__)
+# Launches of attention depend on the longest text, which is rounded up to a multiple of this.
+SPAN = 128
+MOST_RECORDINGS = 64
+# A replay has the random numbers of the passes that were recorded, so only the order of sums may change gradients.
+TOLERANCE = 0.05
+
+# Runs both passes and gives the loss, of inputs and the factors of its parts.
+Passes = Callable[[Inputs, Tensor], Tensor]
+
+
+def why_eager(hardware: HardwareOptions, model: nn.Module, is_recordable: bool) -> str | None:
+    """Why passes are not recorded; None where they can be."""
+    half, parts = half_dtype(hardware), list(model.modules())
+    reasons = {
+        "--no_graphs": not hardware.graphs,
+        "several processes": hardware.processes > 1,
+        "the task's loss": not is_recordable,
+        "--amp_level O2": keeps_master_weights(hardware),
+        "no half precision": half is None or not has_flash(torch.device("cuda"), half),
+        "--activation_checkpointing": any(getattr(part, "activation_checkpointing", False) for part in parts),
+        "--compile": any(getattr(part, "compiled", False) for part in parts),
+        "layer dropout": any(getattr(part, "layerdrop", 0.0) for part in parts),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def recorder_of(hardware: HardwareOptions, model: nn.Module, is_recordable: bool) -> Recorder | None:
+    """The recorder for a run; None where it takes eager steps, as on a CPU."""
+    device = next(model.parameters()).device
+    if device.type != "cuda":
+        return None
+    reason = why_eager(hardware, model, is_recordable)
+    logger.info("steps are %s", "recorded as CUDA graphs" if reason is None else f"not recorded: {reason}")
+    return cuda_recorder(device, torch.cuda.graph_pool_handle()) if reason is None else None
+
+
+class RecordedPasses:
+    """Both passes of micro-batches, eager for sizes that are new, and then recorded.
+
+    The recordings that were used last are kept. They share their memory.
+    """
+
+    def __init__(self, passes: Passes, parameters: Sequence[Tensor], recorder: Recorder) -> None:
+        self.passes, self.parameters, self.recorder = passes, parameters, recorder
+        # By sizes: the places of inputs, factors and loss, and the replay; None after the eager passes.
+        self.recordings: OrderedDict[Any, tuple[list[Tensor], Callable[[], None]] | None] = OrderedDict()
+        self.is_right: bool | None = None  # whether replays give what eager passes give; None: not known yet
+
+    def forget(self) -> None:
+        """Record anew, since passes depend on more than their inputs, such as on dropout that was switched off."""
+        self.recordings.clear()
+
+    def clear_gradients(self) -> None:
+        """Let gradients be 0 where they are."""
+        if gradients := self._gradients():
+            foreach.zero_(gradients)
+
+    def __call__(self, inputs: Inputs, factors: Tensor, is_first: bool) -> Tensor:
+        """The loss of a micro-batch, whose gradients are added to those there are; is_first where these are 0."""
+        if self.is_right is False:
+            return self.passes(inputs, factors)
+        inputs = {name: each.without_counts(SPAN) if isinstance(each, Rows) else each for name, each in inputs.items()}
+        tensors = [*tensors_of(inputs), factors]
+        sizes = *(each.span for each in inputs.values() if isinstance(each, Rows)), *(each.shape for each in tensors)
+        if sizes not in self.recordings:
+            self._keep(sizes, None)
+            return self.passes(inputs, factors)
+        recording = self.recordings[sizes]
+        if recording is None:
+            return self._record(sizes, inputs, tensors, is_first)
+        self.recordings.move_to_end(sizes)
+        places, replay = recording
+        for place, tensor in zip(places, tensors, strict=False):
+            place.copy_(tensor)
+        replay()
+        return places[-1]
+
+    def _record(self, sizes: Any, inputs: Inputs, tensors: Sequence[Tensor], is_first: bool) -> Tensor:
+        """Record the passes, and take them."""
+
+        def step(state: Sequence[Tensor]) -> None:
+            *given, factors, loss = state
+            places = iter(given)
+            loss.copy_(self.passes(moved(inputs, lambda _: next(places)), factors))
+
+        places = [tensor.clone() for tensor in tensors]
+        places.append(tensors[-1].new_zeros(()))
+        is_checked = is_first and self.is_right is None
+        random = _random_state(places[-1].device) if is_checked else None
+        caches = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)  # casts that were kept are freed behind this step
+        replay = self.recorder(step, places)
+        torch.set_autocast_cache_enabled(caches)
+        self._keep(sizes, (places, replay))
+        if is_checked:
+            eager = self._norms(places[-1])
+            self.clear_gradients()
+            _random_state(places[-1].device, random)
+            replay()
+            if eager.isfinite().all():  # fp16 overflows until the scale of its loss has come down
+                self.is_right = bool((self._norms(places[-1]) - eager).norm() <= TOLERANCE * eager.norm())
+            if self.is_right is False:
+                logger.warning("a recorded step gave other gradients than an eager one: steps are eager from now on")
+                self.forget()
+                self.clear_gradients()
+                _random_state(places[-1].device, random)
+                step(places)
+        return places[-1]
+
+    def _keep(self, sizes: Any, recording: tuple[list[Tensor], Callable[[], None]] | None) -> None:
+        self.recordings[sizes] = recording
+        if len(self.recordings) > MOST_RECORDINGS:
+            self.recordings.popitem(last=False)
+
+    def _gradients(self) -> list[Tensor]:
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+
+    def _norms(self, loss: Tensor) -> Tensor:
+        """The loss, and the norm of each gradient."""
+        return torch.stack([loss.abs().float(), *(norm.float() for norm in foreach.norm(self._gradients()))])
+
+
+def tensors_of(inputs: Inputs) -> list[Tensor]:
+    """The tensors of inputs, in the order in which `moved` moves them."""
+    tensors: list[Tensor] = []
+    moved(inputs, lambda tensor: tensors.append(tensor) or tensor)  # type: ignore[func-returns-value]
+    return tensors
+
+
+def _random_state(device: torch.device, state: Tensor | None = None) -> Tensor:
+    """The state of a device's generator, which becomes the given one."""
+    module = torch.cuda if device.type == "cuda" else torch
+    if state is not None:
+        module.set_rng_state(state)
+    return module.get_rng_state()
