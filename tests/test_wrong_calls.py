@@ -88,6 +88,9 @@ COMMANDS = {
     f"{SUMMARIZE} --long_documents read": "--long_documents: 'read' is not allowed",
     # Files
     f"{TRAIN} --data_dir nowhere": "nowhere",
+    f"{TRAIN} --data_dir absent.jsonl": "--data_dir absent.jsonl cannot be opened (no such file)",
+    f"{TRAIN} --data_dir wrong.yaml": "data directory wrong.yaml: a file, but no table .jsonl, .json, .csv",
+    "utils.predict model absent.csv --tokenizer nowhere": "absent.csv: no such file",
     PRETRAIN: "--data_dir shards: no manifest.json there",
     f"{PRETRAIN} --data_dir data": "--data_dir data: manifest.json is missing",
     f"{PRETRAIN} --data_dir records.jsonl": "--data_dir records.jsonl: manifest.json is missing, which shards",
@@ -110,14 +113,14 @@ COMMANDS = {
     "utils.metrics.__main__ rogue data/test.target data/train.target": "NAME is 'rogue'; allowed: rouge, bleu, class",
     "utils.corpora.prepare --input absent.jsonl --output new": "absent.jsonl",
     "utils.corpora.prepare --input records.jsonl --source_field body --output new": "body",
-    "utils.corpora.inspect nowhere --tokenizer tokenizer": "nowhere",
+    "utils.corpora.inspect nowhere --tokenizer absent": "nowhere: no such file or directory",
     "utils.corpora.train_tokenizer --data_dir data --output_dir new --vocab_size 10": "give a whole number from 261",
     "utils.evaluation.report.building data": "data",
     # Presets and scripts
     f"{RUN} $({XSUM} && dgxa100_8gpu_fp61)": "0 positional values",
-    f"{RUN} data config.json 0 1e-4 8 1 fp61": "PREC is 'fp61'; allowed: fp16, bf16, tf32, fp32",
+    f"{RUN} data config.json 0 1e-4 8 1 fp61": "PREC is 'fp61'; allowed where NUM_GPU is 0: bf16, fp32",
     f"{RUN} data config.json 0 1e-4 8 1 fp32 9 1 9 9 1 9 9 1 1 one": "one is one positional value too many",
-    f"{RUN} data config.json 0 --max_source_length 64": "--max_source_length; give it by its place",
+    f"{RUN} data config.json 1 --max_source_length 64": "--max_source_length; give it by its place",
     EVAL: "0 positional values; a checkpoint and up to 8 more are expected",
     f"{EVAL} model 8 many": "NUM_GPU is 'many'",
 }

@@ -73,6 +73,8 @@ class PredictArguments:
     evaluation: Any
 
     def __post_init__(self) -> None:
+        if self.file is not None and not Path(self.file).expanduser().exists():
+            raise InputError(f"{self.file}: no such file")
         suffix = Path(self.output or "").suffix.lower()
         if suffix in (*NO_TEXT, ".json", ".gz"):
             raise InputError(f"--output is {self.output}; allowed: {', '.join(OUTPUTS)}, or lines, such as a .txt")

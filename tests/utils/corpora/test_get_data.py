@@ -225,7 +225,8 @@ def test_a_set_made_with_other_options_or_in_part_stays(server: HubServer, tmp_p
     ("words", "message"),
     [
         (["xsumm"], "'xsumm' is no set; allowed: cnn_dm, xsum, sample, and one folder, such as ./xsumm"),
-        (["one", "xsum", "two"], "'one' is no set; allowed: cnn_dm, xsum, sample, and one folder, such as ./one"),
+        (["one", "xsum", "two"], "'two' is no set; allowed: cnn_dm, xsum, sample, and one folder, such as ./two"),
+        (["data", "sampel"], "'sampel' is no set; allowed: cnn_dm, xsum, sample, and one folder"),
         (
             ["--sources", "stories", "--cnn_stories", "missing", "--allow_other_sizes"],
             "--cnn_stories: missing cannot be found or reached",

@@ -172,7 +172,7 @@ def test_unsupported_facts_are_counted_where_capitals_tell_names() -> None:
     source = "The mayor met Ann Lee on Monday. The bridge cost $70 million."
     summaries = ["Mayor met Ann Low on bridge for $90 million.", "Mayor met Ann Lee.", "Mayor met Bob Lee."]
     found = unsupported_facts(tuple((source, "Mayor met Bob.", summary) for summary in summaries))
-    text = "0.67 names or numbers a summary; 2 of 3 have none"
+    text = "1 of 3 summaries (0.67 names or numbers a summary)"
     assert found == {"not_in": "article or reference", "mean": 2 / 3, "summaries_with_none": 2, "text": text}
     found = unsupported_facts(tuple((source, None, summary) for summary in summaries))
     assert (found["not_in"], found["mean"], found["summaries_with_none"]) == ("article", 1, 1)

@@ -115,7 +115,7 @@ def test_every_option_is_read_somewhere() -> None:
             ["--distill", "sft", "--layers", "0", "--do_encoder", "--model_name_or_path", "scratch"],
             "--model_name_or_path is scratch",
         ),
-        (["--source_field", "text"], "--source_field is text; the line files in data/cnn_dm have no columns"),
+        (["--source_field", "text"], "--source_field is text; data/cnn_dm is no table, and line files have no columns"),
         (["--task", "translation", "--val_metric", "rouge1"], "allowed for --task translation: loss$"),
         (
             ["--task", "nonsense"],
