@@ -67,7 +67,7 @@ COMMANDS = {
     "utils.predict records.jsonl": "records.jsonl: neither a safetensors file nor a torch checkpoint",
     f"{TRAIN} --layers 0": "--layers is about --distill sft",
     f"{TRAIN} --config absent.yaml": "--config absent.yaml: cannot be read",
-    f"{TRAIN} --config wrong.yaml": "--config wrong.yaml: unknown option 'learning_rat'; did you mean 'learning_rate'?",
+    f"{TRAIN} --config wrong.yaml": "--config wrong.yaml: unknown option 'learning_rat'; did you mean learning_rate?",
     f"{TRAIN} --wandb_project mine": "--wandb_project is mine; it needs the package wandb",
     f"{SCORE} --eval_beams 0": "--eval_beams: '0' is not allowed",
     f"{SCORE} --num_beam_groups 3": "unknown argument --num_beam_groups; leave it off",

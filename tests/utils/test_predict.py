@@ -249,11 +249,18 @@ def test_the_task_of_a_model(task: str, model: str, tmp_path: Path) -> None:
     run.mkdir()
     Path(model).rename(run / "export")
     (run / "last.ckpt").touch()
-    for place in (run, run / "export", run / "last.ckpt", run / "export" / "model.safetensors"):
-        assert task_of(str(place)) == task
+    places = [str(run), *(str(run / name) for name in ("export", "last.ckpt", "export/model.safetensors"))]
+    assert {*map(task_of, places)} == {task}
+    (run / "arguments.yaml").write_text("task: translation\n")  # which has the class of summarization, too
+    assert {*map(task_of, places)} == {"translation" if task == "summarization" else task}
+    (run / "arguments.yaml").write_text("task: of_mine.py\n")
+    for place in places:
+        assert task_of(place, task) == task
+        with pytest.raises(InputError, match="was trained with --task of_mine.py; give --task, this or another"):
+            task_of(place)
     (tmp_path / "alone.ckpt").touch()
     assert task_of(str(tmp_path / "alone.ckpt")) == "summarization"
-    for trained, found in ((task, task), ("denoising", "summarization"), ("of_mine.py", "summarization")):
+    for trained, found in ((task, task), ("denoising", "summarization")):
         (tmp_path / "arguments.yaml").write_text(f"seed: 1\ntask: {trained}\n")
         assert task_of(str(tmp_path / "alone.ckpt")) == found
 

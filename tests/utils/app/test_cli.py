@@ -165,7 +165,7 @@ def test_a_yaml_file_gives_values_and_the_command_line_wins(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("sede: 1", "unknown option 'sede'; did you mean 'seed'?"),
+        ("sede: 1", "unknown option 'sede'; did you mean seed?"),
         ("config: other.yaml", "unknown option 'config'"),
         ("seed: true", "seed: True is not allowed: it takes an integer at least 0"),
         ("seed: 2.5", "seed: 2.5 is not allowed"),

@@ -16,10 +16,13 @@ import yaml
 import run_eval
 from bart.errors import InputError
 from tests.tiny_run import Train, rows
+from utils.app.cli import options_of_class
 from utils.app.output_files import held
 from utils.data.tables import read_pairs
-from utils.recipes.finetuning_arguments import parse_finetune_arguments
-from utils.recipes.pretraining_arguments import parse_pretraining_arguments
+from utils.models.generation_options import GENERATE
+from utils.recipes.finetuning_arguments import FinetuneArguments, parse_finetune_arguments
+from utils.recipes.pretraining_arguments import PretrainingArguments
+from utils.tasks.options import OPTIONS, PRETRAINING
 from utils.training import session
 
 DOCS = Path(__file__).parents[3] / "docs/training.md"
@@ -157,14 +160,24 @@ def test_options_of_the_scoring_are_checked_before_training(train: Train, tmp_pa
 
 
 def test_options_become_on_resuming_what_the_docs_say(tiny: list[str]) -> None:
+    """The first two rows name all such options of all tasks, and no others; the second has those of generate as one."""
     rows_of_docs = re.findall(
         r"^\| (may change|may change, but scores[^|]*) \| (.*) \|$", DOCS.read_text(), re.MULTILINE
     )
-    pretraining = parse_pretraining_arguments(["--data_dir", "shards", "--max_steps", "1"])
+    of_tasks = [(FinetuneArguments, *kinds[:2]) for kinds in OPTIONS.values()]
+    of_tasks += [(PretrainingArguments, *kinds) for kinds in PRETRAINING.values()]
+    options = [
+        each
+        for program, own, training in of_tasks
+        for each in options_of_class(program, {"task_options": own, "training": training})
+    ]
     for kind, (_, row) in zip(("may_change", "validation"), rows_of_docs, strict=True):
-        names = {*parse_finetune_arguments(tiny).settings(kind), *pretraining.settings(kind)}
-        for documented in re.findall(r"`--(\w+\*?)`", row):
-            assert fnmatch.filter(names, documented), documented
+        of_kind = {each.name: each.section for each in options if each.limits["on_resume"] == kind}
+        others = {each.name for each in options} - of_kind.keys()
+        named = re.findall(r"`--(\w+\*?)`", row)
+        assert [name for name in named if not fnmatch.filter(of_kind, name) or fnmatch.filter(others, name)] == []
+        unnamed = {name for name in of_kind if not any(fnmatch.fnmatch(name, each) for each in named)}
+        assert {of_kind[name] for name in unnamed} <= ({GENERATE} if kind == "validation" else set()), unnamed
     must_stay = parse_finetune_arguments(tiny).settings("must_stay")
     assert {"seed", "train_batch_size", "learning_rate", "lora_rank", "max_source_length", "bf16"} <= must_stay.keys()
     by_content = {"data_dir", "config_path", "dropout", "gpus"}

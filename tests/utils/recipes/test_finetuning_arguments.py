@@ -65,9 +65,17 @@ def test_what_the_recipe_has_and_this_has_not_is_explained(
     assert "did you mean" not in error and "lists what there is" not in error
 
 
-def test_a_file_of_options_explains_what_the_command_line_does(tmp_path: Path) -> None:
-    (tmp_path / "options.yaml").write_text("logger_name: csv\n")
-    with pytest.raises(InputError, match="unknown option 'logger_name'; metrics.csv and TensorBoard are always"):
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("logger_name: csv", "unknown option 'logger_name'; metrics.csv and TensorBoard are always written"),
+        ("zzz: 1", "unknown option 'zzz'; --help lists what there is"),
+        ("problem_type: x", "unknown option 'problem_type'; it is an option of --task classification$"),
+    ],
+)
+def test_a_file_of_options_explains_what_the_command_line_does(line: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "options.yaml").write_text(line + "\n")
+    with pytest.raises(InputError, match=message):
         parse("--config", str(tmp_path / "options.yaml"))
 
 

@@ -116,6 +116,14 @@ def test_files_of_a_word_a_line(suffix: str, tmp_path: Path) -> None:
     assert read(tmp_path) == [(["Ann", "sang"], ["B-PER", "O"])]
 
 
+def test_one_file_is_split_by_its_sentences(tmp_path: Path) -> None:
+    file = tmp_path / "all.conll"
+    file.write_text("".join(f"word{number} O\nx B-X\n\n" for number in range(200)) * 2)
+    parts = {split: {words[0] for words, _ in read(file, split)} for split in ("train", "val", "test")}
+    assert sum(map(len, parts.values())) == len(set.union(*parts.values())) == 200
+    assert len(parts["train"]) > len(parts["val"]) > 0
+
+
 @pytest.mark.parametrize(
     ("tags", "said"),
     [
