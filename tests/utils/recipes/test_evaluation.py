@@ -202,29 +202,14 @@ def test_arguments_and_summary_are_written_and_shown(trained: Path, capsys: pyte
     arguments = yaml.safe_load((trained / "dumped" / "eval_arguments.yaml").read_text())
     assert (arguments["eval_beams"], arguments["bf16"], arguments["bs"]) == (3, False, 4)
     assert (trained / "dumped" / "eval_arguments.yaml").read_text() in capsys.readouterr().out
-    assert json.loads(summary.read_text()) == {
-        **scores,
-        "speed": speed(trained, "dumped"),
-        "arguments": arguments,
-    }
+    assert json.loads(summary.read_text()) == {**scores, "speed": speed(trained, "dumped"), "arguments": arguments}
 
 
-@pytest.mark.parametrize("page", ["docs/decoding.md", "DESIGN.md"])
-def test_the_snippet_runs(
-    trained: Path,
-    page: str,
-    request: pytest.FixtureRequest,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_snippet_runs(trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A page's Python, as it stands, with local files behind its names."""
-    folder = ROOT if page == "docs/decoding.md" else request.getfixturevalue("shared")
-    [snippet] = [
-        part.split("```")[0]
-        for part in (folder / page).read_text().split("```python\n")[1:]
-        if "_epoch1_step2000.ckpt" in part
-    ]
-    work = trained / f"work on {Path(page).name}"
+    parts = (ROOT / "docs/decoding.md").read_text().split("```python\n")[1:]
+    [snippet] = [part.split("```")[0] for part in parts if "_epoch1_step2000.ckpt" in part]
+    work = trained / "work"
     (work / "configs").mkdir(parents=True)
     (work / "results").mkdir()
     (work / "facebook").mkdir()
@@ -232,7 +217,7 @@ def test_the_snippet_runs(
     (work / "results" / "_epoch1_step2000.ckpt").symlink_to(next((trained / "run").glob("_epoch*.ckpt")))
     (work / "facebook" / "bart-large-cnn").symlink_to(trained / "run" / "export")
     monkeypatch.chdir(work)
-    exec(compile(snippet, page, "exec"), {})
+    exec(compile(snippet, "docs/decoding.md", "exec"), {})
     printed = capsys.readouterr().out
     assert printed.startswith("[") and len(printed) > 5
     assert torch.is_grad_enabled()

@@ -181,10 +181,7 @@ def test_shards_are_made_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            "--data_dir PLACE/one",
-            "--data_dir .*one: no text is left to train on; documents of all: 1, and an",
-        ),
+        ("--data_dir PLACE/one", "--data_dir .*one: no text is left to train on; documents of all: 1, and an"),
         ("--model_name_or_path PLACE/mlm", "--task denoising: .*config.json: model_type 'bert'; allowed: 'bart'"),
         ("--tokenizer PLACE/vocabulary", "vocabulary is another vocabulary .290 ids. than that of"),
         ("--model_name_or_path nowhere", "nowhere"),
