@@ -23,11 +23,7 @@ _preset dgxa100_8gpu_bf16  8 1.25e-4 40 1 bf16 2000  50  128 128 0.1
 _preset h100_8gpu_bf16     8 1.25e-4 40 1 bf16 2000  50  128 128 0.1
 _preset h200_1gpu_bf16     1 1.25e-4 40 8 bf16 2000  50  128 128 0.1
 
-# A minute on a laptop, to see that everything runs: the tiny model from scratch, on the synthetic corpus of the quickstart.
-# The options suit that; the values of the recipe suit the fine-tuning of a large model.
-cpu_smoke() {
-    echo data/sample configs/config_tiny.json 0 2e-3 16 1 fp32 600 60 160 64 4 64 64 1.0 100 --model_name_or_path scratch \
-        --tokenizer data/sample/tokenizer --no_freeze_embeds --lr_scheduler linear --label_smoothing 0 --weight_decay 0.01 \
-        --dropout 0 --attention_dropout 0 --gradient_clip_val 1 --num_workers 0 --log_every_n_steps 100
-}
-cpu_smoke_eval() { echo 64 0 fp32 4 160 64 data/sample configs/config_tiny.json; }
+# A minute on a laptop: the presets of CNN-DM.
+# shellcheck source=cnn_dm_params.sh
+cpu_smoke() { (source "$(dirname "${BASH_SOURCE[0]}")/cnn_dm_params.sh" && cpu_smoke); }
+cpu_smoke_eval() { (source "$(dirname "${BASH_SOURCE[0]}")/cnn_dm_params.sh" && cpu_smoke_eval); }
