@@ -31,8 +31,11 @@ TOLERANCE = 0.05
 Passes = Callable[[Inputs, Tensor], Tensor]
 
 
-def why_eager(hardware: HardwareOptions, model: nn.Module, is_recordable: bool) -> str | None:
-    """Why passes are not recorded; None where they can be."""
+def recorder_of(hardware: HardwareOptions, model: nn.Module, is_recordable: bool) -> Recorder | None:
+    """The recorder for a run; None where it takes eager steps, as on a CPU."""
+    device = next(model.parameters()).device
+    if device.type != "cuda":
+        return None
     half, parts = half_dtype(hardware), list(model.modules())
     reasons = {
         "--no_graphs": not hardware.graphs,
@@ -44,15 +47,7 @@ def why_eager(hardware: HardwareOptions, model: nn.Module, is_recordable: bool) 
         "--compile": any(getattr(part, "compiled", False) for part in parts),
         "layer dropout": any(getattr(part, "layerdrop", 0.0) for part in parts),
     }
-    return next((reason for reason, holds in reasons.items() if holds), None)
-
-
-def recorder_of(hardware: HardwareOptions, model: nn.Module, is_recordable: bool) -> Recorder | None:
-    """The recorder for a run; None where it takes eager steps, as on a CPU."""
-    device = next(model.parameters()).device
-    if device.type != "cuda":
-        return None
-    reason = why_eager(hardware, model, is_recordable)
+    reason = next((reason for reason, holds in reasons.items() if holds), None)
     logger.info("steps are %s", "recorded as CUDA graphs" if reason is None else f"not recorded: {reason}")
     return cuda_recorder(device, torch.cuda.graph_pool_handle()) if reason is None else None
 
@@ -109,7 +104,9 @@ class RecordedPasses:
         places = [tensor.clone() for tensor in tensors]
         places.append(tensors[-1].new_zeros(()))
         is_checked = is_first and self.is_right is None
-        random = _random_state(places[-1].device) if is_checked else None
+        device = places[-1].device
+        generator = torch.cuda.default_generators[device.index] if device.type == "cuda" else torch.default_generator
+        random = generator.get_state()
         caches = torch.is_autocast_cache_enabled()
         torch.set_autocast_cache_enabled(False)  # casts that were kept are freed behind this step
         replay = self.recorder(step, places)
@@ -118,7 +115,7 @@ class RecordedPasses:
         if is_checked:
             eager = self._norms(places[-1])
             self.clear_gradients()
-            _random_state(places[-1].device, random)
+            generator.set_state(random)
             replay()
             if eager.isfinite().all():  # fp16 overflows until the scale of its loss has come down
                 self.is_right = bool((self._norms(places[-1]) - eager).norm() <= TOLERANCE * eager.norm())
@@ -126,7 +123,7 @@ class RecordedPasses:
                 logger.warning("a recorded step gave other gradients than an eager one: steps are eager from now on")
                 self.forget()
                 self.clear_gradients()
-                _random_state(places[-1].device, random)
+                generator.set_state(random)
                 step(places)
         return places[-1]
 
@@ -148,11 +145,3 @@ def tensors_of(inputs: Inputs) -> list[Tensor]:
     tensors: list[Tensor] = []
     moved(inputs, lambda tensor: tensors.append(tensor) or tensor)  # type: ignore[func-returns-value]
     return tensors
-
-
-def _random_state(device: torch.device, state: Tensor | None = None) -> Tensor:
-    """The state of a device's generator, which becomes the given one."""
-    module = torch.cuda if device.type == "cuda" else torch
-    if state is not None:
-        module.set_rng_state(state)
-    return module.get_rng_state()
