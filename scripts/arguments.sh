@@ -114,8 +114,9 @@ require_numbers() { # least, names of the variables
 
 # Set the array `precision` to the option of a precision; fp32 has none.
 read_precision() { # name of the variable that holds it, precisions that are allowed
-    local value=${!1} allowed="${*:2}"
-    [[ " $allowed " == *" $value "* ]] || fail "$1 is '$value'; allowed: ${allowed// /, }"
+    local value=${!1} allowed="${*:2}" gpus=${NUM_GPU:-${NUM_GPUS:-}} where=
+    [[ $gpus != 0 ]] || allowed=${allowed/fp16 /} allowed=${allowed/tf32 /} where=" where NUM_GPU is 0"
+    [[ " $allowed " == *" $value "* ]] || fail "$1 is '$value'; allowed$where: ${allowed// /, }"
     precision=("--$value")
     [[ $value != fp32 ]] || precision=()
 }
@@ -131,7 +132,7 @@ read_scoring_device() {
         available=$(python -c "import torch; print(torch.cuda.device_count())" 2>/dev/null) ||
             fail "python has no torch; $install"
         ((NUM_GPU <= available)) ||
-            fail "NUM_GPU is $NUM_GPU; this machine has $available CUDA devices (0 scores on the CPU)"
+            fail "NUM_GPU is $NUM_GPU; this machine has $available CUDA devices (NUM_GPU 0: the CPU; values given: $given)"
         launch=(python -m torch.distributed.run --standalone --nproc_per_node "$NUM_GPU")
     fi
 }

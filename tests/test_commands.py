@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from utils.app import cli
+from utils.metrics.__main__ import NAMES
+from utils.tasks import TASKS
 
 ROOT = Path(__file__).parents[1]
 PROJECT = (ROOT / "pyproject.toml").read_text(encoding="utf-8")  # Python 3.10 has no reader of TOML
@@ -50,7 +52,9 @@ def test_a_command_of_pip_names_itself(
     output, error = capsys.readouterr()
     assert output.startswith(f"usage: {name} ")
     depends_on_task = attribute in ("finetune", "pretrain", "evaluate", "predict")
-    assert (f"{name} --task NAME --help shows the options of one task." in output) == depends_on_task
+    default = "denoising" if attribute == "pretrain" else "summarization"
+    first = f"The options of --task {default} come first. {name} --task NAME --help shows"
+    assert (first in output) == depends_on_task
     assert error.startswith(f"{name}: error: unknown argument --nonsense; ") and error.count("\n") == 1
 
 
@@ -100,7 +104,7 @@ def test_the_wheel_has_all_that_the_commands_need(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["--x"], "unknown argument --x; python -m utils.evaluation.report --help lists what there is"),
+        (["--x"], "unknown argument --x; --help lists what there is"),
         ([], "the following arguments are required: run_dir"),
     ],
 )
@@ -110,9 +114,14 @@ def test_errors_name_the_module_that_was_run(words: list[str], error: str) -> No
     assert (done.returncode, done.stderr) == (2, f"utils.evaluation.report: error: {error}\n")
 
 
-def test_a_module_of_a_metric_names_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "utils.metrics.bleu", "a"], cwd=ROOT, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (2, "error: use python -m utils.metrics bleu PREDICTIONS REFERENCES\n")
+def test_the_command_of_all_metrics() -> None:
+    def run(*words: str) -> tuple[int, str]:
+        done = subprocess.run([sys.executable, "-m", *words], cwd=ROOT, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    assert run("utils.metrics.bleu", "a") == (2, "error: use python -m utils.metrics bleu PREDICTIONS REFERENCES\n")
+    status, usage = run("utils.metrics", "--help")
+    assert status == 0 and "utils.metrics NAME PREDICTIONS REFERENCES" in usage and "one of rouge, bleu" in usage
 
 
 @pytest.mark.parametrize(
@@ -131,7 +140,6 @@ def test_a_missing_package_is_one_line_that_says_what_to_run(command: list[str],
 
 # Options with a meaning for some URL: places that are reached, and texts that name no place.
 WITH_URLS = {"cnn_stories", "dailymail_stories", "scheduler", "info", "prefix", "positive", "api_key"}
-TASKS = ("summarization", "translation", "classification", "tagging", "question_answering")
 
 
 def programs() -> Iterator[tuple[str, list[str]]]:
@@ -140,7 +148,7 @@ def programs() -> Iterator[tuple[str, list[str]]]:
     words = {"finetune": [["--task", task] for task in TASKS], "run_eval": [["--task", task] for task in TASKS]}
     words["run_pretraining"] = [["--task", task] for task in ("denoising", "mlm_nsp")]
     words["scripts.benchmarks.throughput"] = [["training"], ["pretraining"], ["inference"]]
-    words["utils.metrics.__main__"] = [["rouge"], ["bleu"], ["classification"], ["entities"], ["squad"]]
+    words["utils.metrics.__main__"] = [[name] for name in NAMES]
     for path in paths.splitlines():
         name = re.search(r'^    run_program\("([\w.]+)"\)$', (ROOT / path).read_text(encoding="utf-8"), re.MULTILINE)
         if name is not None and not path.startswith("tests/"):

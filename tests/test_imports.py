@@ -165,7 +165,9 @@ def test_processes_that_compute_rouge_start_without_torch() -> None:
     assert loaded & {"torch", "transformers", "pytorch_lightning", "sacrebleu"} == set()
 
 
-@pytest.mark.parametrize("program", ["finetune", "run_eval", "run_pretraining"])
+@pytest.mark.parametrize(
+    "program", ["finetune", "run_eval", "run_pretraining", "utils.summarize", "utils.predict", "utils.serving.__main__"]
+)
 def test_help_needs_no_torch(program: str) -> None:
     """The options of all tasks are known without the modules that train."""
     imports = f"from contextlib import redirect_stdout, suppress; from io import StringIO; import {program} as program"

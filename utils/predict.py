@@ -14,9 +14,7 @@ from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError
 from bart.files import is_device
@@ -27,14 +25,15 @@ from utils.app.unfinished import Unfinished, model_identity
 from utils.data.columns import InputOptions, Record
 from utils.data.options import Place
 from utils.data.places import TABLES, is_table, suffix_of
-from utils.data.tokenized import warnings_added_up
 from utils.prediction.inputs import RowsToPredict
 from utils.prediction.options import MODEL, InferenceOptions
 from utils.prediction.outputs import OUTPUTS, Format, write_file
-from utils.prediction.predictor import Predictor
-from utils.tasks import TASKS, find_row_task, task_of
-from utils.tasks.task import Prediction
+from utils.tasks import TASKS, find_row_task, options_of, task_of
 from utils.text.lines import NO_TEXT
+
+if TYPE_CHECKING:
+    from utils.prediction.predictor import Predictor
+    from utils.tasks.task import Prediction
 
 logger = logging.getLogger(__name__)
 BATCHES_AT_ONCE = 16  # whose rows are sorted by length, and after which what is predicted is noted on disk
@@ -74,6 +73,8 @@ class PredictArguments:
     evaluation: Any
 
     def __post_init__(self) -> None:
+        if self.file is not None and not Path(self.file).expanduser().exists():
+            raise InputError(f"{self.file}: no such file")
         suffix = Path(self.output or "").suffix.lower()
         if suffix in (*NO_TEXT, ".json", ".gz"):
             raise InputError(f"--output is {self.output}; allowed: {', '.join(OUTPUTS)}, or lines, such as a .txt")
@@ -91,12 +92,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     # The model comes first, since it says which options there are.
     first, model_is_first = words[0] if words else "", bool(words) and not words[0].startswith("-")
     given = early_option(words, "task")
-    task = find_row_task(task_of(first, given) if model_is_first else given or TASKS[0])
+    name = task_of(first, given) if model_is_first else given or TASKS[0]
+    options, _, evaluation = options_of(name)
     args = parse_dataclass(
         PredictArguments,
         argv,
         "Predict by any task: a summary, a translation, a class, tags or an answer for each row or line.",
-        parts={"task_options": task.Options, "evaluation": task.EvalOptions},
+        parts={"task_options": options, "evaluation": evaluation},
+        of_tasks={task: options_of(task)[::2] for task in TASKS},
     )
     if not model_is_first:
         raise InputError(f"the first argument is {first}; allowed: the model, and then FILE and options in any order")
@@ -104,6 +107,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     output = None if args.output is None or is_device(Path(args.output)) else Path(args.output)
     if output is not None:
         start_log()
+    from utils.prediction.predictor import Predictor  # here, because --help needs no torch
+
+    task = find_row_task(name)
     has_rows = args.file is not None and (is_table(args.file) or suffix_of(Path(args.file)) in task.suffixes)
     place = Place(args.file if has_rows else "", tables=args.tables)
     predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, place)
@@ -158,6 +164,10 @@ class _Run:
 
     def predicted(self, done: int = 0) -> Iterator[list[tuple[Record, Cells]]]:
         """Predict the rows part by part, the first `done` of them left out; yields them with their cells."""
+        import torch
+
+        from utils.data.tokenized import warnings_added_up
+
         size = self.args.batch_size
         records = islice(self.source.records(), done, None)
         # A first batch alone soon shows what is wrong with all of them.

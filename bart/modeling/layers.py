@@ -112,7 +112,7 @@ class BartEncoderLayer(_Layer):
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
 
     def forward(self, hidden: Tensor, read: Tensor, mask: Any) -> Streams:
-        """hidden and read are (B, S, D), or those (1, M, D) of rows; the mask is that of `Backend.attend`."""
+        """hidden and read, the `Streams`, are (B, S, D), or (1, M, D) of rows; the mask is that of `Backend.attend`."""
 
         def self_attention(states: Tensor) -> Tensor:
             return self.self_attn(*self.self_attn.queries_keys_values(states), mask)

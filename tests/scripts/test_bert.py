@@ -8,15 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.scripts.recording import (
-    PRETRAINS,
-    ROOT,
-    Recorder,
-    eval_settings,
-    preset_rows,
-    settings_of,
-    train_settings,
-)
+from tests.scripts.recording import PRETRAINS, ROOT, Recorder, eval_settings, preset_rows, settings_of, train_settings
 
 
 @pytest.mark.parametrize("row", preset_rows("BERT"), ids=lambda row: row["preset"])

@@ -10,14 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.scripts.recording import (
-    PRETRAINS,
-    ROOT,
-    Recorder,
-    preset_rows,
-    presets,
-    settings_of,
-)
+from tests.scripts.recording import PRETRAINS, ROOT, Recorder, preset_rows, presets, settings_of
 
 NVIDIAS = "200 32 5e-3 4e-3 bf16 true 8 2166 200 95040 7560 100 40 120 configs/config.json"
 

@@ -60,7 +60,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     """A table as the libraries of its format write it."""
     if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
-    elif path.suffix == ".jsonl":
+    elif path.suffix in (".json", ".jsonl"):
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     else:
         with path.open("w", newline="") as file:
@@ -261,25 +261,21 @@ def test_a_killed_run_goes_on(models: dict[str, str], tmp_path: Path, monkeypatc
         predict(*words, output)
     assert not output.exists()
     noted = partial.read_bytes()
-    first, *lines = noted.splitlines(keepends=True)
-    assert len(lines) == 3
-    for left, damaged in ((33, lines), (17, [*lines[:2], lines[2][:-20]])):
-        partial.write_bytes(first + b"".join(damaged))
-        output.unlink(missing_ok=True)
-        predicted[:] = []
-        monkeypatch.setattr(Predictor, "__call__", call)
-        for options, change in (
-            (["--scores", "all"], "its scores is 'predicted', this run's is 'all'"),
-            (["--max_source_length", "9"], "its settings max_source_length is 64"),
-            (["--text_field", "note"], r"its columns is \['text'\], this run's is \['note'\]"),
-        ):
-            with pytest.raises(InputError, match=f"out.csv.partial holds the progress of another run \\({change}"):
-                predict(*words, output, *options)
-        monkeypatch.setattr(Predictor, "__call__", lambda *args: predicted.append(len(args[1])) or call(*args))
-        predict(*words, output)
-        assert output.read_bytes() == whole.read_bytes()
-        assert sum(predicted) == len(ROWS) * 3 - left
-        assert not partial.exists()
+    assert noted.count(b"\n") == 4
+    predicted[:] = []
+    monkeypatch.setattr(Predictor, "__call__", call)
+    for options, change in (
+        (["--scores", "all"], "its scores is 'predicted', this run's is 'all'"),
+        (["--max_source_length", "9"], "its settings max_source_length is 64"),
+        (["--text_field", "note"], r"its columns is \['text'\], this run's is \['note'\]"),
+    ):
+        with pytest.raises(InputError, match=f"out.csv.partial holds the progress of another run \\({change}"):
+            predict(*words, output, *options)
+    monkeypatch.setattr(Predictor, "__call__", lambda *args: predicted.append(len(args[1])) or call(*args))
+    predict(*words, output)
+    assert output.read_bytes() == whole.read_bytes()
+    assert sum(predicted) == len(ROWS) * 3 - 33
+    assert not partial.exists()
     partial.write_bytes(noted)
     write(file, ROWS)
     with pytest.raises(InputError, match="holds the progress of another run \\(its input is"):
@@ -348,13 +344,8 @@ def test_rows_with_blank_texts_have_empty_predictions(
         options = () if name == "filled" else ("--skip_blank",)
         file = write(tmp_path / f"{name}{'.parquet' if form == '.parquet' else '.jsonl'}", rows)
         predict(models[kind], file, "--output", output, "--batch_size", 3, *options)
-        if form == ".parquet":
-            outputs.append([row["prediction"] for row in pq.read_table(output).to_pylist()])
-        elif form == ".txt":
-            outputs.append(output.read_text().split("\n")[:-1])
-        else:
-            read = csv.DictReader(output.open()) if form == ".csv" else map(json.loads, output.open())
-            outputs.append([row["prediction"] for row in read])
+        lines = output.read_text().split("\n")[:-1] if form == ".txt" else None
+        outputs.append([row["prediction"] for row in read(output)] if lines is None else lines)
     none = None if form in (".jsonl", ".parquet") else ""
     assert outputs[1] == [none, none, none, outputs[0][0], none, outputs[0][1]]
     message = r"some.jsonl:1: .* \(4 of 6 are blank: .*; --skip_blank goes on without them\)"

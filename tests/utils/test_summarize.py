@@ -253,7 +253,6 @@ def test_command_generates_with_the_copy_for_inference(
         (b"a", ["--output", "/"], "--output is '/'; allowed: a file in a directory that exists"),
         (b"a", ["--min_length", "-1"], "min_length is -1; allowed: an integer of at least 0"),
         (b"a", ["--max_length", "66"], "max_length is 66; allowed: at most 65"),
-        (b"a", ["--line"], "unknown argument --line; did you mean --lines?"),
     ],
 )
 def test_bad_input_ends_the_command_with_one_line_and_status_2(

@@ -11,9 +11,10 @@ import signal
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
+from itertools import chain
 from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, NoReturn, TypeVar
@@ -248,7 +249,7 @@ def parse_dataclass(
     for name, default in defaults.items():
         options[name].default = default
     path = early_option(argv, "config") if "config" in options else None
-    stored = {} if path is None else _read_yaml(Path(path), options)
+    stored = {} if path is None else _read_yaml(Path(path), options, of_tasks)
     positional = [each for each in options.values() if each.limits["positional"]]
     places = [f"[{each.name}]" if each.default != dataclasses.MISSING else each.name for each in positional]
     needed = [
@@ -256,8 +257,9 @@ def parse_dataclass(
         for each in options.values()
         if each.default is dataclasses.MISSING and each not in positional
     ]
-    if parts:
-        description += f"\n\n{program()} --task NAME --help shows the options of one task."
+    if own := " or ".join(task for task, kinds in of_tasks.items() if [*kinds] == [*parts.values()]):
+        others = f"{program()} --task NAME --help shows the options of another task first."
+        description += f"\n\nThe options of --task {own} come first. {others}"
     parser = _Parser(
         prog=prog or program(),
         # The sections list the options; a usage that repeats them all would fill the first screen.
@@ -273,7 +275,7 @@ def parse_dataclass(
         each.add_to(groups[each.section], stored.get(each.name, each.default))
     if {"-h", "--help"} & {*argv}:
         parser.epilog = _help_of_tasks(of_tasks, {name: each.limits["help"] for name, each in options.items()})
-    return _build(cls, parts, _parse(parser, argv))
+    return _build(cls, parts, _parse(parser, argv, of_tasks))
 
 
 def _help_of_tasks(of_tasks: Mapping[str, Sequence[type]], shown: Mapping[str, str]) -> str:
@@ -319,17 +321,26 @@ def _build(cls: type[Arguments], parts: Mapping[str, type], values: Mapping[str,
     return cls(**arguments)
 
 
-def _parse(parser: _Parser, argv: Sequence[str]) -> dict[str, Any]:
+def _advice(name: str, known: Collection[str], of_tasks: Mapping[str, Sequence[type]]) -> str:
+    """What to do about an option that is not `known`, where names are spelled as this one."""
+    plain = name.removeprefix("--")
+    spellings = {plain, plain.removeprefix("no_")}
+    for_task = {task: chain(*map(options_of_class, kinds)) for task, kinds in of_tasks.items()}
+    tasks = [task for task in for_task if any({each.name, each.limits["alias"]} & spellings for each in for_task[task])]
+    if tasks:
+        return f"it is an option of --task {' or '.join(tasks)}"
+    near = get_close_matches(name, known, n=1, cutoff=0.7)
+    return _ELSEWHERE.get(plain, f"did you mean {near[0]}?" if near else "--help lists what there is")
+
+
+def _parse(parser: _Parser, argv: Sequence[str], of_tasks: Mapping[str, Sequence[type]]) -> dict[str, Any]:
     """The values of a command line, by the names of the options."""
     known = [*parser._option_string_actions]
     for word in argv:
         name = word.partition("=")[0]
         # argparse would take an unknown option's value for a positional one, and name that.
         if word.startswith("--") and name not in known and word != "--":
-            near = get_close_matches(name, known, n=1, cutoff=0.7)
-            hint = f"did you mean {near[0]}?" if near else f"{parser.prog} --help lists what there is"
-            hint = _ELSEWHERE.get(name.removeprefix("--"), hint)
-            parser.error(f"unknown argument {name}; {hint}")
+            parser.error(f"unknown argument {name}; {_advice(name, known, of_tasks)}")
     parsed = vars(parser.parse_intermixed_args(argv))
     return {name: tuple(value) if isinstance(value, list) else value for name, value in parsed.items()}
 
@@ -383,14 +394,12 @@ def _load_yaml(path: Path, aliases: Mapping[str, str] = types.MappingProxyType({
     return {aliases.get(name, name): value for name, value in values.items()}
 
 
-def _read_yaml(path: Path, options: Mapping[str, Option]) -> dict[str, Any]:
+def _read_yaml(path: Path, options: Mapping[str, Option], of_tasks: Mapping[str, Sequence[type]]) -> dict[str, Any]:
     aliases = {each.limits["alias"]: name for name, each in options.items() if each.limits["alias"]}
     values = _load_yaml(path, aliases)
     for name, value in values.items():
         if name not in options or name == "config":
-            near = [f"did you mean {each!r}?" for each in get_close_matches(str(name), options, n=1, cutoff=0.7)]
-            hint = _ELSEWHERE.get(name, *near or ["--help lists what there is"])
-            raise InputError(f"--config {path}: unknown option {name!r}; {hint}")
+            raise InputError(f"--config {path}: unknown option {name!r}; {_advice(str(name), options, of_tasks)}")
         if value is not None or options[name].default is not None:
             try:
                 values[name] = options[name].convert(value)

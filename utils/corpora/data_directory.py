@@ -46,8 +46,9 @@ def write_data_directory(
                     written[split] += 1
             reasons = dict(Counter(row["reason"] for row in dropped).most_common())
             if empty := [split for split, count in written.items() if not count]:
+                allowed = "allowed: more examples, or another --split_ratio of utils.corpora.prepare"
                 counts = "".join(f", {count:,} dropped: {reason}" for reason, count in reasons.items())
-                raise InputError(f"{folder}: no examples for {' and '.join(empty)}{counts}; allowed: more examples")
+                raise InputError(f"{folder}: no examples for {' and '.join(empty)}{counts}; {allowed}")
             write_json(place / PROVENANCE, {**facts, "examples": written, "dropped": reasons})
             write_whole(place / DROPPED, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in dropped))
     except OSError as error:

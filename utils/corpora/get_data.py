@@ -74,10 +74,9 @@ class GetDataOptions:
     @cached_property
     def folder(self) -> Path:
         folders = [word for word in self.folder_and_sets if word not in SETS]
-        for word in folders:
-            is_typo = get_close_matches(word.lower(), SETS) and "/" not in word and not Path(word).is_dir()
-            if is_typo or len(folders) > 1:
-                raise InputError(f"{word!r} is no set; allowed: {', '.join(SETS)}, and one folder, such as ./{word}")
+        alike = [word for word in folders if get_close_matches(word.lower(), SETS) and "/" not in word]
+        for word in [word for word in alike if not Path(word).is_dir()] or folders[1:]:
+            raise InputError(f"{word!r} is no set; allowed: {', '.join(SETS)}, and one folder, such as ./{word}")
         return Path(*folders or ["data"]).expanduser()
 
     @cached_property

@@ -117,5 +117,7 @@ def describe_shards(folder: Path) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     options = parse_dataclass(InspectOptions, argv, "Print counts and lengths of a data directory, a table or shards.")
     start_log()
+    if not options.data_dir.exists():
+        raise InputError(f"{options.data_dir}: no such file or directory")
     is_shards = (options.data_dir / MANIFEST).is_file()
     print(describe_shards(options.data_dir) if is_shards else describe(options))

@@ -45,7 +45,7 @@ class TableOptions:
         on_resume="by_content",
     )
     encoding: str = option(
-        "utf-8", help="of .csv, .tsv, .json and .jsonl files: latin-1, utf-16 and others", on_resume="by_content"
+        "utf-8", help="of .csv, .tsv, .json and .jsonl files: cp1252, utf-16 and others", on_resume="by_content"
     )
     columns: str | None = option(
         None,
@@ -60,7 +60,7 @@ class TableOptions:
         try:
             "a".encode(self.encoding)
         except (LookupError, ValueError):
-            raise InputError(f"--encoding is {self.encoding!r}; allowed: utf-8, utf-16, latin-1, cp1252") from None
+            raise InputError(f"--encoding is {self.encoding!r}; allowed: utf-8, utf-16, cp1252 and others") from None
 
     @property
     def separator(self) -> str | None:

@@ -74,7 +74,7 @@ def check_fields(data_dir: str | None, **fields: str | None) -> None:
     for name, value in fields.items():
         place = data_dir or ""
         if value is not None and not (is_published(place) or is_table(place) or (place and split_tables(place))):
-            raise InputError(f"--{name} is {value}; the line files in {data_dir} have no columns, as tables have")
+            raise InputError(f"--{name} is {value}; {data_dir} is no table, and line files have no columns")
 
 
 @contextmanager
@@ -87,7 +87,8 @@ def opening(what: str) -> Iterator[None]:
     except Exception as error:
         if type(error).__name__ == "DatasetGenerationError" and error.__cause__:  # says only that there was an error
             error = error.__cause__
-        reason = ": ".join(filter(None, (type(error).__name__, brief(error))))
+        is_missing = isinstance(error, FileNotFoundError) and error.filename
+        reason = "no such file" if is_missing else ": ".join(filter(None, (type(error).__name__, brief(error))))
         raise InputError(f"{what} cannot be opened ({reason})") from error
 
 

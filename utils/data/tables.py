@@ -174,7 +174,8 @@ def pair_paths(data_dir: PathName, split: str) -> tuple[Path, Path]:
     folder = Path(data_dir)
     if not folder.is_dir():
         check_is_text(folder)
-        raise InputError(f"data directory {folder}: no such directory")
+        found = f"a file, but no table {', '.join(TABLES)}" if folder.exists() else "no such directory"
+        raise InputError(f"data directory {folder}: {found}")
     source, target = (folder / f"{split}.{side}" for side in SIDES)
     if missing := [file for file in (source, target) if not file.is_file()]:
         holds = f"a data directory holds {{{','.join(SPLITS)}}}.{{source,target}}, or a table of each split"

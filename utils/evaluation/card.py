@@ -75,7 +75,7 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
     metadata.language = "en" if {made_of, data_id} & ENGLISH else None
     how = "trained" if base is None else "pretrained further" if pretrains else "fine-tuned"
     examples = next((_examples(run.articles_path(split)) for split in run.scores), [])
-    known = {"trained": f"{how} from {base or 'random weights'} on {data}", "examples": examples}
+    known = {"trained": f"{how} from {base or 'random weights'} on the data “{data}”", "examples": examples}
     if examples:
         write_json(export / EXAMPLES, known)
     if run.scores:

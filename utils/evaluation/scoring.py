@@ -61,7 +61,7 @@ class ScoringRun:
         return model_identity(self.model_name)
 
     def record(self, settings: Mapping[str, Any], examples: int) -> dict[str, Any]:
-        """The part of the scores that tells by what and of what they are, with the task's settings."""
+        """The part of the scores that names task, model, data and settings."""
         return {
             "task": self.task_name,
             "model": self._model["model"],
@@ -88,8 +88,8 @@ def score_split(
     """Predict every example, score the predictions if there are targets, and write the files.
 
     Each process takes a share of the examples. Rank 0 merges, scores and writes, and returns scores and speed; the
-    others return None. What an interrupted run has noted in `run.progress` is not predicted again. Scores are the same
-    whatever the number of processes in fp32 alone, since batches of other precisions round differently.
+    others return None. What an interrupted run has noted in `run.progress` is not predicted again. Only in fp32
+    do scores not depend on the number of processes: elsewhere an example's rounding depends on its batch.
     """
     task.match(raw, run.split, loaded)
     examples, settings = task.encode(raw, run.split, loaded, for_scoring=True), task.settings(loaded)
@@ -130,9 +130,9 @@ def samples(settings: Mapping[str, Any]) -> bool:
 
 
 def check_other_runs(run: ScoringRun, record: Mapping[str, Any]) -> set[str]:
-    """The splits whose scores in the directory another run has left, and this one replaces.
+    """The splits whose scores another run left in the directory, and this run replaces.
 
-    Runs are known by the names of their models. For splits that this run does not score, these alone must be the same.
+    Runs are known by the names of their models. For splits that this run does not score, only these must agree.
     """
     folder, model = run.save_dir.resolve(), Path(run.model_name).resolve()
     if (folder / "train_summary.json").exists() and folder not in (model, *model.parents) and not run.overwrites:

@@ -19,6 +19,9 @@ NAMES = ("rouge", "bleu", "classification", "entities", "squad")
 
 def main(argv: Sequence[str] | None = None) -> None:
     name, *words = [*(sys.argv[1:] if argv is None else argv)] or [""]
-    if name not in NAMES:
+    if name in ("-h", "--help"):
+        print(f"usage: {program()} NAME PREDICTIONS REFERENCES\n\nNAME is one of {', '.join(NAMES)}; each has --help.")
+    elif name in NAMES:
+        import_module(f"utils.metrics.{name}").main(words, f"{program()} {name}")
+    else:
         raise InputError(f"NAME is {name!r}; allowed: {', '.join(NAMES)}, each of which has --help")
-    import_module(f"utils.metrics.{name}").main(words, f"{program()} {name}")

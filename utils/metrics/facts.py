@@ -154,5 +154,5 @@ def unsupported_facts(articles: tuple[tuple[str, str | None, str], ...]) -> dict
         return {}
     counts = [sum(kind == WRONG for *_, kind in each) for each in facts]
     found = {"mean": sum(counts) / len(counts), "summaries_with_none": counts.count(0)}
-    text = f"{found['mean']:.2f} names or numbers a summary; {counts.count(0):,} of {len(counts):,} have none"
+    text = f"{sum(map(bool, counts)):,} of {len(counts):,} summaries ({found['mean']:.2f} names or numbers a summary)"
     return {"not_in": "article" if articles[0][1] is None else "article or reference", **found, "text": text}

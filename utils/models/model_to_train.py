@@ -89,11 +89,8 @@ def initial_model(
 
 
 def _note_length(model: Model, stored: ModelConfig | None, is_random: bool, length: int) -> None:
-    """Keep in a config the most tokens of a source in all training, which programs then read at once by default.
-
-    Later positions are not trained. Nothing is kept of weights, such as published ones, whose config has no length.
-    """
-    known = 0 if is_random else stored and stored.extra.get("max_source_length")
+    """Keep in a config the most tokens of a source in training, since later positions are not trained."""
+    known = 0 if is_random else stored and stored.extra.get("max_source_length")  # published weights have none
     model.config.extra.pop("max_source_length", None)  # --config_path may name the file of another model
     if known is not None:
         model.config.max_source_length = max(known, length)

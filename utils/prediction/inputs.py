@@ -29,11 +29,12 @@ from utils.data.columns import (
     names_in,
 )
 from utils.data.places import TABLES, opening, suffix_of
-from utils.tasks.task import Task
 from utils.text.lines import BlankText, check_is_text, decoded_lines, iter_lines
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from utils.tasks.task import Task
 
 AT_ONCE = 1024  # rows in memory
 PARQUET = ".parquet"

@@ -54,8 +54,7 @@ def summarize(
         long_documents: what to do with documents of more than max_source_length tokens. "refuse": raise InputError.
             "cut": leave out the rest. "join": split them into windows (see `split_text`) and join the summaries of the
             windows with spaces, so that the summary grows with the document.
-        max_source_length: tokens that the model reads at once, `<s>` and `</s>` included. Default: those of
-            training from random weights, which the config keeps, or the model's positions.
+        max_source_length: tokens that the model reads at once, special ones included. By default its config's, or all.
         batch_size: windows, of all documents, that are summarised at once.
         drop_repeated_sentences: leave out a summary's repeated sentences (see `without_repeats`).
         options: passed to `model.generate_many`, but num_return_sequences is always 1.

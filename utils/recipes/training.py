@@ -92,7 +92,7 @@ def check_machine(args: TrainingArguments) -> None:
 
 @contextmanager
 def run_folder(args: TrainingArguments) -> Iterator[int]:
-    """The folder of a run, which it alone uses and logs to; gives the bytes of the log that an earlier run wrote."""
+    """The folder of a run, which it alone uses and logs to; gives the size of the log that an earlier run wrote."""
     folder = Path(args.run.output_dir)
     log = writable_folder("--output_dir", folder, log=LOG) / LOG
     alone = held(folder / LOCK, f"--output_dir {folder}: another run is at work there")

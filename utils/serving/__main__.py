@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import hypercorn.asyncio
-import torch
 from hypercorn.config import Sockets
 
 from bart.errors import InputError
@@ -26,9 +25,7 @@ from utils.app.cli import parse_dataclass
 from utils.app.signals import Signals
 from utils.serving.app import create_app
 from utils.serving.arguments import SUMMARIZATION, ServeArguments
-from utils.serving.predictions import PredictionService
 from utils.serving.service import Service
-from utils.serving.summaries import SummaryService
 from utils.tasks import task_of
 
 logger = logging.getLogger("utils.serving")
@@ -94,6 +91,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(
         ServeArguments, argv, "Serve summaries, or predictions of a model of another task, over HTTP."
     )
+    import torch  # here, because --help needs none of it
+
+    from utils.serving.predictions import PredictionService
+    from utils.serving.summaries import SummaryService
+
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)  # read when torch first computes
     # The decoding thread sets this too. If only that thread does, memory grows by 60 MB in 19,200 requests; if both do,

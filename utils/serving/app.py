@@ -175,10 +175,12 @@ def create_app(service: Service) -> FastAPI:
     async def refused(_: Request, error: HTTPException) -> Response:
         return failure(error)
 
-    async def unfit(_: Request, error: RequestValidationError | InputError) -> Response:
+    async def unfit(request: Request, error: RequestValidationError | InputError) -> Response:
         """FastAPI's answer to a bad request, but for the input, which may be long, or nothing that JSON can hold."""
         errors = [{"type": "value_error", "loc": ["body"], "msg": str(error)}]
-        if isinstance(error, RequestValidationError):
+        if "json" not in request.headers.get("content-type", "").lower():
+            errors[0]["msg"] = "not sent as JSON; allowed: the header 'Content-Type: application/json'"
+        elif isinstance(error, RequestValidationError):
             errors = [{name: each[name] for name in ("type", "loc", "msg")} for each in error.errors()]
         return Response(json.dumps({"detail": errors}), 422, media_type="application/json")
 
@@ -192,7 +194,8 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
         exception_handlers={
-            **dict.fromkeys((HTTPException, 400, 404, 405), refused),
+            **dict.fromkeys((HTTPException, 404, 405), refused),
+            400: lambda *_: failure(HTTPException(400, "the body is no UTF-8 text, or nested too deeply")),
             RequestValidationError: unfit, InputError: unfit, Exception: fault,
         },
     )  # fmt: skip

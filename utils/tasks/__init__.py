@@ -24,9 +24,9 @@ VECTORS = "for vectors of texts, use sentence-transformers (docs/tasks.md)"
 
 
 def task_of(model: str, given: str | None = None) -> str:
-    """The task for which the config.json beside a model's weights names a class, or the given --task if they serve it.
+    """The given --task if the class that a model's config.json names serves it, or else the task of the model's run.
 
-    Without a config.json it is the task of the run that the checkpoint lies in, or else summarization.
+    Without a run's arguments.yaml it is the first task that the class serves; without a config.json, summarization.
     """
     folder = resolve(model, ["config.json"])
     places = [folder] if folder.is_dir() else [folder.parent, folder.parent / EXPORT]
@@ -38,10 +38,12 @@ def task_of(model: str, given: str | None = None) -> str:
         raise InputError(f"{model} is a {named}, which is not fine-tuned; fine-tune it by finetune.py; {VECTORS}")
     if allowed and given in {*TASKS} - {*allowed}:
         raise InputError(f"--task is {given}; {model} is a {named}; allowed: {', '.join(allowed)}")
-    record = folder.parent / "arguments.yaml"  # of a run that has no export yet
-    options = {} if config or not record.is_file() else yaml.safe_load(record.read_text(encoding="utf-8"))
-    own = next(iter(allowed), options.get("task"))
-    return given or ("translation" if config.get("source_encoder_layers") else own if own in TASKS else TASKS[0])
+    record = (places[0].parent if places[0].name == EXPORT else places[0]) / "arguments.yaml"
+    trained = str(yaml.safe_load(record.read_text(encoding="utf-8")).get("task")) if record.is_file() else ""
+    if given is None and trained.endswith(".py"):  # which may come from elsewhere, so it is not run unasked
+        raise InputError(f"{model} was trained with --task {trained}; give --task, this or another")
+    own = [trained] if trained in (allowed or TASKS) else allowed or TASKS
+    return given or ("translation" if config.get("source_encoder_layers") else own[0])
 
 
 def options_of(name: str) -> tuple[type, type, type]:

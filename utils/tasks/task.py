@@ -104,7 +104,7 @@ class TrainedTask(ABC, Generic[Model]):
 
     @abstractmethod
     def read(self, split: str, for_scoring: bool = False) -> Any:
-        """Find the examples of train, val or test; with `for_scoring` `score` and `row` will need them themselves."""
+        """Find the examples of train, val or test; with `for_scoring` as `score` and `row` read them."""
 
     def learn(self, examples: Mapping[str, Any]) -> Any:
         """Learn from train what a model must know, such as labels of its head; InputError if other splits have more."""
@@ -114,7 +114,7 @@ class TrainedTask(ABC, Generic[Model]):
     def encode(
         self, raw: Any, split: str, loaded: LoadedModel[Model], for_scoring: bool = False
     ) -> Examples | StreamedShards:
-        """Turn what `read` or `given` gave into token ids; with `for_scoring` they are only predicted."""
+        """Turn what `read` or `given` gave into token ids; with `for_scoring` those to score."""
 
     def collate(self, examples: Sequence[Any], tokenizer: PretrainedTokenizer) -> Inputs:
         """Put examples, by default each a `Pair`, together to a batch: tensors (B, ...) and lists of length B."""

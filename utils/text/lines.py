@@ -59,7 +59,7 @@ def decoded_lines(
         try:
             line = data.decode("utf-8-sig" if number == 1 else "utf-8")
         except UnicodeDecodeError as error:
-            hint = ", as Latin-1 is not: --encoding latin-1 reads that" * is_table
+            hint = ", as Windows-1252 is not: --encoding cp1252 reads that" * is_table
             raise InputError(
                 f"{path}, line {number}: not UTF-8 (byte 0x{error.object[error.start]:02x}){hint}"
             ) from None

@@ -45,10 +45,7 @@ def test_unknown_fields_are_kept_and_settable() -> None:
         _ = config.no_such
 
 
-@pytest.mark.parametrize(
-    ("misspelt", "meant"),
-    [("droput", "dropout"), ("num_beam", "num_beams")],
-)
+@pytest.mark.parametrize(("misspelt", "meant"), [("droput", "dropout"), ("num_beam", "num_beams")])
 def test_a_misspelt_field_is_an_error_that_names_both(misspelt: str, meant: str) -> None:
     with pytest.raises(InputError, match=f"'{misspelt}'.*'{meant}'"):
         BartConfig(**{misspelt: 3})

@@ -124,7 +124,6 @@ def test_an_encoder_of_another_language_reads_what_the_mask_says() -> None:
     ("inputs", "message"),
     [
         ({"input_ids": "text"}, r"input_ids is str 'text'; allowed: a tensor"),
-        ({"input_ids": torch.full((2, 3), 5), "labels": [[5]]}, "labels is list"),
         ({"input_ids": SOME, "labels": torch.full((3, 4), 5)}, "targets have 3 rows; allowed: 2, as the sources"),
         ({"input_ids": SOME, "labels": torch.full((2,), 5)}, r"needs targets, or labels \(texts, length\)"),
         ({"encoder_outputs": torch.ones(2, 3, 16), "decoder_input_ids": SOME[:1]}, "targets have 1 rows; allowed: 2"),

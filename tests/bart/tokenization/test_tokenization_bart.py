@@ -125,12 +125,6 @@ def test_tokenizers_of_another_kind(tokenizer: BartTokenizer) -> None:
             BartTokenizer.from_json(foreign.to_str())
 
 
-def test_a_checkpoint_carries_its_tokenizer(tokenizer: BartTokenizer, tmp_path: Path) -> None:
-    path = tmp_path / "last.ckpt"
-    torch.save({"state_dict": {"w": torch.ones(2)}, "tokenizer_json": tokenizer.to_json()}, path)
-    assert BartTokenizer.from_pretrained(path).to_json() == tokenizer.to_json()
-
-
 def test_a_file_of_weights_stands_for_its_folder(tokenizer: BartTokenizer, tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path)
     for name in ("model.safetensors", "pytorch_model.bin", "model.pt"):

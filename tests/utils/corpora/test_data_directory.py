@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator
@@ -74,14 +73,3 @@ def test_two_runs_do_not_make_one_folder_at_once(tmp_path: Path) -> None:
 
     write(folder, {}, second)
     assert (folder / PROVENANCE).exists()
-
-
-def test_other_options_are_named(tmp_path: Path) -> None:
-    facts = {"set": "made up", "seed": 1, "sizes": {"train": 1}}
-    written = dict(facts)
-    write(tmp_path / "out", written, lambda: written.update(commit="abc"))
-    assert is_made(tmp_path / "out", facts)
-    assert json.loads((tmp_path / "out" / PROVENANCE).read_text())["commit"] == "abc"
-    with pytest.raises(InputError, match=r"out is there already, made otherwise \(its seed is 1, this run's is 2\)"):
-        is_made(tmp_path / "out", facts | {"seed": 2})
-    assert not is_made(tmp_path / "out", facts | {"set": "another"})

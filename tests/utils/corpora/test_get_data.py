@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, commit_of, hub_server, sha256
+from tests.utils.corpora.conftest import contents
 from tests.utils.corpora.test_stories import tgz
 from utils.corpora import get_data
 from utils.corpora.data_directory import DROPPED, PAIR_FILES, PROVENANCE
@@ -127,10 +128,6 @@ def run(folder: Path, *words: str) -> dict[str, dict[str, Any]]:
     return {path.parent.name: json.loads(path.read_text()) for path in folder.glob("*/provenance.json")}
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def dropped(folder: Path) -> list[dict[str, str]]:
     return [json.loads(line) for line in (folder / "dropped.jsonl").read_text().splitlines()]
 
@@ -225,7 +222,7 @@ def test_a_set_made_with_other_options_or_in_part_stays(server: HubServer, tmp_p
     ("words", "message"),
     [
         (["xsumm"], "'xsumm' is no set; allowed: cnn_dm, xsum, sample, and one folder, such as ./xsumm"),
-        (["one", "xsum", "two"], "'one' is no set; allowed: cnn_dm, xsum, sample, and one folder, such as ./one"),
+        (["one", "xsum", "two"], "'two' is no set; allowed: cnn_dm, xsum, sample, and one folder, such as ./two"),
         (
             ["--sources", "stories", "--cnn_stories", "missing", "--allow_other_sizes"],
             "--cnn_stories: missing cannot be found or reached",

@@ -84,10 +84,7 @@ def test_any_set_of_the_hub(server: HubServer, tmp_path: Path) -> None:
 
 
 def test_a_run_goes_on_with_the_same_commit(
-    server: HubServer,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(get_pretraining_data, "GROUP", 300)
     original = get_pretraining_data._read
@@ -138,14 +135,8 @@ def test_a_lost_connection_is_one_line(server: HubServer, tmp_path: Path, monkey
     [
         (["books", "wikipeda"], "'wikipeda' is no set; allowed: wikipedia, cc_news, openwebtext, books, NAME"),
         (["cc_news"], "vblagoje/cc_news on the Hub cannot be opened"),
-        (
-            ["own/corpus@v1"],
-            "own/corpus@.*: no text column; name one with --text_field .columns: body, title;",
-        ),
-        (
-            ["own/corpus@v1", "--text_field", "pages"],
-            "--text_field is .pages.; allowed: body, title",
-        ),
+        (["own/corpus@v1"], "own/corpus@.*: no text column; name one with --text_field .columns: body, title;"),
+        (["own/corpus@v1", "--text_field", "pages"], "--text_field is .pages.; allowed: body, title"),
         (["taken/files"], "taken-files holds other files, and is not overwritten"),
     ],
 )

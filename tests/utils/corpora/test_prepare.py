@@ -108,14 +108,11 @@ def test_hostile_csv(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("a.jsonl", b'{"source": "a", "target": "b"}\n{"source": "a"\n', "a.jsonl, line 2, column 15: not JSON"),
-        ("a.json", b'[["a"], {"source": "b"}]', 'a.json, line 1: \'[["a"], {"source": "b"}]\'; allowed: JSON lines'),
         ("a.jsonl", b'{"a":' + b"[" * 100_000 + b"\n", "a.jsonl, line 1: not JSON"),
         ("a.jsonl", b'{"source": "a", "target": "\xff"}\n', "a.jsonl, line 1: not UTF-8"),
         ("a.jsonl", b"", "a.jsonl: the file is empty"),
         ("a.jsonl.gz", b"no gzip", "a.jsonl.gz: cannot be read (Not a gzipped file"),
-        ("a.csv", b"source,target\na,b\na,b,c\n", "a.csv, line 3: more values than the header names columns"),
         ("a.csv", b"source,target\n", "no examples for train and val and test"),
-        ("a.parquet", b"PAR1 no parquet", "a.parquet cannot be opened (ArrowInvalid: Parquet magic bytes not found"),
         ("a.source", b"a\n", "a.source: not a table; allowed: .jsonl, .json, .csv, .tsv, .parquet"),
     ],
 )
@@ -133,9 +130,6 @@ def test_malformed_files_are_errors_that_name_file_and_line(
     ("options", "message"),
     [
         (["--split_ratio", "0.9,0.1"], "--split_ratio is 0.9,0.1; allowed: shares whose sum"),
-        (["--split_ratio", "0.9,0.1,0.1"], "whose sum is 1"),
-        (["--input", "missing.jsonl"], "--input missing.jsonl: no such file"),
-        (["--source_field", "sauce"], "--source_field is 'sauce'.*did you mean 'source'"),
         (["--target_field", "source", "--source_field", "source"], "are both 'source'"),
         (["--output", "{good}"], "good.jsonl is there already"),
         (["--split_ratio", "0.999998,0.000001,0.000001"], "out: no examples for val and test; allowed: more examples"),

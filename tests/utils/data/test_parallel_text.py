@@ -25,11 +25,8 @@ def test_lines_end_at_newlines_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "empty"),
         (b"\xef\xbb\xbf", "empty"),
-        (b"one\n\nthree\n", "line 2: blank"),
         (b"one\n \t\nthree\n", "line 2: blank"),
-        (b"\n", "line 1: blank"),
         (b"one\ntwo\n\n", "line 3: blank"),
         (b"one\ntwo\nth\xffree\n", "line 3: not UTF-8.*0xff"),
     ],

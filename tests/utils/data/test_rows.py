@@ -135,7 +135,7 @@ def test_tables_of_other_forms(
         (
             "a.csv",
             "text,label\ncaf\xe9,x\n".encode("latin-1"),
-            r"line 2: not UTF-8 \(byte 0xe9\), .*: --encoding latin-1",
+            r"line 2: not UTF-8 \(byte 0xe9\), .*: --encoding cp1252",
         ),
         ("a.jsonl", '{"a": 1}\n'.encode("utf-16"), r"holds UTF-16; allowed: UTF-8 text, or --encoding utf-16"),
         ("a.csv", "a,b\n".encode("utf-16-le"), r"a NUL byte in its first line; .* or --encoding utf-16"),

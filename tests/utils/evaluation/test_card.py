@@ -29,7 +29,7 @@ def test_a_scored_run_has_a_card_that_the_hub_can_read(
     assert results["ROUGE-2"].metric_value == pytest.approx(scores["rouge2"], abs=1e-4)
     assert (results["ROUGE-2"].metric_type, results["ROUGE-2"].dataset_split) == ("rouge", "test")
     text = card.text
-    assert "summarization, fine-tuned from base on data (22 examples) for 2 optimizer steps" in text
+    assert "summarization, fine-tuned from base on the data “data” (22 examples) for 2 optimizer steps" in text
     assert "| train_batch_size | 4 |" in text and "| bf16 | True |" in text and "LoRA" not in text
     low, high = (f"{end:.2f}" for end in scores["intervals"]["rouge1"])
     assert f"| ROUGE-1 | {scores['rouge1']:.2f} | {low} to {high} |" in text
@@ -38,7 +38,7 @@ def test_a_scored_run_has_a_card_that_the_hub_can_read(
     rows = [json.loads(line) for line in (output / "test_articles.jsonl").open()]
     names = ("source", "reference", "summary")
     assert known["examples"] == [{name: row[name] for name in names} for row in rows[:3]]
-    assert known["trained"] == "fine-tuned from base on data" and f"text = {rows[0]['source']!r}\n" in text
+    assert known["trained"] == "fine-tuned from base on the data “data”" and f"text = {rows[0]['source']!r}\n" in text
     before = model_identity(output)
     (output / "export" / "examples.json").unlink()
     assert model_identity(output) == before  # a run that was broken off goes on
@@ -93,7 +93,7 @@ def test_the_card_names_the_data_set_that_get_data_made(
     write_card(Path("run"), Path("run/export"), lambda _: ["seed"])
     card = ModelCard.load(output / "export" / "README.md")
     assert (card.data.language, card.data.datasets) == ("en", data_set)
-    assert f"on {data_set or 'data'} (22" in card.text and 'name = "run/export"' in card.text
+    assert f"on the data “{data_set or 'data'}” (22" in card.text and 'name = "run/export"' in card.text
     assert not (output / "export" / "examples.json").exists()  # nothing is scored
 
 

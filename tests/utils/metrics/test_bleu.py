@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from random import Random
@@ -12,10 +11,9 @@ from sacrebleu.metrics import BLEU, CHRF
 from sacrebleu.significance import PairedTest
 
 from bart.errors import InputError
+from utils.metrics.__main__ import main as every_name
 from utils.metrics.bleu import main, translation_scores
 from utils.metrics.options import BleuOptions
-
-ROOT = Path(__file__).parents[3]
 
 PREDICTIONS = ["The cat sat on the mat, quietly.", "", "He's gone to the U.S. for 3.5 years."]
 REFERENCES = ["The cat sat on a mat quietly.", "Nobody knows.", "He has gone to the U.S. for 3.5 years."]
@@ -64,13 +62,9 @@ def test_the_command_scores_two_files(tmp_path: Path, capsys: pytest.CaptureFixt
     printed = json.loads(capsys.readouterr().out)
     assert printed["bleu"] == pytest.approx(expected.score) and expected.score > 30
     assert printed["chrf"] == pytest.approx(sacrebleu.corpus_chrf(CHINESE[0], [CHINESE[1]]).score)
-    done = subprocess.run(
-        [sys.executable, "-m", "utils.metrics", "bleu", predictions, references, "--bleu_tokenize", "zh"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    assert f"BLEU     {expected.score:.2f}" in done.stdout and "tok:zh" in done.stdout
+    every_name(["bleu", str(predictions), str(references), "--bleu_tokenize", "zh"])
+    shown = capsys.readouterr().out
+    assert f"BLEU     {expected.score:.2f}" in shown and "tok:zh" in shown
 
 
 def test_two_systems_are_compared_as_sacrebleu_does(

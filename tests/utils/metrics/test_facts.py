@@ -20,18 +20,6 @@ PAIRS = {
         "Author Katel Caldbeck wins $90 million prize of bank Celatel.",
         (["Katel", "$90 million"], [], ["Ketor", "$70 million"]),
     ),
-    "one number in several spellings": (
-        "Some 1,234 homes and 3.5 per cent of shops, worth $1.5 billion, closed for seven days.",
-        "1234 homes and 3.5% of shops shut for 7 days, a $1,500 million loss.",
-        "A total of 1,234 homes and 3.5 % of shops, worth $1.5bn, are shut for seven days.",
-        ([], [], []),
-    ),
-    "another currency, another power, another unit": (
-        "It cost $70 and 12 million euros, or 15%.",
-        "It cost $70, 12 million and 15%.",
-        "It cost £70, 12 billion and $15.",
-        (["£70", "12 billion", "$15"], [], ["$70", "12 million", "15%"]),
-    ),
     "hyphens": (
         "The London-based Anglo-French firm made twenty-five F-16 parts in 2015-16.",
         "A London firm made 25 parts.",
@@ -79,21 +67,13 @@ PAIRS = {
 
 # In each row all agree; numbers of different rows differ.
 SPELLINGS = [
-    [
-        "30,000 people",
-        "30k people",
-        "30K people",
-        "30 thousand people",
-        "thirty thousand people",
-        "$30k",
-        "30-thousand",
-    ],
+    ["30,000 people", "30k people", "30 thousand people", "thirty thousand people", "$30k", "30-thousand"],
     ["the 10,000m race", "10,000 metres", "10 thousand", "10k"],
     ["1.5m homes", "1.5M", "1.5 million homes", "1,500,000 homes", "1,500 thousand", "£1.5m", "£1.5mn", "1.5mn"],
     ["2bn", "2 billion", "2,000m", "2,000 million", "$2b", "2b"],
     ["$3tn", "3 trillion", "3,000bn"],
     ["$7m", "7 million", "$7,000k"],
-    ["7", "$7"],
+    ["7", "$7", "seven"],
     ["twenty-five homes", "25 homes", "TWENTY-FIVE homes"],
     ["3.25%", "3.25 %", "3.25 per cent", "3.25-per cent", "3.25 percent"],
 ]
@@ -151,7 +131,7 @@ def test_sentences_begin_behind_a_mark(mark: str) -> None:
 
 def test_names_stand_behind_a_word_or_what_does_not_end_a_sentence() -> None:
     assert names_in(["He met Ann, Bob; Cid (here) Dee: Eve. Fay! “Gil” Hal\nIan 5 Jim"]) == {
-        *("Ann", "Bob", "Cid", "Dee", "Jim"),
+        *("Ann", "Bob", "Cid", "Dee", "Jim")
     }
 
 
@@ -172,7 +152,7 @@ def test_unsupported_facts_are_counted_where_capitals_tell_names() -> None:
     source = "The mayor met Ann Lee on Monday. The bridge cost $70 million."
     summaries = ["Mayor met Ann Low on bridge for $90 million.", "Mayor met Ann Lee.", "Mayor met Bob Lee."]
     found = unsupported_facts(tuple((source, "Mayor met Bob.", summary) for summary in summaries))
-    text = "0.67 names or numbers a summary; 2 of 3 have none"
+    text = "1 of 3 summaries (0.67 names or numbers a summary)"
     assert found == {"not_in": "article or reference", "mean": 2 / 3, "summaries_with_none": 2, "text": text}
     found = unsupported_facts(tuple((source, None, summary) for summary in summaries))
     assert (found["not_in"], found["mean"], found["summaries_with_none"]) == ("article", 1, 1)

@@ -127,17 +127,7 @@ def test_a_run_in_parts_ends_as_the_whole_one(options: list[object], lora: Lora)
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 @pytest.mark.usefixtures("double")
 def test_processes_train_adapters_as_one_would(strategy: str, lora: Lora, tiny: list[str], tmp_path: Path) -> None:
-    common = [
-        "--dropout",
-        0,
-        "--attention_dropout",
-        0,
-        "--max_steps",
-        4,
-        "--sortish_sampler",
-        "--val_check_interval",
-        8,
-    ]
+    common = "--dropout 0 --attention_dropout 0 --max_steps 4 --sortish_sampler --val_check_interval 8".split()
     one = lora("one", *common)
     start = ["--model_name_or_path", tmp_path / "base", "--lora_rank", 3, "--learning_rate", 0.05, *common]
     two = [*tiny, *start, "--lr_scheduler", "constant", "--train_batch_size", 2, "--strategy", strategy]

@@ -18,5 +18,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # Large random weights and hardly any training: the summaries then differ from article to article.
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "init_std": 0.6, "min_length": 4}))
+    argv += ["--max_source_length", "64"]  # all positions
     finetune.main([*argv, "--do_train", "--output_dir", str(folder / "run"), "--max_steps", "3"])
     return folder

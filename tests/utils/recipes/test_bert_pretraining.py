@@ -110,10 +110,7 @@ def test_a_step_does_not_depend_on_how_it_is_cut(pretrain: Train, tiny: list[str
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [
-        (["--task", "denoising"], "are for mlm_nsp"),
-        (["--poisson_lambda", "3"], "poisson_lambda"),
-    ],
+    [(["--task", "denoising"], "are for mlm_nsp"), (["--poisson_lambda", "3"], "poisson_lambda")],
 )
 def test_what_is_refused(options: list[str], message: str, pretrain: Train, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises((InputError, SystemExit)) as error:

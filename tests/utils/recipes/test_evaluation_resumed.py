@@ -53,14 +53,8 @@ def test_an_interrupted_run_goes_on_where_it_was(
     last = capfd.readouterr().err.splitlines()[-1]
     assert last == "run_eval.py: ended by Ctrl-C; the same command goes on with the examples that are left"
     shutil.copytree(trained / "interrupted", trained / "kept")
-    for options, difference in [
-        (("--eval_beams", 1), "its generation num_beams is 2, this run's is 1"),
-        (("--prefix", "the "), "its prefix|its content"),
-        (("--bf16",), "its precision is 'fp32'"),
-        (("--n_obs", 8), "its examples is 9, this run's is 8"),
-    ]:
-        with pytest.raises(InputError, match=f"holds the progress of another run .*({difference})"):
-            evaluate(trained, export, "interrupted", *options)
+    with pytest.raises(InputError, match="holds the progress of another run .*(its prefix|its content)"):
+        evaluate(trained, export, "interrupted", "--prefix", "the ")
     noted = trained / "interrupted" / ".test_progress" / "rank0.jsonl"
     for options, damage, left in (
         ((), b"", 5),

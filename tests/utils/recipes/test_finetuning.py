@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import run_eval
 from bart.errors import InputError
-from bart.modeling.modeling_bart import BartForConditionalGeneration
-from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import Train, rows
+from utils.app.cli import options_of_class
 from utils.app.output_files import held
 from utils.data.tables import read_pairs
-from utils.recipes.finetuning_arguments import parse_finetune_arguments
-from utils.recipes.pretraining_arguments import parse_pretraining_arguments
+from utils.models.generation_options import GENERATE
+from utils.recipes.finetuning_arguments import FinetuneArguments, parse_finetune_arguments
+from utils.recipes.pretraining_arguments import PretrainingArguments
+from utils.tasks.options import OPTIONS, PRETRAINING
 from utils.training import session
 
 DOCS = Path(__file__).parents[3] / "docs/training.md"
@@ -84,16 +84,6 @@ def test_targets_of_any_split_are_cut_for_scoring_as_the_scores_say(train: Train
     articles = [json.loads(line) for line in (output / f"{split}_articles.jsonl").open()]
     assert json.loads((output / f"{split}_scores.json").read_text())["max_target_length"] == 40
     assert max(article["reference_tokens"] for article in articles) > 4
-
-
-def test_export_loads_in_transformers_and_checkpoints_need_neither_config_nor_tokenizer(train: Train) -> None:
-    output = train("run", "--max_steps", 3)
-    theirs = AutoModelForSeq2SeqLM.from_pretrained(output / "export")
-    ids = AutoTokenizer.from_pretrained(output / "export")("the dog sat", return_tensors="pt")["input_ids"]
-    for place in (output / "export", output / "last.ckpt"):
-        ours, tokenizer = BartForConditionalGeneration.from_pretrained(place), BartTokenizer.from_pretrained(place)
-        assert tokenizer("the dog sat", return_tensors="pt")["input_ids"].tolist() == ids.tolist()
-        assert ours.double().generate(ids).tolist() == theirs.double().generate(ids).tolist()
 
 
 def test_every_run_leaves_its_record(train: Train) -> None:
@@ -159,7 +149,6 @@ def test_a_compiler_that_is_missing_is_named(train: Train, monkeypatch: pytest.M
 
 def test_options_of_the_scoring_are_checked_before_training(train: Train, tmp_path: Path) -> None:
     for options, message in (
-        (("--pred_beams", 4, "--num_return_sequences", 5), "num_return_sequences"),
         (("--bad_words_ids", "[[5"), "^--bad_words_ids is '\\[\\[5'; allowed: ids such as"),
         (("--eos_token_id", "[2, 9999]"), "^--eos_token_id"),
         (("--pred_beams", 4, "--eval_max_gen_length", 99), "eval_max_gen_length is 99; the model has 64 positions"),
@@ -170,14 +159,24 @@ def test_options_of_the_scoring_are_checked_before_training(train: Train, tmp_pa
 
 
 def test_options_become_on_resuming_what_the_docs_say(tiny: list[str]) -> None:
+    """The first two rows name all such options of all tasks, and no others; the second has those of generate as one."""
     rows_of_docs = re.findall(
         r"^\| (may change|may change, but scores[^|]*) \| (.*) \|$", DOCS.read_text(), re.MULTILINE
     )
-    pretraining = parse_pretraining_arguments(["--data_dir", "shards", "--max_steps", "1"])
+    of_tasks = [(FinetuneArguments, *kinds[:2]) for kinds in OPTIONS.values()]
+    of_tasks += [(PretrainingArguments, *kinds) for kinds in PRETRAINING.values()]
+    options = [
+        each
+        for program, own, training in of_tasks
+        for each in options_of_class(program, {"task_options": own, "training": training})
+    ]
     for kind, (_, row) in zip(("may_change", "validation"), rows_of_docs, strict=True):
-        names = {*parse_finetune_arguments(tiny).settings(kind), *pretraining.settings(kind)}
-        for documented in re.findall(r"`--(\w+\*?)`", row):
-            assert fnmatch.filter(names, documented), documented
+        of_kind = {each.name: each.section for each in options if each.limits["on_resume"] == kind}
+        others = {each.name for each in options} - of_kind.keys()
+        named = re.findall(r"`--(\w+\*?)`", row)
+        assert [name for name in named if not fnmatch.filter(of_kind, name) or fnmatch.filter(others, name)] == []
+        unnamed = {name for name in of_kind if not any(fnmatch.fnmatch(name, each) for each in named)}
+        assert {of_kind[name] for name in unnamed} <= ({GENERATE} if kind == "validation" else set()), unnamed
     must_stay = parse_finetune_arguments(tiny).settings("must_stay")
     assert {"seed", "train_batch_size", "learning_rate", "lora_rank", "max_source_length", "bf16"} <= must_stay.keys()
     by_content = {"data_dir", "config_path", "dropout", "gpus"}

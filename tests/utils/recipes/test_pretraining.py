@@ -250,7 +250,6 @@ def smaller_config(folder: Path, **fields: object) -> None:
         (None, "--max_steps 0", "--max_steps is 0; allowed: at least 1, the optimizer steps of the run"),
         (None, "", "--max_steps is not given; allowed: at least 1"),
         (cut_off, "--max_steps 5", "train/32-00001.parquet: the shard is missing, cut off or damaged"),
-        (None, "--max_steps 5 --max_source_length 64", "--max_source_length is 64; the shards have 32"),
         (another_vocabulary, "--max_steps 5 --tokenizer FOLDER/other", "its shards are of another vocabulary"),
         (partial(smaller_config, vocab_size=90), "--max_steps 5", "shards' vocabulary has .*vocab_size of .* 90"),
         (partial(smaller_config, max_position_embeddings=16), "--max_steps 5", "length is 32; the model has 16 pos"),

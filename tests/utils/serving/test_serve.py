@@ -359,10 +359,7 @@ def test_the_page_in_a_browser(export: Path, texts: list[str]) -> None:
         pytest.skip("no Chromium is installed")
     expect = playwright.expect
     options = ["--no-sandbox"] if os.geteuid() == 0 else []  # Chromium's own sandbox does not run as root
-    with (
-        server_thread(export, api_key="s3cret") as (_, address),
-        playwright.sync_playwright() as started,
-    ):
+    with server_thread(export, api_key="s3cret") as (_, address), playwright.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=path, args=options)
         page = browser.new_page(viewport={"width": 1280, "height": 900})
         problems: list[str] = []

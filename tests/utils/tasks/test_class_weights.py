@@ -144,7 +144,6 @@ def test_a_run_of_a_version_with_fewer_options_goes_on(run: Run) -> None:
     [
         ("numbers", ("--class_weights", "balanced"), "^--class_weights is 'balanced'; the labels are numbers, which"),
         ("numbers", ("--label_smoothing", 0.1), "^--label_smoothing is 0.1; allowed with one class for each text$"),
-        ("several", ("--label_smoothing", 0.1), "^--label_smoothing is 0.1; allowed with one class for each text$"),
     ],
 )
 def test_what_is_refused(kind: str, options: tuple[object, ...], message: str, run: Run) -> None:

@@ -26,11 +26,7 @@ from utils.data.options import Place
 from utils.evaluation.scoring import format_scores
 from utils.models.model_to_train import renamed
 from utils.predict import main as predict
-from utils.tasks.classification import (
-    Classification,
-    LabelledTexts,
-    _target,
-)
+from utils.tasks.classification import Classification, LabelledTexts, _target
 from utils.tasks.options import ClassificationOptions, ClassificationTrainingOptions
 from utils.tasks.task import Prediction
 

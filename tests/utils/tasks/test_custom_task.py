@@ -79,11 +79,6 @@ def test_a_task_in_one_short_file_is_trained_scored_carded_predicts_and_is_serve
     ("name", "content", "message"),
     [
         (
-            "sumarization",
-            None,
-            "--task is 'sumarization'; allowed: summarization, translation, classification, tagging, question_",
-        ),
-        (
             "two.py",
             "from utils.tasks.translation import Translation as T\nclass A(T): pass\nclass B(T): pass\n",
             "which defines 2 tasks; allowed: a file that defines one",
@@ -97,10 +92,9 @@ def test_a_task_in_one_short_file_is_trained_scored_carded_predicts_and_is_serve
     ],
 )
 def test_what_is_no_task(
-    name: str, content: str | None, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, content: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    if content is not None:
-        (tmp_path / name).write_text(content)
+    (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=message):
         find_task(name)

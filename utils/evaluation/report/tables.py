@@ -88,7 +88,9 @@ def verdict_of(run: ReportedRun, split: str) -> list[str]:
         scores = f"{shown(record[name])} (95% interval: {shown(low)} to {shown(high)}) against {shown(best)}"
         sentences.append(f"By {label_of(name)}, the model is {found} the baseline “{other}”: {scores}.")
     if facts := record.get("unsupported_facts"):
-        sentences.append(f"Not in the {facts['not_in']}: {facts['text']}.")
+        lacks = "the article does not have" if facts["not_in"] == "article" else "neither article nor reference has"
+        found = f"{record['examples'] - facts['summaries_with_none']:,} of {record['examples']:,} summaries"
+        sentences.append(f"{found} have a name or number that {lacks} ({facts['mean']:.2f} a summary).")
     return sentences
 
 
@@ -111,7 +113,8 @@ def score_table(run: ReportedRun, split: str) -> ScoreTable:
         "The maximum and the mean are over the references of an example.": "rouge1_mean" in scores,
         f"The loss is in {run.loss_unit}.": "loss" in scores,
         "Intervals: 95% bootstrap.": "intervals" in record,
-        "The last columns score the sources' first sentences, or the commonest label for all, instead.": baselines,
+        "The last columns score the first sentences of the sources.": len(baselines) > 1,
+        "The last column scores the commonest label for all.": len(baselines) == 1,
     }
     settings = {name: value for name, value in record.items() if name.endswith(("_mode", "_signature", "_exceptions"))}
     sentences |= {f"{label_of(name)}: {value}.": True for name, value in settings.items()}
@@ -186,7 +189,7 @@ def statistics_table(run: ReportedRun) -> ScoreTable:
             rows.append([label, *(shown(fmean(values) if values else None) for values in columns)])
     caption = (
         f"Means over {len(run.articles):,} articles. Unsupported: names and numbers in neither article nor reference. "
-        "÷ ref.: the length by the reference's. Repeats: 3-grams that were said before."
+        "÷ ref.: the length by the reference's. Repeats: 3-grams said before. New bigrams: pairs not in the article."
     )
     return ScoreTable(caption, ["Statistic", "References", "Summaries"], rows)
 

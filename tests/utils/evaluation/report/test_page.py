@@ -86,7 +86,8 @@ def test_the_page_opens_with_a_verdict_and_names_no_folder_of_this_machine(
     """The interval is 98.5 to 101.25."""
     write_articles(tmp_path, [{"source": "A dog ran.", "reference": "A dog ran.", "summary": "A dog ran."}])
     baselines = {"first 1 sentence": {"rouge1": 9.0}, "first 2 sentences": {"rouge1": best}}
-    facts = {"not_in": "article or reference", "text": "0.00 names or numbers a summary; 1 of 1 have none"}
+    facts = {"not_in": "article or reference", "mean": 1.5, "summaries_with_none": 0}
+    told = "1 of 1 summaries have a name or number that neither article nor reference has (1.50 a summary)."
     places = {"model": str(tmp_path / "run one" / "export"), "data_dir": "/a/b/data", "info": "https://host/a/b"}
     change(tmp_path / "test_scores.json", baselines=baselines, unsupported_facts=facts, **places)
     (tmp_path / "environment.json").write_text(json.dumps({"command": "/a/b/run.py --data_dir='/a b/c' --x=/d/e/f"}))
@@ -95,7 +96,7 @@ def test_the_page_opens_with_a_verdict_and_names_no_folder_of_this_machine(
         f"By ROUGE-1, the model is {found} the baseline “first 2 sentences”: 100.00 (95% interval: 98.50 to 101.25)"
     )
     text = Page(path).text
-    assert f"The run {verdict} against {best:.2f}. Not in the article or reference: {facts['text']}. " in text
+    assert f"The run {verdict} against {best:.2f}. {told} " in text
     assert str(tmp_path) not in path.read_text() and "https://host/a/b" in text
     for shown in ("data_dir: b/data", "b/run.py", "--x=e/f"):
         assert shown in text
