@@ -31,8 +31,11 @@ TOLERANCE = 0.05
 Passes = Callable[[Inputs, Tensor], Tensor]
 
 
-def why_eager(hardware: HardwareOptions, model: nn.Module, is_recordable: bool) -> str | None:
-    """Why passes are not recorded; None where they can be."""
+def recorder_of(hardware: HardwareOptions, model: nn.Module, is_recordable: bool) -> Recorder | None:
+    """The recorder for a run; None where it takes eager steps, as on a CPU."""
+    device = next(model.parameters()).device
+    if device.type != "cuda":
+        return None
     half, parts = half_dtype(hardware), list(model.modules())
     reasons = {
         "--no_graphs": not hardware.graphs,
@@ -44,15 +47,7 @@ def why_eager(hardware: HardwareOptions, model: nn.Module, is_recordable: bool) 
         "--compile": any(getattr(part, "compiled", False) for part in parts),
         "layer dropout": any(getattr(part, "layerdrop", 0.0) for part in parts),
     }
-    return next((reason for reason, holds in reasons.items() if holds), None)
-
-
-def recorder_of(hardware: HardwareOptions, model: nn.Module, is_recordable: bool) -> Recorder | None:
-    """The recorder for a run; None where it takes eager steps, as on a CPU."""
-    device = next(model.parameters()).device
-    if device.type != "cuda":
-        return None
-    reason = why_eager(hardware, model, is_recordable)
+    reason = next((reason for reason, holds in reasons.items() if holds), None)
     logger.info("steps are %s", "recorded as CUDA graphs" if reason is None else f"not recorded: {reason}")
     return cuda_recorder(device, torch.cuda.graph_pool_handle()) if reason is None else None
 
