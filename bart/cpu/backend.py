@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from bart.backend import Backend, join
 from bart.cpu.kernels import FLOATS, NO_DRAWS, Draws, load
-from bart.cpu.operators import CompiledAttention, CompiledDropout, finite_mask
+from bart.cpu.operators import CompiledAttention, CompiledDropout
+from bart.generation.cache import additive
 from bart.rounding import multiple_of_rows
 from bart.rows import Rows, Spans
 
@@ -32,13 +33,15 @@ class CpuBackend(Backend):
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Any, is_causal: bool = False, dropout: float = 0.0
     ) -> Tensor:
         """Attend like `Backend.attend`; the kernels take fp32, and bf16, whose numbers they read in pairs."""
-        if torch.compiler.is_compiling():
-            return super().attend(query, keys, values, mask, is_causal, dropout)
         has_spans = isinstance(mask, Spans)
+        applies = (has_spans or dropout) and not torch.compiler.is_compiling()
         fits = query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and query.shape[3] % 2 == 0)
-        if (has_spans or dropout) and fits and (kernels := load()) is not None:
+        if applies and fits and (kernels := load()) is not None:
             draws = Draws.with_probability(dropout) if dropout else NO_DRAWS  # whose backward pass takes less
-            mask = mask if has_spans else finite_mask(mask, torch.float32)
+            if isinstance(mask, Tensor):
+                # Finite, so that a query that may read nothing does not get NaN.
+                low = torch.finfo(torch.float32).min
+                mask = additive(mask, torch.float32, low) if mask.dtype == torch.bool else mask.float()
             return CompiledAttention.apply(query, keys, values, mask, is_causal, draws, kernels)
         return super().attend(query, keys, values, mask, is_causal, dropout)
 

@@ -92,7 +92,7 @@ class Kernels:
     Tensors are on the CPU; where strides are not mentioned, they are contiguous. autograd does not follow them.
 
     Attributes:
-        is_avx512: true if attention has code for this processor.
+        is_avx512: 1 if attention has code for this processor, else 0.
         multiplies, multiplies_fp32, attends_in_int8: true if `multiply`, `multiply_fp32`, `attend_many` exist.
         greatest_code: of weights, for `multiply`.
         panel: outputs whose weights lie together in `PackedWeight` and `PackedCodes`.
@@ -103,13 +103,10 @@ class Kernels:
     """
 
     def __init__(self, *options: str) -> None:
-        library = compile_library(*options)
-        self.origin = library.stem.partition("-")[0]  # a digest of source, compiler and processor
-        self._library = ctypes.CDLL(str(library))
-        is_avx512, self.panel, self.greatest_code = (
+        self._library = ctypes.CDLL(str(compile_library(*options)))
+        self.is_avx512, self.panel, self.greatest_code = (
             ctypes.c_int.in_dll(self._library, name).value for name in ("is_avx512", "panel_outputs", "greatest_code")
         )
-        self.is_avx512 = bool(is_avx512)
         self.multiplies, self.multiplies_fp32, self.attends_in_int8 = (
             hasattr(self._library, name) for name in ("multiply", "multiply_fp32", "attend_many")
         )
@@ -134,7 +131,7 @@ class Kernels:
         articles, heads, queries, width = query.shape
         length = keys.shape[2]
         room = width + SCALE_BYTES if keys.dtype is torch.int8 else width
-        _check(query, FLOATS, (articles, heads, queries, width))
+        _check(query, FLOATS, query.shape)
         _check(keys, KINDS, (articles, heads, length, room))
         _check(values, (keys.dtype,), keys.shape, keys.stride())
         _require(width <= MOST_INPUTS)

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from bart.cpu.kernels import Draws, Kernels
-from bart.generation.cache import additive
 from bart.rows import Spans
 
 
@@ -52,15 +51,3 @@ class CompiledAttention(torch.autograd.Function):
         mask = ctx.spans or mask
         gradients = ctx.kernels.attend_dropped_backward(gradient, *states, mask, ctx.is_causal, ctx.draws)
         return *gradients, None, None, None, None
-
-
-def finite_mask(mask: Tensor | None, dtype: torch.dtype) -> Tensor | None:
-    """(B or 1, 1, T or 1, L): 0 where a key may be read, elsewhere so low that the key gets no weight.
-
-    Finite, so that a query that may read nothing does not get NaN.
-    """
-    if mask is None:
-        return None
-    if mask.dtype != torch.bool:
-        return mask.to(dtype)
-    return additive(mask, dtype, torch.finfo(dtype).min)

@@ -194,10 +194,8 @@ class DecoderCache:
 
 def _replaced(store: Tensor, articles: Tensor, new: Tensor, length: int) -> Tensor:
     """A store (B, H, L, Dh), made longer if need be, with new articles (M, H, L', Dh) in some places."""
-    if store.shape[2] < length:
-        store = padded(store, 2, length)
-    store[articles, :, : new.shape[2]] = new
-    store[articles, :, new.shape[2] :] = 0
+    store = padded(store, 2, length)
+    store[articles] = padded(new, 2, length)
     return store
 
 

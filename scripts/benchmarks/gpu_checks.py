@@ -39,6 +39,7 @@ COLUMNS = {
 # Options of fine-tuning runs of a tiny model.
 FINE_TUNING = {
     "fp32": "", "tf32": "--tf32", "bf16": "--bf16", "fp16": "--fp16",
+    "without graphs": "--bf16 --no_graphs",
     "bf16 O2": "--bf16 --amp_level O2", "fp16 O0": "--fp16 --amp_level O0", "fp16 O2": "--fp16 --amp_level O2",
     **{name: f"--bf16 --optimizer {name}" for name in "fused_adam lamb fused_lamb adafactor sgd".split()},
     "fused_lamb fp16 O2": "--fp16 --amp_level O2 --optimizer fused_lamb",

@@ -10,7 +10,6 @@ import pytest
 from pyarrow import parquet
 
 from bart.errors import InputError
-from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
 from tests.tiny_shards import tiny_tokenizer, write_tiny_shards
 from utils.corpora.inspect import main
@@ -72,9 +71,3 @@ def test_shards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     sentences = np.mean([len(row["sentences"]) for row in rows])
     of_bin = expected([len(row["ids"]) + 2 for row in rows])
     assert cells_of(out, "train       48") == ["1", *of_bin, f"{sentences:.1f}"]
-
-
-def test_nothing_to_inspect(tmp_path: Path) -> None:
-    BartTokenizer.train(["a"], 261).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="nowhere: no such file or directory"):
-        main([str(tmp_path / "nowhere"), "--tokenizer", str(tmp_path)])

@@ -233,15 +233,3 @@ def test_special_tokens_in_texts_are_text(make: Make, tmp_path: Path) -> None:
     [row] = rows_of(tmp_path / "out")
     tokenizer = BartTokenizer.from_pretrained(tmp_path / "out/tokenizer")
     assert tokenizer.decode(row["ids"], skip_special_tokens=True) == (tmp_path / "a.txt").read_text()
-
-
-def test_scripts_without_blanks_have_sentences(make: Make, tmp_path: Path) -> None:
-    rng = random.Random(0)
-    texts = [
-        "".join("".join(rng.choices("今天很好我们去公园", k=9)) + "。！？"[n % 3] for n in range(90)) for _ in "abc"
-    ]
-    (tmp_path / "zh.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    BartTokenizer.train(texts, 320).save_pretrained(tmp_path / "tokenizer")
-    options = ("--tokenizer", tmp_path / "tokenizer", "--sequence_length", 128, "--val_ratio", 0)
-    make("zh", *options, inputs=[tmp_path / "zh.txt"])
-    assert sum(len(row["sentences"]) for row in rows_of(tmp_path / "zh")) == 270

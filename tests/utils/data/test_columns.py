@@ -31,12 +31,6 @@ def test_classes_of_parquet_files_have_their_names_wherever_the_file_is_named(tm
         assert len(read_records(place, "train", min, Choice(limit=2))) == 2, place
 
 
-def test_a_split_without_rows_is_named(tmp_path: Path) -> None:
-    datasets.Dataset.from_dict({"text": []}).to_parquet(tmp_path / "test.parquet")
-    with pytest.raises(InputError, match="the test split has no rows"):
-        read_records(str(tmp_path), "test", min)
-
-
 def test_a_split_that_nothing_comes_into_is_named(tmp_path: Path) -> None:
     """By its option, or its file: that has rows."""
     (tmp_path / "train.jsonl").write_text('{"text": "c"}\n')

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-import finetune
 import run_eval
 from bart.errors import InputError
 from tests.tiny_run import Train
@@ -148,11 +147,3 @@ def test_a_share_is_held_out_only_where_validation_is_missing(task: str, tmp_pat
         path.rename(path.with_stem("val"))
     with pytest.raises(InputError, match=r"--val_ratio is 0\.1; .* has a validation split; allowed: data"):
         with_table_prepared(made)
-
-
-def test_one_file_has_a_split_of_its_own(tiny: list[str], tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text("source,target\n" + "".join(f"{text},b\n" for text in TEXTS))
-    with pytest.raises(InputError, match=r"--val_ratio is 0\.1; .*has a validation split"):
-        finetune.main(
-            [*tiny, "--data_dir", str(tmp_path / "a.csv"), "--val_ratio", "0.1", "--output_dir", str(tmp_path / "run")]
-        )

@@ -145,18 +145,12 @@ def test_where_the_cache_lies(
         sources(data, cache_dir=str(tmp_path / "file"))
 
 
-@pytest.mark.parametrize("limit", [-1, 3])
-def test_malformed_files_are_refused_each_time(limit: int, data: Path) -> None:
+def test_malformed_files_are_refused_each_time(data: Path) -> None:
     with (data / "train.target").open("a") as file:
         file.write("one more\n")
     for _ in range(2):
         with pytest.raises(InputError, match=rf"train.source has {TEXTS} lines, .*train.target has {TEXTS + 1}"):
-            check_pairs(data, "train", Choice(limit=limit))
-    with (data / "train.source").open("a") as file:
-        file.write(" \n")
-    for _ in range(2):
-        with pytest.raises(InputError, match=rf"train.source, line {TEXTS + 1}: blank line"):
-            check_pairs(data, "train", Choice(limit=limit))
+            check_pairs(data, "train", Choice(limit=3))
 
 
 def test_a_file_that_changes_while_it_is_read(data: Path, tokenizer: BartTokenizer) -> None:

@@ -73,7 +73,7 @@ SPELLINGS = [
     ["2bn", "2 billion", "2,000m", "2,000 million", "$2b", "2b"],
     ["$3tn", "3 trillion", "3,000bn"],
     ["$7m", "7 million", "$7,000k"],
-    ["7", "$7"],
+    ["7", "$7", "seven"],
     ["twenty-five homes", "25 homes", "TWENTY-FIVE homes"],
     ["3.25%", "3.25 %", "3.25 per cent", "3.25-per cent", "3.25 percent"],
 ]

@@ -149,7 +149,6 @@ def test_a_compiler_that_is_missing_is_named(train: Train, monkeypatch: pytest.M
 
 def test_options_of_the_scoring_are_checked_before_training(train: Train, tmp_path: Path) -> None:
     for options, message in (
-        (("--pred_beams", 4, "--num_return_sequences", 5), "num_return_sequences"),
         (("--bad_words_ids", "[[5"), "^--bad_words_ids is '\\[\\[5'; allowed: ids such as"),
         (("--eos_token_id", "[2, 9999]"), "^--eos_token_id"),
         (("--pred_beams", 4, "--eval_max_gen_length", 99), "eval_max_gen_length is 99; the model has 64 positions"),

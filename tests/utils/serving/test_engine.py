@@ -2,15 +2,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-import torch
 
-from bart.modeling.modeling_bart import BartForConditionalGeneration
-from tests.utils.long_texts import tokenizer
 from tests.utils.serving.conftest import Decoder, until
 from utils.serving.engine import DecodingFailed, Engine
 
@@ -130,19 +125,3 @@ def test_articles_fail_when_the_engine_is_stopped(engine: Engine, decoder: Decod
     engine.thread.join(60)
     assert not engine.thread.is_alive()
     assert (engine.waiting, len(engine.in_work)) == (0, 0)
-
-
-def test_results_are_those_of_generate(export: Path, texts: list[str]) -> None:
-    model = BartForConditionalGeneration.from_pretrained(export).eval()
-    sources = tokenizer()(texts[:38])["input_ids"]
-    engine = Engine(model, batch_size=4, threads=1)
-    different: list[dict[str, Any]] = [{}, {"num_beams": 1}, {"num_beams": 3, "max_length": 9, "length_penalty": 0.5}]
-    futures = [engine.submit([source], different[i % 3])[0] for i, source in enumerate(sources[:20])]
-    engine.thread.start()
-    futures += [engine.submit([source], different[i % 3])[0] for i, source in enumerate(sources[20:], 20)]
-    outputs = results(futures)
-    engine.stop()
-    engine.thread.join(60)
-    for index, source in enumerate(sources):
-        assert outputs[index] == model.generate(torch.tensor([source]), **different[index % 3])[0].tolist()
-    assert len({len(ids) for ids in outputs}) > 3, "all are of like length, which shows nothing"

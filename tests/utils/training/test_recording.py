@@ -81,7 +81,7 @@ class Trained:
         return other
 
     def passes(self, inputs: Inputs, factors: Tensor) -> Tensor:
-        share = (self.model(**inputs, summed_loss=True, label_smoothing=0.1).loss * factors).sum()
+        share = (self.model(**inputs, summed_loss=True, smoothing=0.1).loss * factors).sum()
         share.backward()
         return share.detach()
 
