@@ -9,8 +9,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from bart.tokenization.encoding import check_integer
-from bart.tokenization.tokenizer import PretrainedTokenizer, texts_to_learn
+from bart.tokenization.encoding import check_integer, texts_to_learn
+from bart.tokenization.tokenizer import PretrainedTokenizer
 
 
 class BartTokenizer(PretrainedTokenizer):

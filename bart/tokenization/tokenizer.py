@@ -1,29 +1,41 @@
-"""The base of tokenizers over the `tokenizers` library: pipelines, special tokens, files."""
+"""The base of tokenizers over the `tokenizers` library: text to ids and back, batches, pairs of texts, files."""
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from tokenizers import AddedToken, Tokenizer
+from tokenizers import AddedToken, Encoding, Tokenizer
+from tokenizers.models import BPE
 
-from bart.elsewhere import check_others
+from bart.elsewhere import check_others, missing
 from bart.errors import InputError, brief, naming
 from bart.files import PathName, read_json, write_json
 from bart.hub import resolve
 from bart.tokenization.added_tokens import ADDED_FILE, FLAGS, ROLES, SPECIAL_FILE, add_tokens
-from bart.tokenization.encoding import TextEncoder
+from bart.tokenization.encoding import Encoded, check_integer
 
 if TYPE_CHECKING:
     from typing import Self
 
+    import torch
+
+    Ids = Sequence[int] | torch.Tensor
 logger = logging.getLogger(__name__)
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
 _ANY_PIPELINE = ("PreTrainedTokenizer", "TokenizersBackend")  # classes that take all from tokenizer.json
+_SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")  # in the order of transformers
+_SURROGATE = re.compile("[\ud800-\udfff]")
+_CHOICES = {
+    "padding": (False, True, "longest", "max_length"),
+    "return_tensors": (None, "pt", "np"),
+    "truncation": (None, False, True, "longest_first"),
+}
 
 
 class OtherTokenizer(InputError):
@@ -35,20 +47,35 @@ def _check_side(_: PretrainedTokenizer, side: str) -> None:
         raise InputError(f"the side of padding and truncation is {side!r}; allowed: 'right'")
 
 
-class PretrainedTokenizer(TextEncoder):
-    """A text encoder with its pipeline, in files.
+class PretrainedTokenizer:
+    """A pipeline, in files, that turns texts into ids and back.
 
     Attributes:
         names: of the classes of transformers with this pipeline; each may end in Fast.
+        special_tokens: those that begin a text, pad it, end it, stand for what is unknown, and for what is masked.
         vocabulary_files: the files that a folder may hold in place of tokenizer.json.
+        separators: how many end tokens lie between the texts of a pair.
         mask_takes_space: true if the spaces before a mask in a text belong to it.
-        cls_token, pad_token, sep_token, unk_token, mask_token: `special_tokens` by transformers' names, as their ids.
+        has_types: true if networks read which tokens are of the second text of a pair.
+        vocab_size: number of ids, added tokens included (`len(tokenizer)` is the same), so the ids are below it.
+        cls_token, pad_token, sep_token, unk_token, mask_token: `special_tokens` by transformers' names, as their ids;
+            `bos_token_id` and `eos_token_id` are there for BERT, too.
+        model_max_length: the longest sequence, special tokens included, when truncation names no other. Settable.
+        clean_up_tokenization_spaces: the default of that option of `decode`.
+        add_prefix_space: true, of byte-level BPE, if a text is read as if its first word followed a space.
         padding_side, truncation_side: always "right"; others are refused.
+
+    Calls share no state, so threads may use one tokenizer with different options.
     """
 
     names: ClassVar[tuple[str, ...]]
+    special_tokens: tuple[str, str, str, str, str]
     vocabulary_files: ClassVar[tuple[str, ...]]
+    separators: ClassVar[int]
     mask_takes_space: ClassVar[bool] = False
+    has_types: ClassVar[bool] = False
+    clean_up_tokenization_spaces: bool = False
+    add_prefix_space: bool = False
     bos_token: str | None = None
     eos_token: str | None = None
     padding_side = truncation_side = property(lambda _: "right", _check_side)
@@ -86,6 +113,245 @@ class PretrainedTokenizer(TextEncoder):
     def is_pipeline(cls, backend: Tokenizer) -> bool:
         """True if a pipeline is of this kind."""
         raise NotImplementedError
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise missing(self, name)
+
+    # ---- Tokens
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    def get_vocab(self) -> dict[str, int]:
+        """The ids of all tokens, added ones included."""
+        return self._backend.get_vocab(with_added_tokens=True)
+
+    def add_tokens(
+        self, new_tokens: str | AddedToken | Sequence[str | AddedToken], special_tokens: bool = False
+    ) -> int:
+        """Add tokens, which `skip_special_tokens` leaves out if they are special; return their number.
+
+        A model needs rows for them: `model.resize_token_embeddings(len(tokenizer))`.
+        """
+        tokens = [new_tokens] if isinstance(new_tokens, (str, AddedToken)) else list(new_tokens)
+        added = self._backend.add_special_tokens(tokens) if special_tokens else self._backend.add_tokens(tokens)
+        self.vocab_size = self._backend.get_vocab_size(with_added_tokens=True)
+        return added
+
+    # ---- Text to ids
+
+    def __call__(
+        self,
+        text: str | Sequence[str] | None = None,
+        text_pair: str | Sequence[str] | None = None,
+        text_target: str | Sequence[str] | None = None,
+        *,
+        max_length: int | None = None,
+        truncation: bool | str | None = None,
+        padding: bool | str = False,
+        return_tensors: str | None = None,
+        add_prefix_space: bool | None = None,
+        add_special_tokens: bool = True,
+        return_offsets_mapping: bool = False,
+        **others: Any,
+    ) -> Encoded:
+        """Encode one text, or several, or pairs of texts: BART's as `<s> A </s></s> B </s>`, BERT's as `[CLS] A [SEP] B
+        [SEP]`. The string of a special token in a text becomes the token.
+
+        Args:
+            text: a text, or a list of B texts.
+            text_pair: the second text of each.
+            text_target: a text, or B texts, whose ids are `labels`, or without text `input_ids`.
+            max_length: tokens to keep of a text or pair, special tokens included. Default: `model_max_length`.
+            truncation: true, or "longest_first", to cut at `max_length`, of a pair the longer text first. Default:
+                True if `max_length` is given and there is no padding.
+            padding: on the right: True or "longest" to the longest text of the call, "max_length" to `max_length`.
+            return_tensors: "pt" for int64 tensors (B, S), "np" for arrays. Default: lists, flat for one text.
+            add_prefix_space: of byte-level BPE, for this call, in place of the tokenizer's own setting.
+            add_special_tokens: false to leave out what begins, separates and ends texts.
+            return_offsets_mapping: true for the characters (begin, end) of its text that each id stands for, without
+                the space before a word; (0, 0) for special tokens.
+            others: of transformers, at values that change nothing.
+
+        Returns:
+            `input_ids`, `attention_mask`; of BERT `token_type_ids`, 1 for a second text; `offset_mapping` on demand.
+
+        Raises:
+            InputError: texts that are no strings, or hold unpaired surrogates; options out of range or without effect;
+                tensors asked for texts of different lengths without padding.
+        """
+        if others:
+            check_others(type(self).__name__, [*inspect.signature(self).parameters][:-1], others)
+        for name, value in (("padding", padding), ("return_tensors", return_tensors), ("truncation", truncation)):
+            if value not in _CHOICES[name]:
+                raise InputError(f"{name}={value!r}: give one of {_CHOICES[name]}")
+        if max_length is not None:
+            check_integer("max_length", max_length, 3 if add_special_tokens else 1)
+        if truncation is None:
+            truncation = max_length is not None and not padding
+        if max_length is not None and not truncation and padding != "max_length":
+            raise InputError(f"max_length={max_length} needs truncation=True or padding='max_length'")
+        limit = self.model_max_length if max_length is None else max_length
+        if text is None:
+            text, text_target = text_target, None
+
+        columns: dict[str, list[list[Any]]] = {"input_ids": []}
+        for pair in self._encode_pairs(text, text_pair, add_prefix_space, return_offsets_mapping):
+            parts = [encoding.ids for encoding in pair]
+            if truncation and parts[1:]:  # `cut` leaves room for what stands around the texts
+                parts = [*self.cut(parts[0], parts[1], limit + (0 if add_special_tokens else 2 + self.separators))]
+            elif truncation:
+                parts = [parts[0][: limit - (2 if add_special_tokens else 0)]]
+            row = self._joined(parts, self.bos_token_id, self.eos_token_id, add_special_tokens)
+            columns["input_ids"].append(row)
+            if self.has_types:
+                second = len(parts[0]) + (1 + self.separators if add_special_tokens else 0) if parts[1:] else len(row)
+                columns.setdefault("token_type_ids", []).append([0] * second + [1] * (len(row) - second))
+            if return_offsets_mapping:
+                offsets = [encoding.offsets[: len(part)] for encoding, part in zip(pair, parts, strict=True)]
+                whole = self._joined(offsets, (0, 0), (0, 0), add_special_tokens)
+                columns.setdefault("offset_mapping", []).append(whole)
+        width = 0
+        if padding:
+            width = limit if padding == "max_length" else max(map(len, columns["input_ids"]))
+        encoded = self._batch(columns, isinstance(text, str), width, return_tensors)
+        if text_target is not None:
+            options: dict[str, Any] = {"max_length": max_length, "truncation": truncation, "padding": padding}
+            options |= {"return_tensors": return_tensors, "add_prefix_space": add_prefix_space}
+            encoded["labels"] = self(text_target, add_special_tokens=add_special_tokens, **options)["input_ids"]
+        return encoded
+
+    def _encode_pairs(
+        self, texts: Any, text_pair: Any, add_prefix_space: bool | None, with_offsets: bool
+    ) -> list[tuple[Encoding, ...]]:
+        is_single = isinstance(texts, str)
+        firsts = self._encode([texts] if is_single else texts, add_prefix_space, with_offsets)
+        if text_pair is None or (is_single and text_pair == ""):
+            return [(first,) for first in firsts]
+        if is_single != isinstance(text_pair, str):
+            raise InputError("texts and text_pair must both be one text, or both lists of texts")
+        seconds = self._encode([text_pair] if is_single else text_pair, add_prefix_space, with_offsets)
+        if len(seconds) != len(firsts):
+            raise InputError(f"text_pair has {len(seconds)} texts; allowed: {len(firsts)}, one for each of texts")
+        return list(zip(firsts, seconds, strict=True))
+
+    def encode(self, text: str, text_pair: str | None = None, **options: Any) -> list[int] | torch.Tensor:
+        """The `input_ids` of a text or a pair of texts; options are those of a call."""
+        if not isinstance(text, str):
+            raise InputError(f"text must be a string, got {type(text).__name__}; the tokenizer itself takes a list")
+        return self(text, text_pair, **options)["input_ids"]
+
+    def tokenize(self, text: str) -> list[str]:
+        """The tokens of a text, without those that begin and end it."""
+        return self._encode([text], with_offsets=True)[0].tokens
+
+    def cut(self, first: list[int], second: list[int], most: int) -> tuple[list[int], list[int]]:
+        """Cut the ids of a pair of texts so that `join` makes at most so many of them, as transformers does it."""
+        check_integer("max_length", most, 2 + self.separators)
+        room = most - 2 - self.separators
+        if len(first) + len(second) <= room:
+            return first, second
+        shorter = min(len(first), len(second), room // 2)
+        if len(first) <= len(second):
+            return first[:shorter], second[: room - shorter]
+        return first[: room - shorter], second[:shorter]
+
+    def join(self, first: list[int], second: list[int]) -> tuple[list[int], int]:
+        """The ids of a pair of texts, with what begins, separates and ends them; and where the second text begins."""
+        ids = self._joined([first, second], self.bos_token_id, self.eos_token_id, True)
+        return ids, 1 + len(first) + self.separators
+
+    def _joined(self, parts: Sequence[list[Any]], first: Any, last: Any, is_whole: bool) -> list[Any]:
+        if not is_whole:
+            return list(itertools.chain(*parts))
+        rest = [*[last] * self.separators, *parts[1]] if parts[1:] else []
+        return [first, *parts[0], *rest, last]
+
+    def _batch(self, columns: dict[str, list[Any]], is_single: bool, width: int, return_tensors: str | None) -> Encoded:
+        missing = [width - len(row) for row in columns["input_ids"]]
+        columns["attention_mask"] = [[1] * len(row) for row in columns["input_ids"]]
+        fillers = {"input_ids": self.pad_token_id, "attention_mask": 0, "token_type_ids": 0, "offset_mapping": (0, 0)}
+        for name, filler in fillers.items():
+            if name in columns:
+                columns[name] = [row + [filler] * more for row, more in zip(columns[name], missing, strict=True)]
+        if not return_tensors:
+            return Encoded({name: values[0] if is_single else values for name, values in columns.items()})
+        if len(set(map(len, columns["input_ids"]))) > 1:
+            raise InputError(
+                f"return_tensors={return_tensors!r}: the {len(missing)} texts have different lengths, so give "
+                "padding=True (with truncation=True if one is longer than max_length)"
+            )
+        import torch  # here, because --help of commands that read vocabularies needs no torch
+
+        tensors = {name: torch.tensor(values) for name, values in columns.items()}
+        return Encoded({name: x if return_tensors == "pt" else x.numpy() for name, x in tensors.items()})
+
+    def _backend_for(self, add_prefix_space: bool | None) -> Tokenizer:
+        if add_prefix_space:
+            raise InputError(f"add_prefix_space={add_prefix_space!r} is an option of byte-level BPE alone")
+        return self._backend
+
+    def _encode(
+        self, texts: Sequence[Any], add_prefix_space: bool | None = None, with_offsets: bool = False
+    ) -> list[Encoding]:
+        if not isinstance(texts, Sequence) or isinstance(texts, bytes):
+            raise InputError(f"texts must be a string or a list of strings, got {type(texts).__name__}")
+        texts = list(texts)
+        if not texts:
+            raise InputError("texts is empty: give at least one text")
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise InputError(f"texts[{index}] must be a string, got {type(text).__name__}")
+        backend = self._backend_for(add_prefix_space)
+        try:
+            encode = backend.encode_batch if with_offsets else backend.encode_batch_fast
+            return encode(texts, add_special_tokens=False)
+        except TypeError:
+            for index, text in enumerate(texts):
+                if surrogate := _SURROGATE.search(text):
+                    at = f"{surrogate[0]!r} at character {surrogate.start()}"
+                    raise InputError(f"texts[{index}]: unpaired surrogate {at}") from None
+            raise
+
+    # ---- Ids to text
+
+    def decode(
+        self, ids: int | Ids, skip_special_tokens: bool = False, clean_up_tokenization_spaces: bool | None = None
+    ) -> str:
+        """The text of one sequence of ids: a list, a 1-D tensor, or a single id.
+
+        Args:
+            ids: ids from 0. Those beyond the vocabulary give no text.
+            clean_up_tokenization_spaces: leave out spaces before English marks and contractions; by default as the
+                tokenizer's files say, or false. Without effect on byte-level BPE, as in transformers 5.
+
+        Raises:
+            InputError: ids that are negative, not integers, or several sequences.
+        """
+        if isinstance(ids, int) or (hasattr(ids, "dim") and ids.dim() == 0):
+            ids = [int(ids)]  # type: ignore[arg-type]  # a tensor of torch, which is not imported
+        return self.batch_decode([ids], skip_special_tokens, clean_up_tokenization_spaces)[0]
+
+    def batch_decode(
+        self,
+        sequences: Sequence[Ids] | torch.Tensor,
+        skip_special_tokens: bool = False,
+        clean_up_tokenization_spaces: bool | None = None,
+    ) -> list[str]:
+        """The texts of several sequences of ids: lists or 1-D tensors, or one tensor (B, S). Options as in `decode`."""
+        backend = self._backend
+        try:
+            rows = [row if isinstance(row, list) else _as_list(row) for row in _as_list(sequences)]
+            texts = backend.decode_batch(rows, skip_special_tokens=skip_special_tokens)
+        except (TypeError, OverflowError) as error:
+            raise InputError(
+                f"cannot decode: expected integer ids from 0, one list or 1-D tensor per sequence ({error})"
+            ) from error
+        cleans = clean_up_tokenization_spaces
+        if (self.clean_up_tokenization_spaces if cleans is None else cleans) and not isinstance(backend.model, BPE):
+            for spaced in _SPACED:
+                texts = [text.replace(spaced, spaced.strip()) for text in texts]
+        return texts
 
     # ---- Files
 
@@ -215,15 +481,8 @@ class PretrainedTokenizer(TextEncoder):
             raise InputError(f"{folder}: cannot write the tokenizer here: {brief(error)}") from cause
 
 
-def texts_to_learn(texts: Iterable[str]) -> Iterator[str]:
-    """Texts to learn a vocabulary from, without empty ones; InputError where there are none, or it is a single text."""
-    if isinstance(texts, str):
-        raise InputError("texts must be several texts, not one string")
-    texts = filter(None, texts)
-    first = next(texts, None)
-    if first is None:
-        raise InputError("texts is empty: there is nothing to learn a vocabulary from")
-    return itertools.chain([first], texts)
+def _as_list(values: Any) -> list[Any]:
+    return values.tolist() if hasattr(values, "tolist") else list(values)
 
 
 def _parsed(parse: Callable[[str], Tokenizer], given: str, source: str) -> Tokenizer:

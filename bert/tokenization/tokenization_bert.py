@@ -11,8 +11,8 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from bart.errors import InputError
-from bart.tokenization.encoding import check_integer
-from bart.tokenization.tokenizer import PretrainedTokenizer, texts_to_learn
+from bart.tokenization.encoding import check_integer, texts_to_learn
+from bart.tokenization.tokenizer import PretrainedTokenizer
 
 _PREFIX = "##"  # of pieces within a word
 # Settings in tokenizer_config.json, and the names that the normalizer gives them.

@@ -15,8 +15,8 @@ from pathlib import Path
 import xxhash
 
 from bart.errors import InputError, naming
+from bart.tokenization.encoding import texts_to_learn
 from bart.tokenization.tokenization_bart import BartTokenizer
-from bart.tokenization.tokenizer import texts_to_learn
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.cli import option, parse_dataclass
 from utils.app.output_files import writable_folder
