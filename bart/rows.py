@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bart.rounding import round_to_few, round_up
+from bart.rounding import round_to_few
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ class Rows:
         moved: dict[str, Any] = {name: move(part) for name, part in vars(self).items() if isinstance(part, Tensor)}
         return replace(self, **moved)
 
-    def without_counts(self, multiple: int) -> Rows:
-        """These rows for a recording, which keeps numbers of the host: `span` is a multiple; `tokens` is M, with which
+    def without_counts(self) -> Rows:
+        """These rows for a recording, which keeps numbers of the host: `span` is a power of two; `tokens` is M, with which
         `pack` and `unpack` fail.
         """
-        return replace(self, span=round_up(self.span, multiple), tokens=len(self.texts))
+        return replace(self, span=1 << (self.span - 1).bit_length(), tokens=len(self.texts))
 
     def pack(self, padded: Tensor, spare: int = 0) -> Tensor:
         """(B, L, …) -> (1, M, …)."""

@@ -2,7 +2,7 @@
 
 A recorded step is one launch, which reads and writes the same memory every time. Where articles leave or join, or the
 cache grows, the batch's state becomes other tensors. Those of the same shapes are copied into the recording's; with
-other shapes the next steps are eager. BART_GRAPHS=0 in the environment switches recording off.
+other shapes the next steps are eager. BART_GRAPHS=0 in the environment switches this off.
 """
 
 from __future__ import annotations

@@ -129,19 +129,24 @@ def collate_pairs(pairs: Sequence[Pair], pad_token_id: int) -> Inputs:
 
 
 def as_rows(inputs: Inputs, multiple: int, of_tokens: Sequence[str] = ()) -> Inputs:
-    """Inputs with `Rows` in place of padded input_ids and attention_mask; those of_tokens, (B, S), become (1, M)."""
-    inputs = dict(inputs)
-    rows = inputs["input_ids"] = Rows.of(inputs["input_ids"], inputs.pop("attention_mask"), multiple)
-    for name in of_tokens:
-        if name in inputs:
-            inputs[name] = rows.pack(inputs[name], IGNORE_INDEX if name == "labels" else 0)
-    return inputs
+    """Inputs with `Rows` in place of padded input_ids and attention_mask; those of_tokens, (B, S), become (1, M).
+
+    They stay as they are where padding is not all behind the texts.
+    """
+    rows = Rows.of(inputs["input_ids"], inputs["attention_mask"], multiple)
+    if rows is None:
+        return inputs
+    packed = {
+        name: rows.pack(inputs[name], IGNORE_INDEX if name == "labels" else 0) for name in of_tokens if name in inputs
+    }
+    return {name: value for name, value in inputs.items() if name != "attention_mask"} | {"input_ids": rows} | packed
 
 
 def pairs_as_rows(inputs: Inputs, multiple: int) -> Inputs:
     """What `collate_pairs` makes, with `Rows` of sources and of targets."""
-    labels = inputs["labels"]
-    return as_rows(inputs, multiple) | {"labels": Rows.of(labels, labels != IGNORE_INDEX, multiple, IGNORE_INDEX)}
+    rows = as_rows(inputs, multiple)
+    labels = Rows.of(inputs["labels"], inputs["labels"] != IGNORE_INDEX, multiple, IGNORE_INDEX)
+    return inputs if labels is None or rows is inputs else rows | {"labels": labels}
 
 
 def moved(inputs: Inputs, move: Callable[[Tensor], Tensor]) -> Inputs:

@@ -18,6 +18,7 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.files import PathName, read_json
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, Seq2SeqOutput, training_operations
+from bart.rows import Rows
 from utils.app.progress import Clock
 from utils.corpora.data_directory import COLUMNS, PROVENANCE
 from utils.data.batches import Batch, Inputs, TokenPairs, pad, pairs_as_rows
@@ -343,7 +344,8 @@ def summed_loss(model: BartForConditionalGeneration, batch: Inputs, label_smooth
 
 def operations_of(model: BartForConditionalGeneration, batch: Batch, freeze_embeds: bool = False) -> float:
     """Operations of a training step on a batch, in which padding takes none."""
-    source, target = (batch.inputs[name].longest for name in ("input_ids", "labels"))
+    sides = batch.inputs["input_ids"], batch.inputs["labels"]
+    source, target = (side.longest if isinstance(side, Rows) else side.shape[1] for side in sides)
     return training_operations(model.config, source, target, freeze_embeds) * batch.tokens / (source + target)
 
 

@@ -13,11 +13,13 @@ import pytorch_lightning as pl
 import torch
 from torch.utils.data import DataLoader
 
+from bart.torch_internals import has_flash
 from utils.data.batches import Batch, Batches, Collate, Examples, evaluation_batches
 from utils.data.order import RunOrder, TrainOrder
 from utils.data.shards import StreamedShards
 from utils.data.streaming import StreamLoader, TrainStream
 from utils.training.options import Plan
+from utils.training.precision import half_dtype
 
 
 class TrainingData(pl.LightningDataModule):
@@ -68,10 +70,10 @@ class TrainingData(pl.LightningDataModule):
         rank, start = self.trainer.global_rank, self.trainer.global_step
         if isinstance(self.order, TrainOrder):
             steps = RunOrder(replace(self.order, rank=rank), self.total_steps, start)
-            batches = Batches(self.train, self.collate_rows)
+            batches = Batches(self.train, self._train_collate())
             return DataLoader(batches, batch_sampler=steps, collate_fn=list, **self.loader_options)
         workers = min(1, self.plan.batches.num_workers)  # each of several would read everything
-        stream = replace(self.order, rank=rank, cursor=self.cursor, start=start)
+        stream = replace(self.order, rank=rank, cursor=self.cursor, start=start, collate=self._train_collate())
         self.loader = StreamLoader(stream, self.total_steps, **{**self.loader_options, "num_workers": workers})
         return self.loader
 
@@ -79,6 +81,12 @@ class TrainingData(pl.LightningDataModule):
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         batches = evaluation_batches(self.val.lengths[:, 0], self.plan.batches.eval_batch_size, rank, world_size)
         return DataLoader(Batches(self.val, self.collate), sampler=batches, batch_size=None, **self.loader_options)
+
+    def _train_collate(self) -> Collate:
+        """Batches of rows, but on GPUs where attention among rows would be computed padded."""
+        device, half = self.trainer.strategy.root_device, half_dtype(self.plan.hardware)
+        has_rows = device.type == "cpu" or (half is not None and has_flash(device, half))
+        return self.collate_rows if has_rows else self.collate
 
     def state_dict(self) -> dict[str, Any]:
         return {"cursor": self.loader.cursor(self.trainer.global_step)} if self.loader is not None else {}
@@ -90,7 +98,7 @@ class TrainingData(pl.LightningDataModule):
         """The optimizer steps of the first process."""
         options, seed, processes = self.plan.batches, self.plan.run.seed, self.plan.hardware.processes
         if isinstance(self.train, StreamedShards):
-            return TrainStream(self.train, self.collate_rows, options, seed, world_size=processes)
+            return TrainStream(self.train, self.collate, options, seed, world_size=processes)
         return TrainOrder(
             self.train.lengths,
             options.train_batch_size,

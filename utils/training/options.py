@@ -189,8 +189,8 @@ class HardwareOptions:
         help="for --fp16 and --bf16: O1 is autocast, O2 half weights with fp32 master copies, O0 neither",
     )
     graphs: bool = option(
-        True,
-        help="on one GPU in half precision, record forward and backward passes as CUDA graphs",
+        False,
+        help="on one GPU in half precision, record forward and backward passes as CUDA graphs; they need more memory",
         on_resume="may_change",
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bart.generation.graphs import Recorder, cuda_recorder
+from bart.generation.graphs import Recorder, Step, cuda_recorder
 from bart.rows import Rows
 from bart.torch_internals import foreach, has_flash
 from utils.data.batches import Inputs, moved
@@ -21,9 +21,7 @@ from utils.training.options import HardwareOptions
 from utils.training.precision import half_dtype, keeps_master_weights
 
 logger = logging.getLogger(__name__)
-# Launches of attention depend on the longest text, which is rounded up to a multiple of this.
-SPAN = 128
-MOST_RECORDINGS = 64
+MOST_RECORDINGS = 256
 # A replay has the random numbers of the passes that were recorded, so only the order of sums may change gradients.
 TOLERANCE = 0.05
 
@@ -34,15 +32,15 @@ Passes = Callable[[Inputs, Tensor], Tensor]
 def recorder_of(hardware: HardwareOptions, model: nn.Module, is_recordable: bool) -> Recorder | None:
     """The recorder for a run; None where it takes eager steps, as on a CPU."""
     device = next(model.parameters()).device
-    if device.type != "cuda":
+    if device.type != "cuda" or not hardware.graphs:
         return None
     half, parts = half_dtype(hardware), list(model.modules())
     reasons = {
-        "--no_graphs": not hardware.graphs,
         "several processes": hardware.processes > 1,
         "the task's loss": not is_recordable,
         "--amp_level O2": keeps_master_weights(hardware),
-        "no half precision": half is None or not has_flash(torch.device("cuda"), half),
+        "no half precision": half is None,
+        "no FlashAttention here": half is not None and not has_flash(device, half),
         "--activation_checkpointing": any(getattr(part, "activation_checkpointing", False) for part in parts),
         "--compile": any(getattr(part, "compiled", False) for part in parts),
         "layer dropout": any(getattr(part, "layerdrop", 0.0) for part in parts),
@@ -53,15 +51,16 @@ def recorder_of(hardware: HardwareOptions, model: nn.Module, is_recordable: bool
 
 
 class RecordedPasses:
-    """Both passes of micro-batches, eager for sizes that are new, and then recorded.
+    """Both passes of micro-batches of rows, eager for sizes that are new, and then recorded.
 
     The recordings that were used last are kept. They share their memory.
     """
 
     def __init__(self, passes: Passes, parameters: Sequence[Tensor], recorder: Recorder) -> None:
         self.passes, self.parameters, self.recorder = passes, parameters, recorder
-        # By sizes: the places of inputs, factors and loss, and the replay; None after the eager passes.
-        self.recordings: OrderedDict[Any, tuple[list[Tensor], Callable[[], None]] | None] = OrderedDict()
+        self.seen: set[Any] = set()  # sizes
+        # By sizes: the places of inputs, factors and loss, and the replay.
+        self.recordings: OrderedDict[Any, tuple[list[Tensor], Callable[[], None]]] = OrderedDict()
         self.is_right: bool | None = None  # whether replays give what eager passes give; None: not known yet
 
     def forget(self) -> None:
@@ -75,25 +74,25 @@ class RecordedPasses:
 
     def __call__(self, inputs: Inputs, factors: Tensor, is_first: bool) -> Tensor:
         """The loss of a micro-batch, whose gradients are added to those there are; is_first where these are 0."""
-        if self.is_right is False:
+        if self.is_right is False or not isinstance(inputs["input_ids"], Rows):
             return self.passes(inputs, factors)
-        inputs = {name: each.without_counts(SPAN) if isinstance(each, Rows) else each for name, each in inputs.items()}
-        tensors = [*tensors_of(inputs), factors]
-        sizes = *(each.span for each in inputs.values() if isinstance(each, Rows)), *(each.shape for each in tensors)
-        if sizes not in self.recordings:
-            self._keep(sizes, None)
-            return self.passes(inputs, factors)
-        recording = self.recordings[sizes]
-        if recording is None:
-            return self._record(sizes, inputs, tensors, is_first)
-        self.recordings.move_to_end(sizes)
-        places, replay = recording
-        for place, tensor in zip(places, tensors, strict=False):
-            place.copy_(tensor)
-        replay()
-        return places[-1]
+        fixed = {name: each.without_counts() if isinstance(each, Rows) else each for name, each in inputs.items()}
+        tensors = [*tensors_of(fixed), factors]
+        sizes = *(each.span for each in fixed.values() if isinstance(each, Rows)), *(each.shape for each in tensors)
+        if sizes in self.recordings:
+            self.recordings.move_to_end(sizes)
+            places, replay = self.recordings[sizes]
+            for place, tensor in zip(places, tensors, strict=False):
+                place.copy_(tensor)
+            replay()
+            return places[-1]
+        # Until it is known that replays are right, they begin where the gradients are 0.
+        if sizes in self.seen and (is_first or self.is_right):
+            return self._record(sizes, fixed, tensors)
+        self.seen.add(sizes)
+        return self.passes(inputs, factors)
 
-    def _record(self, sizes: Any, inputs: Inputs, tensors: Sequence[Tensor], is_first: bool) -> Tensor:
+    def _record(self, sizes: Any, inputs: Inputs, tensors: Sequence[Tensor]) -> Tensor:
         """Record the passes, and take them."""
 
         def step(state: Sequence[Tensor]) -> None:
@@ -101,18 +100,20 @@ class RecordedPasses:
             places = iter(given)
             loss.copy_(self.passes(moved(inputs, lambda _: next(places)), factors))
 
-        places = [tensor.clone() for tensor in tensors]
-        places.append(tensors[-1].new_zeros(()))
-        is_checked = is_first and self.is_right is None
+        places = [*(tensor.clone() for tensor in tensors), tensors[-1].new_zeros(())]
         device = places[-1].device
         generator = torch.cuda.default_generators[device.index] if device.type == "cuda" else torch.default_generator
         random = generator.get_state()
-        caches = torch.is_autocast_cache_enabled()
-        torch.set_autocast_cache_enabled(False)  # casts that were kept are freed behind this step
-        replay = self.recorder(step, places)
-        torch.set_autocast_cache_enabled(caches)
-        self._keep(sizes, (places, replay))
-        if is_checked:
+        try:
+            replay = self.recorder(step, places)
+        except RuntimeError as error:  # of CUDA, where an operation cannot be recorded
+            if self.is_right:  # the gradients of earlier micro-batches are not known any more
+                raise
+            return self._go_on_eagerly(str(error), step, places, generator, random)
+        self.recordings[sizes] = places, replay
+        if len(self.recordings) > MOST_RECORDINGS:
+            self.recordings.popitem(last=False)
+        if self.is_right is None:
             eager = self._norms(places[-1])
             self.clear_gradients()
             generator.set_state(random)
@@ -120,17 +121,18 @@ class RecordedPasses:
             if eager.isfinite().all():  # fp16 overflows until the scale of its loss has come down
                 self.is_right = bool((self._norms(places[-1]) - eager).norm() <= TOLERANCE * eager.norm())
             if self.is_right is False:
-                logger.warning("a recorded step gave other gradients than an eager one: steps are eager from now on")
-                self.forget()
-                self.clear_gradients()
-                generator.set_state(random)
-                step(places)
+                return self._go_on_eagerly("its gradients are others", step, places, generator, random)
         return places[-1]
 
-    def _keep(self, sizes: Any, recording: tuple[list[Tensor], Callable[[], None]] | None) -> None:
-        self.recordings[sizes] = recording
-        if len(self.recordings) > MOST_RECORDINGS:
-            self.recordings.popitem(last=False)
+    def _go_on_eagerly(self, why: str, step: Step, places: list[Tensor], generator: Any, random: Tensor) -> Tensor:
+        """Take the passes where gradients were 0, and record no others."""
+        logger.warning("a recorded step failed (%s): steps are eager from now on", why)
+        self.is_right = False
+        self.forget()
+        self.clear_gradients()
+        generator.set_state(random)
+        step(places)
+        return places[-1]
 
     def _gradients(self) -> list[Tensor]:
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]

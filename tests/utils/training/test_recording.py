@@ -138,7 +138,7 @@ def test_a_recorder_that_gives_other_gradients_is_found(
         trained = Trained(model, recorder)
         with caplog.at_level(logging.WARNING):
             results.append([trained.step(inputs) for _ in range(4)])
-    assert "a recorded step gave other gradients than an eager one" in caplog.text
+    assert "a recorded step failed" in caplog.text
     assert trained.recorded.is_right is False
     for eager, recorded in zip(*results, strict=True):
         assert all(map(torch.equal, eager, recorded))
