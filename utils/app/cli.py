@@ -280,20 +280,18 @@ def parse_dataclass(
 
 def _help_of_tasks(of_tasks: Mapping[str, Sequence[type]], shown: Mapping[str, str]) -> str:
     """The part of --help about options that are not `shown` yet; those of the same tasks stand together."""
-    tasks: dict[tuple[str, str], list[str]] = {}
-    made: dict[tuple[str, str], Option] = {}
+    found: dict[tuple[str, str], tuple[Option, list[str]]] = {}
     for task, kinds in of_tasks.items():
-        for each in (each for kind in kinds for each in options_of_class(kind)):
-            key = each.name, each.limits["help"]
-            if shown.get(each.name) != each.limits["help"]:
-                tasks.setdefault(key, []).append(task)
-                made[key] = each
+        for each in chain(*map(options_of_class, kinds)):
+            text = each.limits["help"]
+            if shown.get(each.name) != text:
+                found.setdefault((each.name, text), (each, []))[1].append(task)
     sections = []
-    for names in dict.fromkeys(map(tuple, tasks.values())):
+    for names in dict.fromkeys(tuple(tasks) for _, tasks in found.values()):
         parser = _Parser(usage=argparse.SUPPRESS, add_help=False)
         group = parser.add_argument_group(f"with --task {' or '.join(names)}")
-        for key, each in made.items():
-            if tuple(tasks[key]) == names:
+        for each, tasks in found.values():
+            if tuple(tasks) == names:
                 each.add_to(group, each.default)
         sections.append(parser.format_help())
     return "\n".join(sections)
