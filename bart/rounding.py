@@ -27,8 +27,8 @@ def multiple_of_rows(device: str, is_half: bool) -> int:
     """Numbers of rows of a training batch are multiples of this, or of less, on a device of this type.
 
     For each size of a half-precision product that a CPU has not seen, oneDNN makes code and keeps it, which takes
-    longer than a small product itself. On a GPU, the memory of one batch can then be that of the next, and few sizes are
-    recorded.
+    longer than a small product itself. On a GPU, the memory of one batch can then be that of the next,
+    and few sizes are recorded.
     """
     return 4096 if device == "cuda" else 32 if is_half else 1
 

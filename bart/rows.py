@@ -72,10 +72,10 @@ class Rows:
         return replace(self, **moved)
 
     def without_counts(self) -> Rows:
-        """These rows for a recording, which keeps numbers of the host: `span` is a power of two; `tokens` is M, with which
-        `pack` and `unpack` fail.
+        """These rows for a recording, which keeps numbers of the host: `span` is a power of two, at least 128; `tokens`
+        is M, with which `pack` and `unpack` fail.
         """
-        return replace(self, span=1 << (self.span - 1).bit_length(), tokens=len(self.texts))
+        return replace(self, span=1 << max(7, (self.span - 1).bit_length()), tokens=len(self.texts))
 
     def pack(self, padded: Tensor, spare: int = 0) -> Tensor:
         """(B, L, …) -> (1, M, …)."""

@@ -126,5 +126,13 @@ read_scoring_device() {
     launch=(python) device=cuda
     require_numbers 0 NUM_GPU
     ((NUM_GPU > 0)) || device=cpu
-    ((NUM_GPU < 2)) || launch=(python -m torch.distributed.run --standalone --nproc_per_node "$NUM_GPU")
+    if ((NUM_GPU > 1)); then
+        # Otherwise each of the processes would report missing GPUs.
+        local available
+        available=$(python -c "import torch; print(torch.cuda.device_count())" 2>/dev/null) ||
+            fail "python has no torch; $install"
+        ((NUM_GPU <= available)) ||
+            fail "NUM_GPU is $NUM_GPU; this machine has $available CUDA devices (NUM_GPU 0: the CPU; values given: $given)"
+        launch=(python -m torch.distributed.run --standalone --nproc_per_node "$NUM_GPU")
+    fi
 }

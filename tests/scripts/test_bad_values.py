@@ -19,6 +19,10 @@ from tests.scripts.recording import Recorder
         ("slurm/run_summarization.sbatch data/x", "this is no SLURM job; start it by: sbatch"),
         ("setup_env.sh nope.txt", "no file 'nope.txt'; from the root of the repository: source scripts/setup_env.sh"),
         ("run_eval_summarization.sh ckpt 8 1 fp8", "PRECISION is 'fp8'; allowed: fp16, bf16, tf32, fp32, int8"),
+        (
+            "run_eval_summarization.sh ckpt 8 17",
+            "NUM_GPU is 17; this machine has 16 CUDA devices (NUM_GPU 0: the CPU; values given: 3)",
+        ),
         ("run_pretraining.sh 0", "TRAIN_BATCH_SIZE_PHASE1 is '0'; allowed: a whole number, at least 1"),
         ("run_pretraining.sh 1 1 1e-3 fast", "LEARNING_RATE_PHASE2 is 'fast'; allowed: a number above 0"),
         ("run_pretraining.sh 1 1 1 1 fp32 yes", "USE_PRELN is 'yes'; allowed: true, false"),

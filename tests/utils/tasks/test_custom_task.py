@@ -7,6 +7,7 @@ import json
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
@@ -14,6 +15,8 @@ import finetune
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_run import CONFIG, rows
+from utils.data.batches import Pair
+from utils.data.options import Place
 from utils.predict import main as predict
 from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.serving.app import create_app
@@ -73,6 +76,17 @@ def test_a_task_in_one_short_file_is_trained_scored_carded_predicts_and_is_serve
     with TestClient(create_app(PredictionService(args)), base_url="http://localhost") as client:
         answer = client.post("/reverse", json={"inputs": [{"text": article["source"]} for article in articles]})
         assert [row["summary"] for row in answer.json()["predictions"]] == [article["summary"] for article in articles]
+
+
+def test_a_task_of_ones_own_gets_padded_batches_unless_it_says_otherwise(tmp_path: Path) -> None:
+    text = "from utils.tasks.summarization import Summarization\nclass Own(Summarization):\n    name = 'own'\n"
+    pairs = [Pair(np.array([5, 2]), np.array([6, 2]))]
+    for name, line in (("padded", ""), ("rows", "    as_rows = Summarization.as_rows\n")):
+        file = tmp_path / f"{name}.py"
+        file.write_text(text + line)
+        task = find_task(str(file))(Place(str(tmp_path)))
+        batch = task.collate_rows(pairs, BartTokenizer.train(["a"], 300), 1)
+        assert ("attention_mask" in batch) == (name == "padded")
 
 
 @pytest.mark.parametrize(

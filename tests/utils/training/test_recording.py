@@ -6,7 +6,6 @@ Where there is no GPU, the recorders of tests/bart/generation/test_graphs.py tak
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +24,7 @@ from bart.rows import Rows
 from tests.bart.generation.test_graphs import Counting, operations, repeat
 from tests.tiny_run import tiny_bart
 from utils.data.batches import Inputs
+from utils.training import recording
 from utils.training.module import turn_dropout_off
 from utils.training.recording import RecordedPasses
 
@@ -124,21 +124,39 @@ def test_recorded_steps_are_those_of_eager_ones(model: PretrainedModel, recorder
         assert all(map(torch.equal, eager, recorded)), number
 
 
-def test_a_recorder_that_gives_other_gradients_is_found(
-    model: PretrainedModel, caplog: pytest.LogCaptureFixture
-) -> None:
-    def wrong(step: Any, state: Any) -> Any:
-        step(state)
-        return lambda: None
+def gives_others(step: Any, state: Any) -> Any:
+    step(state)
+    return lambda: None
 
+
+def fails(step: Any, state: Any) -> Any:
+    step(state)
+    raise RuntimeError("operation not permitted when stream is capturing")
+
+
+@pytest.mark.parametrize("wrong", [gives_others, fails])
+def test_a_run_goes_on_without_recordings_that_fail(
+    model: PretrainedModel, wrong: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
     [inputs] = micro_batches(1)
     results = []
     for recorder in (None, wrong):
         torch.manual_seed(0)
         trained = Trained(model, recorder)
-        with caplog.at_level(logging.WARNING):
-            results.append([trained.step(inputs) for _ in range(4)])
-    assert "a recorded step failed" in caplog.text
-    assert trained.recorded.is_right is False
+        results.append([trained.step(inputs, inputs) for _ in range(4)])
+    assert "a recorded step failed" in caplog.text and trained.recorded.is_right is False
     for eager, recorded in zip(*results, strict=True):
         assert all(map(torch.equal, eager, recorded))
+
+
+def test_the_last_recordings_are_kept(model: PretrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording, "MOST_RECORDINGS", 2)
+    counting = Counting(repeat)
+    trained, batches = Trained(model, counting), list(micro_batches(12))
+    of_size = {inputs["input_ids"].ids.shape[1] * 100 + inputs["labels"].ids.shape[1]: inputs for inputs in batches}
+    first, second, third = [*of_size.values()][:3]
+    for inputs in (first, first, second, second, first, third, third, first):
+        trained.step(inputs)
+    assert counting.recordings == 3 and len(trained.recorded.recordings) == 2
+    trained.step(second)
+    assert counting.recordings == 4
