@@ -87,7 +87,7 @@ class Recorder:
         program = self.folder / name
         program.write_text(
             "#!/usr/bin/env bash\n"
-            "[[ $1 != -c ]] || exit 0 # python is asked whether it will do\n"
+            '[[ $1 != -c ]] || { echo "${GPUS:-16}"; exit; } # python is asked how many GPUs there are\n'
             '{ printf "%s\\x1f" "${0##*/}" "$@"; echo; } >>"$RECORD"\n'
             '[[ " $* " != *" ${FAIL:-none} "* ]] || exit 3\n'
             f"{behaviour}\n"
