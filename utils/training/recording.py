@@ -101,38 +101,39 @@ class RecordedPasses:
             loss.copy_(self.passes(moved(inputs, lambda _: next(places)), factors))
 
         places = [*(tensor.clone() for tensor in tensors), tensors[-1].new_zeros(())]
+        if self.is_right:
+            replay = self.recorder(step, places)
+        else:
+            replay = self._record_first(step, places)
+        if replay is not None:
+            self.recordings[sizes] = places, replay
+            if len(self.recordings) > MOST_RECORDINGS:
+                self.recordings.popitem(last=False)
+        return places[-1]
+
+    def _record_first(self, step: Step, places: list[Tensor]) -> Callable[[], None] | None:
+        """Record where gradients are 0, and replay, too; where that fails, take a step again and record no others."""
         device = places[-1].device
         generator = torch.cuda.default_generators[device.index] if device.type == "cuda" else torch.default_generator
-        random = generator.get_state()
+        random, why = generator.get_state(), "its gradients are others"
         try:
             replay = self.recorder(step, places)
-        except RuntimeError as error:  # of CUDA, where an operation cannot be recorded
-            if self.is_right:  # the gradients of earlier micro-batches are not known any more
-                raise
-            return self._go_on_eagerly(str(error), step, places, generator, random)
-        self.recordings[sizes] = places, replay
-        if len(self.recordings) > MOST_RECORDINGS:
-            self.recordings.popitem(last=False)
-        if self.is_right is None:
             eager = self._norms(places[-1])
             self.clear_gradients()
             generator.set_state(random)
             replay()
             if eager.isfinite().all():  # fp16 overflows until the scale of its loss has come down
                 self.is_right = bool((self._norms(places[-1]) - eager).norm() <= TOLERANCE * eager.norm())
-            if self.is_right is False:
-                return self._go_on_eagerly("its gradients are others", step, places, generator, random)
-        return places[-1]
-
-    def _go_on_eagerly(self, why: str, step: Step, places: list[Tensor], generator: Any, random: Tensor) -> Tensor:
-        """Take the passes where gradients were 0, and record no others."""
+            if self.is_right is not False:
+                return replay
+        except RuntimeError as error:  # of CUDA, where an operation cannot be recorded
+            self.is_right, why = False, str(error)
         logger.warning("a recorded step failed (%s): steps are eager from now on", why)
-        self.is_right = False
         self.forget()
         self.clear_gradients()
         generator.set_state(random)
         step(places)
-        return places[-1]
+        return None
 
     def _gradients(self) -> list[Tensor]:
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
