@@ -101,10 +101,7 @@ class RecordedPasses:
             loss.copy_(self.passes(moved(inputs, lambda _: next(places)), factors))
 
         places = [*(tensor.clone() for tensor in tensors), tensors[-1].new_zeros(())]
-        if self.is_right:
-            replay = self.recorder(step, places)
-        else:
-            replay = self._record_first(step, places)
+        replay = self.recorder(step, places) if self.is_right else self._record_first(step, places)
         if replay is not None:
             self.recordings[sizes] = places, replay
             if len(self.recordings) > MOST_RECORDINGS:
