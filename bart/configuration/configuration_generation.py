@@ -161,7 +161,7 @@ class GenerationConfig:
 
     @classmethod
     def given_in(cls, config: Any) -> dict[str, Any]:
-        """What a config, ours or one of transformers, was given, or what stands in a dict; InputError for others."""
+        """The options given in a config, ours or one of transformers, or in a dict; InputError for others."""
         if hasattr(config, "to_dict"):
             return vars(config) if isinstance(config, cls) else cls.effective(config.to_dict())
         if config is not None and not isinstance(config, Mapping):

@@ -12,7 +12,7 @@ from bart.backend import Backend, join
 from bart.cpu.kernels import FLOATS, NO_DRAWS, Draws, load
 from bart.cpu.operators import CompiledAttention, CompiledDropout
 from bart.generation.cache import additive
-from bart.rounding import multiple_of_rows
+from bart.rounding import multiple_on_cpu
 from bart.rows import Rows, Spans
 
 
@@ -25,8 +25,7 @@ class CpuBackend(Backend):
     def rows_of(self, ids: Tensor, mask: Tensor | None, dtype: torch.dtype, training: bool) -> Rows | None:
         if not (self.leaves_out_padding and training) or mask is None or torch.compiler.is_compiling():
             return None
-        is_half = dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")
-        rows = Rows.of(ids, mask, multiple_of_rows("cpu", is_half))
+        rows = Rows.of(ids, mask, multiple_on_cpu(dtype))
         return rows if rows is not None and rows.tokens < mask.numel() else None
 
     def attend(

@@ -1,4 +1,4 @@
-"""What calls of a tokenizer give, and what learning a vocabulary takes."""
+"""The results of calls of a tokenizer, and the texts from which a vocabulary is learnt."""
 
 from __future__ import annotations
 

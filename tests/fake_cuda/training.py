@@ -123,7 +123,7 @@ def _step(module: TrainingModule, batches: list[Batch], mix: Mix) -> Watch:
 
 
 def _launched(module: TrainingModule, batches: list[Batch]) -> list[Counter[str]]:
-    """What a step launches in eager passes, and a step of recorded ones, where each replay is one launch."""
+    """The launches of eager passes, and of a step of recorded ones beside its replays."""
     with fake():
         ours, on = _on_device(module, batches, USUAL)
         with ours.stepper.plugin.forward_context():
@@ -203,7 +203,7 @@ def _launches(argv: list[str]) -> list[Counter[str]]:
 
 
 def launches_of_a_step(argv: Sequence[object]) -> list[Counter[str]]:
-    """What both passes of a micro-batch launch, and what a step of recorded ones does beside its replays."""
+    """The launches of both passes of a micro-batch, and of a step of recorded ones beside its replays."""
     return forked.call(_launches, [*map(str, argv)])
 
 

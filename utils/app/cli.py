@@ -320,7 +320,7 @@ def _build(cls: type[Arguments], parts: Mapping[str, type], values: Mapping[str,
 
 
 def _advice(name: str, known: Collection[str], of_tasks: Mapping[str, Sequence[type]]) -> str:
-    """What to do about an option that is not `known`, where names are spelled as this one."""
+    """Advice about an option that is not `known`, where names are spelled as this one."""
     plain = name.removeprefix("--")
     spellings = {plain, plain.removeprefix("no_")}
     for_task = {task: chain(*map(options_of_class, kinds)) for task, kinds in of_tasks.items()}

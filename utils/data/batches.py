@@ -143,7 +143,7 @@ def as_rows(inputs: Inputs, multiple: int, of_tokens: Sequence[str] = ()) -> Inp
 
 
 def pairs_as_rows(inputs: Inputs, multiple: int) -> Inputs:
-    """What `collate_pairs` makes, with `Rows` of sources and of targets."""
+    """A batch of `collate_pairs`, with `Rows` of sources and of targets."""
     rows = as_rows(inputs, multiple)
     labels = Rows.of(inputs["labels"], inputs["labels"] != IGNORE_INDEX, multiple, IGNORE_INDEX)
     return inputs if labels is None or rows is inputs else rows | {"labels": labels}

@@ -121,7 +121,7 @@ class TrainedTask(ABC, Generic[Model]):
         return collate_pairs(examples, tokenizer.pad_token_id)
 
     def as_rows(self, inputs: Inputs, multiple: int) -> Inputs:
-        """What `collate` made, without its padding, if `count` and `loss` take `bart.rows.Rows`; here as it is."""
+        """A batch of `collate` without its padding, if `count` and `loss` take `bart.rows.Rows`; here as it is."""
         return inputs
 
     def collate_rows(self, examples: Sequence[Any], tokenizer: PretrainedTokenizer, multiple: int) -> Inputs:
