@@ -13,15 +13,15 @@ if __name__ == "__main__":
 import hashlib
 import logging
 import math
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xxhash
@@ -34,15 +34,19 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.cli import parse_dataclass
 from utils.app.errors import unwritable
 from utils.app.output_files import LOCK, difference, file_digest, held, writable_folder
-from utils.app.progress import progress, start_log
+from utils.app.progress import start_log
+from utils.app.stores import fetch, in_store, publish
 from utils.app.unfinished import Unfinished
 from utils.corpora import shard_stages as stages
-from utils.corpora.documents import PIECE, find_files, pieces_of
-from utils.corpora.shard_cluster import Numbers, cluster_of, run_stage
+from utils.corpora.documents import PIECE, TextFile, find_files, in_tasks, is_to_unpack, pieces_of
+from utils.corpora.shard_cluster import Numbers, cluster_of, computed, run_stage, shuffled
 from utils.corpora.shard_options import WORK, MakeShardsOptions, Work
 from utils.data.options import SHARDS_VAL_RATIO, ShardOptions
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
 from utils.data.token_cache import cache_folder, made_once
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 logger = logging.getLogger("utils.corpora.make_shards")
 DONE = "done.jsonl"  # in WORK: what is done of a run that could go on
@@ -51,11 +55,12 @@ DONE = "done.jsonl"  # in WORK: what is done of a run that could go on
 def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | None = None) -> None:
     """Make a directory of shards, or go on with one; the vocabulary may be loaded already."""
     held_out = find_files("val_input", options.val_input) if options.val_input else []
-    output, places = options.output.resolve(), {path.resolve() for path in held_out}
-    files = [(path, True) for path in held_out]
-    for path in find_files("input", options.input):
-        if path.resolve() not in places and output not in path.resolve().parents:  # the output may lie among texts
-            files.append((path, False))
+    output, places = _place(options.output), {_place(file.place) for file in held_out}
+    files = [(file, True) for file in held_out]
+    for file in find_files("input", options.input):
+        place = _place(file.place)
+        if place not in places and not place.startswith(f"{output}/"):  # the output may lie among texts
+            files.append((file, False))
     if tokenizer is None:
         tokenizer = (BartTokenizer if options.task == DENOISING else BertTokenizer).from_pretrained(options.tokenizer)
     plan: dict[str, Any] = {
@@ -68,104 +73,139 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
         "seed": options.seed,
         "options": options.lasting,
     }
-    with ThreadPool() as pool:
-        contents = [*progress("comparing", len(files), "files", pool.imap(file_digest, [path for path, _ in files]))]
-    sources = [
-        {"name": path.name, "bytes": path.stat().st_size, "content": content, "split": stages.SHARD_SPLITS[is_val]}
-        for (path, is_val), content in zip(files, contents, strict=True)
-    ]
-    if _is_made(options.output, plan, sources):
+    folder = fetch(options.output, may_be_missing=True)
+    if (folder / MANIFEST).exists():
+        with cluster_of(options, None) as client:
+            _check_made(folder, plan, _sources(client, files))
         print(f"{options.output}: is there already")
         return
-    folder = writable_folder("--output", options.output).resolve()
-    record = plan | {"source": sources}
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / WORK).is_dir():
+        raise InputError(f"--output {folder}: other files are there; it takes a new folder, or an unfinished run's")
+    folder = writable_folder("--output", folder).resolve()
     work = Work(options, folder, plan["vocabulary"], "uint16" if len(tokenizer) <= 1 << 16 else "uint32")
-    with _alone(options.output, record) as done, cluster_of(options, folder) as client:
-        shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
-        tokenizer.save_pretrained(folder / TOKENIZER)
-        try:
-            manifest = plan | _make(partial(run_stage, client, done, work), work, files, sources)
-            write_json(folder / MANIFEST, manifest)
-        except InputError:  # this run cannot go on, but one with other input may follow
+    with _alone(folder), cluster_of(options, folder / WORK / "dask") as client:
+        sources = _sources(client, files)
+        otherwise = f"name another --output, or delete {folder}"
+        with closing(Unfinished(folder / WORK / DONE, plan | {"source": sources}, otherwise)) as done:
+            shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
+            tokenizer.save_pretrained(folder / TOKENIZER)
+            try:
+                manifest = plan | _make(partial(run_stage, client, done, work), work, files, sources)
+                publish(options.output)
+                write_json(folder / MANIFEST, manifest)
+            except InputError:  # this run cannot go on, but one with other input may follow
+                done.finish()
+                raise
             done.finish()
-            raise
-        done.finish()
+    publish(options.output)
     _report(options.output, manifest)
 
 
-def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, Any]]) -> bool:
-    """True of a folder with whole shards of these texts and options; InputError where it holds something else."""
-    if (folder / MANIFEST).exists():
-        manifest = read_json(folder / MANIFEST)
-        of_files = [manifest.get("source", {}).get("files", []), sources]
-        stored, current = ({f"{n}, {file['name']},": file for n, file in enumerate(files, 1)} for files in of_files)
-        stored = {name: manifest.get(name) for name in plan} | {"source": stored}
-        if changed := difference(stored, {**plan, "source": current}):
-            raise InputError(f"--output {folder} holds shards made otherwise ({changed}): name another folder")
-        shutil.rmtree(folder / WORK, ignore_errors=True)
-        return True
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / WORK).is_dir():
-        raise InputError(f"--output {folder}: other files are there; it takes a new folder, or an unfinished run's")
-    return False
+def _place(name: str) -> str:
+    return name.rstrip("/") if in_store(name) else os.path.realpath(name)
+
+
+def _sources(client: Client, files: Sequence[tuple[TextFile, bool]]) -> list[dict[str, Any]]:
+    """The facts of files that the manifest has."""
+    from dask import delayed
+
+    tasks = in_tasks(file for file, _ in files)
+    calls = {f"{number}": delayed(stages.digests)(task) for number, task in enumerate(tasks)}
+    found = dict(computed(client, "comparing", calls))
+    contents = chain.from_iterable(found[name] for name in calls)
+    return [
+        {"name": file.name, "bytes": file.size, "content": content, "split": stages.SHARD_SPLITS[is_val]}
+        for (file, is_val), content in zip(files, contents, strict=True)
+    ]
+
+
+def _check_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, Any]]) -> None:
+    """Raise InputError where a folder holds other shards than those of these texts and options."""
+    manifest = read_json(folder / MANIFEST)
+    of_files = [manifest.get("source", {}).get("files", []), sources]
+    stored, current = ({f"{n}, {file['name']},": file for n, file in enumerate(files, 1)} for files in of_files)
+    stored = {name: manifest.get(name) for name in plan} | {"source": stored}
+    if changed := difference(stored, {**plan, "source": current}):
+        raise InputError(f"--output {folder} holds shards made otherwise ({changed}): name another folder")
+    shutil.rmtree(folder / WORK, ignore_errors=True)
 
 
 @contextmanager
-def _alone(folder: Path, record: Mapping[str, Any]) -> Iterator[Unfinished]:
-    """Keep other runs out of the folder, and yield what is done of this one, whose files stay until it is whole."""
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other runs out of the folder; files of an unfinished run stay."""
     work = folder / WORK
     try:
-        for stage in ("documents", "examples"):
+        for stage in ("unpacked", "examples"):
             (work / stage).mkdir(parents=True, exist_ok=True)
         with held(work / LOCK, f"--output {folder}: another run is making it"):
-            done = Unfinished(work / DONE, record, f"name another --output, or delete {folder}")
             try:
-                yield done
+                yield
             finally:
-                done.close()
-                if not done.path.exists():
+                if not (work / DONE).exists():
                     shutil.rmtree(work, ignore_errors=True)
                     if not (folder / MANIFEST).exists():
                         shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
     except OSError as error:
         if error.errno is None:
             raise
-        raise unwritable(str(error.filename or folder), error) from None
+        raise
 
 
 def _make(
-    run: Callable[..., list[Numbers]], work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[dict[str, Any]]
+    run: Callable[..., list[Numbers]],
+    work: Work,
+    files: Sequence[tuple[TextFile, bool]],
+    sources: Sequence[dict[str, Any]],
 ) -> dict[str, Any]:
     """Run all stages by `run`; return the part of the manifest that depends on the texts."""
-    options = work.options
-    pieces = chain.from_iterable(pieces_of(path, options.text_field, is_val) for path, is_val in files)
-    numbered = {f"{number:06d}": (number, piece) for number, piece in enumerate(pieces)}
-    read = run("reading", stages.hash_documents, numbered)
-    counts = [record["documents"] for record in read]
-    dropped = sum((Counter(record["dropped"]) for record in read), Counter())
-    if not sum(counts):
+    options, bins = work.options, len(work.options.bins)
+    packed = {f"{n:06d}": (f"{n:06d}", file) for n, (file, _) in enumerate(files) if is_to_unpack(file)}
+    unpacked = zip(packed.values(), run("unpacking", stages.unpack, packed), strict=True)
+    plain = {file.place: TextFile(**record) for (_, file), record in unpacked}
+    pieces = (piece for file, is_val in files for piece in pieces_of(plain.get(file.place, file), is_val))
+    number = len(groups := in_tasks(pieces) or [[]])
+    texts = shuffled(
+        stages.read_texts,
+        groups,
+        stages.frame(stages.TEXTS),
+        [np.uint64(place * (2**64 - 1) // number) for place in range(number + 1)],
+        text_field=options.text_field,
+    )
+    ratio = options.val_ratio
+    while True:
+        tasks = {f"{place:06d} {ratio}": (f"{place:06d}", ratio) for place in range(number)}
+        made = run("tokenising", stages.make_examples, tasks, texts)
+        totals = np.sum([record["groups"] for record in made], axis=0).tolist()
+        lowest = min((record["lowest"] for record in made if record["lowest"] is not None), default=1.0)
+        if any(totals[bins:]) or not 0 < ratio <= lowest < 1:
+            break
+        ratio = math.nextafter(lowest, 1)  # at least one document is held out, by its hash too
+    dropped = sum((Counter(record["dropped"]) for record in made), Counter())
+    if not any(record["documents"] for record in made):
         raise InputError(f"--input {' '.join(options.input)}: no text in it{_reasons(dropped)}")
-    stages.find_repeats(work)
-    firsts = np.cumsum([0, *counts])[:-1].tolist()
-    lowest = min((record["lowest"] for record in read if record["lowest"]), default=0.0)
-    # At least one document is held out, by its hash too.
-    ratio = max(options.val_ratio, math.nextafter(lowest, 1)) if options.val_ratio else 0.0
-    with_firsts = {name: (*piece, first, ratio) for (name, piece), first in zip(numbered.items(), firsts, strict=True)}
-    made = run("tokenising", stages.make_examples, with_firsts)
-    dropped = sum((Counter(record["dropped"]) for record in made), dropped)
     kept = sum(record["kept"] for record in made)
-    shards = stages.plan_shards(work)
     purposes = {"train": "to train on"} | ({"val": "to hold out"} if options.val_input or options.val_ratio else {})
     for split, purpose in purposes.items():
-        if not any(shard.name.startswith(f"{split}/") for shard in shards):
+        if not any(totals[:bins] if split == "train" else totals[bins:]):
             raise InputError(
                 f"--input {' '.join(options.input)}: no text is left {purpose}{_reasons(dropped)}; documents of all: "
                 f"{kept:,}, and an empty line ends one"
             )
-    written = run("writing", stages.write_shard, {shard.name.replace("/", "-"): (shard,) for shard in shards})
+    shards = stages.plan_shards(options, totals)
+    examples = shuffled(
+        stages.read_examples,
+        [f"{place:06d}.arrow" for place in range(number)],
+        stages.frame(stages.EXAMPLES),
+        [*range(len(shards) + 1)],
+        work=work,
+        numbers=np.bincount([shard.group for shard in shards], minlength=len(totals)).tolist(),
+    )
+    tasks = {shard.name.replace("/", "-"): (shard.name,) for shard in shards}
     splits: dict[str, list[dict[str, Any]]] = {split: [] for split in stages.SHARD_SPLITS}
-    for shard, record in zip(shards, written, strict=True):
-        facts = {"file": shard.name, "bin": options.bins[shard.group % len(options.bins)]}
-        splits[shard.name.partition("/")[0]].append(facts | record)
+    for shard, record in zip(shards, run("writing", stages.write_shard, tasks, examples), strict=True):
+        facts = {"file": shard.name, "bin": options.bins[shard.group % bins]}
+        if record["examples"]:
+            splits[shard.name.partition("/")[0]].append(facts | record)
     contents = "".join(source["content"] for source in sources)
     return {
         "source": {"hash": xxhash.xxh3_128_hexdigest(contents.encode()), "files": sources},
@@ -179,7 +219,7 @@ def _reasons(dropped: Mapping[str, int]) -> str:
     return "".join(f", {count:,} {reason}" for reason, count in sorted(dropped.items()) if count)
 
 
-def _report(folder: Path, manifest: Mapping[str, Any]) -> None:
+def _report(folder: str, manifest: Mapping[str, Any]) -> None:
     train, val = (sum(file["examples"] for file in manifest["splits"][split]) for split in stages.SHARD_SPLITS)
     documents = manifest["documents"]
     print(
@@ -214,20 +254,21 @@ def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: 
             made_with = MakeShardsOptions(
                 input=(options.data_dir,),
                 tokenizer="",
-                output=folder,
+                output=str(folder),
                 task=task,
                 sequence_length=sequence_length,
                 val_ratio=val_ratio,
                 text_field=text_field,
                 # Processes take seconds to start, in which one alone reads a piece.
-                workers=None if sum(file.stat().st_size for file in files) > PIECE else 0,
+                workers=None if sum(file.size for file in files) > PIECE else 0,
             )
             make_shards(made_with, tokenizer)
         except InputError as error:
             message = str(error).replace("--input ", "--data_dir ")
             raise InputError(message.replace("--sequence_length", "--max_source_length")) from None
 
-    contents = [(str(file.relative_to(place.parent)), file_digest(file)) for file in files]
+    paths = [Path(file.place) for file in files]
+    contents = [(str(path.relative_to(place.parent)), file_digest(path)) for path in paths]
     identity = FORMAT, task, sequence_length, val_ratio, text_field, tokenizer.to_json(), contents
     cache = cache_folder(place if place.is_dir() else place.parent, options.cache_dir)
     folder = str(made_once(cache, f"{place.name}-shards", identity, MANIFEST, make))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import random
 import re
@@ -27,7 +28,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def killed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes], list[str]]:
     """A folder as a run leaves it that is killed when all shards are written; what it should become; the command."""
     folder = tmp_path_factory.mktemp("killed")
+    (folder / "c.txt.gz").write_bytes(gzip.compress((corpus / "val.txt").read_bytes()))
     words = [*command(corpus, folder / "whole", 0)[3:], "--bins", "16", "48"]
+    words.insert(1, str(folder / "c.txt.gz"))
     make_shards.main(words)
     words[words.index(str(folder / "whole"))] = str(folder / "out")
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -47,7 +50,7 @@ def test_files_of_an_unfinished_run_that_differ_are_made_again(
     kept = folder / "kept"
     if not kept.exists():
         (folder / "out").rename(kept)
-    places = (".work/documents", ".work/examples", "train", "val", "tokenizer")
+    places = (".work/unpacked", ".work/examples", "train", "val", "tokenizer")
     files = [next(kept.glob(f"{place}/*")) for place in places]
     for file in [*files, kept / ".work/done.jsonl"]:
         shutil.rmtree(folder / "out", ignore_errors=True)
@@ -96,7 +99,7 @@ def test_a_cluster_that_lacks_the_program(make: Make, monkeypatch: pytest.Monkey
 
 def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(make_shards.stages, "plan_shards", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(make_shards.stages, "plan_shards", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         make("out")
     with pytest.raises(
         InputError, match="holds the progress of another run .its options min_tokens is 8, this run's is 9"
