@@ -50,6 +50,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
     world_size: int = 1
     cursor: dict[str, Any] | None = None
     start: int = 0  # the optimizer steps that the run has taken
+    is_padded: bool = False  # see `TrainOrder`
 
     @property
     def examples_per_step(self) -> int:
@@ -91,7 +92,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
                 read, steps = {}, {}  # of each bin
                 for number in {*bins}:
                     read[number] = list(islice(records[number], bins.count(number) * self.examples_per_step))
-                    steps[number] = iter(self._order(read[number]).epoch(epoch, window, number))
+                    steps[number] = self._order(read[number]).steps(epoch, window, number)
                 for number in bins:
                     micro_batches = next(steps[number])
                     if step >= self.start:
@@ -122,6 +123,7 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
             rank=self.rank,
             world_size=self.world_size,
             group_by_length=False,
+            is_padded=self.is_padded,
         )
 
     def _batch(self, index: list[int], records: Sequence[ShardRow], first: int, epoch: int) -> Batch:

@@ -151,7 +151,7 @@ class EpochOptions:
         None,
         least=1,
         help="tokens per process and micro-batch, padding and targets included, instead of --train_batch_size; "
-        "micro-batches then hold examples of similar length, the same in every epoch",
+        "steps are made of batches of similar length, the same in every epoch",
     )
     max_epochs: int | None = changeable(
         None,
