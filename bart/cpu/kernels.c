@@ -986,6 +986,68 @@ EXPORT int cross_entropy(void *logits, int kind, const float *bias, const int64_
     return 0;
 }
 
+// -------------------------------------------------------------------------------- scores of the next ids in a search
+
+// scores (N, V) = log softmax of each row of logits, which in fp32 may be where the scores go.
+EXPORT int log_softmax(const void *logits, int kind, float *scores, int64_t rows, int64_t width, int threads)
+{
+#pragma omp parallel for num_threads(threads) if (rows * width > SMALL)
+    for (int64_t r = 0; r < rows; r++) {
+        float *row = scores + r * width, top = -INFINITY;
+        double sum = 0;
+        if (kind != FP32 || logits != scores) load(row, logits, kind, r * width, width);
+#pragma omp simd reduction(max : top)
+        for (int64_t i = 0; i < width; i++) top = row[i] > top ? row[i] : top;
+        for (int64_t from = 0; from < width; from += BLOCK) {
+            int64_t until = least(from + BLOCK, width);
+            float powers = 0;
+#pragma omp simd reduction(+ : powers)
+            for (int64_t i = from; i < until; i++) powers += exponential(row[i] - top);
+            sum += powers;
+        }
+        float logarithm = log(sum);
+        for (int64_t i = 0; i < width; i++) row[i] = row[i] - top - logarithm;
+    }
+    return 0;
+}
+
+// Whether a sum comes before another: NaN before all numbers, and the first of equal ones.
+INLINE int precedes(float a, float b) { return a > b || (a != a && b == b); }
+
+// The greatest `count` of scores (B, K, V) + bases (B, K) of each article, in descending order, and their places in K*V.
+EXPORT int top_sums(const float *scores, const float *bases, float *sums, int64_t *places, int64_t articles,
+                    int64_t beams, int64_t width, int64_t count, int threads)
+{
+#pragma omp parallel for num_threads(threads) if (articles * beams * width > SMALL)
+    for (int64_t b = 0; b < articles; b++) {
+        float *best = sums + b * count;
+        int64_t held = 0, *at = places + b * count;
+        for (int64_t k = 0; k < beams; k++) {
+            const float *row = scores + (b * beams + k) * width, base = bases[b * beams + k];
+            for (int64_t from = 0; from < width; from += BLOCK) {
+                int64_t until = least(from + BLOCK, width);
+                float worst = best[count - 1];
+                int any = held < count;
+                if (!any)
+#pragma omp simd reduction(| : any)
+                    for (int64_t i = from; i < until; i++) any |= !(row[i] + base <= worst);  // NaN, too
+                for (int64_t i = from; any && i < until; i++) {
+                    float sum = row[i] + base;
+                    if (held == count && !precedes(sum, best[count - 1])) continue;
+                    int64_t place = held < count ? held++ : count - 1;
+                    for (; place > 0 && precedes(sum, best[place - 1]); place--) {
+                        best[place] = best[place - 1];
+                        at[place] = at[place - 1];
+                    }
+                    best[place] = sum;
+                    at[place] = k * width + i;
+                }
+            }
+        }
+    }
+    return 0;
+}
+
 // ----------------------------------------------------------------------------------------------------- products
 
 #if defined(INT8_DOT) || defined(AVX2)
