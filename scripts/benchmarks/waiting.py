@@ -26,14 +26,12 @@ from utils.app.formatting import markdown_table
 from utils.app.machine import ROOT
 from utils.data.batches import padded_length
 from utils.data.order import TrainOrder
+from utils.data.shards import Shard
+from utils.data.streaming import BinOrder
 
-# Medians and log-normal spreads of sources and targets, the most tokens, examples of a rank, numbers of ranks. Sources
-# have means of 492, 760 and 107 tokens. Shards have the same lengths on both sides.
-DATA = {
-    "XSum": ((419, 28), (0.75, 0.35), 1024, 40, (8, 64, 1024)),
-    "CNN-DM": ((784, 70), (0.5, 0.35), 1024, 40, (8, 64, 1024)),
-    "shards of 128": ((131,), (0.6,), 128, 200, (320,)),
-}
+SIZE = 40  # examples of a rank
+# Medians of sources and targets, whose means are 492 and 760, 30 and 74 tokens; and log-normal spreads.
+DATA = {"XSum": ((419, 28), (0.75, 0.35)), "CNN-DM": ((784, 70), (0.5, 0.35))}
 ORDERS = {
     "default": {"group_by_length": False},
     "`--sortish_sampler`": {},
@@ -50,6 +48,7 @@ class WaitingArguments:
     """The options of this benchmark."""
 
     examples: int = option(204_800, least=1, help="examples of an epoch")
+    ranks: tuple[int, ...] = option((8, 64, 1024), least=1, help="numbers of ranks")
 
 
 def waiting(order: TrainOrder, config: BartConfig, pads: bool) -> float:
@@ -58,9 +57,20 @@ def waiting(order: TrainOrder, config: BartConfig, pads: bool) -> float:
     def time(batch: np.ndarray) -> float:
         lengths = order.lengths[batch]
         lengths = np.full_like(lengths, padded_length(lengths.max(axis=0))) if pads else lengths
-        return training_operations(config, lengths[:, 0], lengths[:, -1]).sum()
+        return training_operations(config, *lengths.T).sum()
 
     times = np.array([[sum(map(time, share)) for share in step] for step in order.of_all(0)])
+    return 1 - times.mean() / times.max(axis=1).mean()
+
+
+def waiting_for_shards(config: BartConfig, ranks: int, size: int) -> float:
+    """The same for shards of at most 128 tokens, 107 on average, without bins."""
+    shards = [Shard(f"{number}", 128, 1 << 16, "", number << 16, 8192) for number in range(ranks * size * 4 >> 16)]
+    order = BinOrder(shards, range(len(shards)), ranks * size, (0, 0, 0))
+    lengths = np.random.default_rng(0).lognormal(np.log(131), 0.6, (len(order.ends), 8192)).clip(8, 128).astype(int)
+    read = np.concatenate([group[order.arranged(place, group)] for place, group in enumerate(lengths)])
+    steps = np.stack([read[order.positions(step, np.arange(ranks * size))] for step in range(order.full)])
+    times = training_operations(config, steps, steps).reshape(-1, ranks, size).sum(axis=2)
     return 1 - times.mean() / times.max(axis=1).mean()
 
 
@@ -68,14 +78,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(WaitingArguments, argv, str(__doc__))
     config, generator = BartConfig.from_pretrained(ROOT / "configs/config.json"), np.random.default_rng(0)
     rows: list[dict[str, str]] = [{"order": name} for name in ORDERS]
-    for data, (medians, spreads, most, size, numbers_of_ranks) in DATA.items():
-        drawn = generator.lognormal(np.log(medians), spreads, (args.examples, len(medians)))
-        lengths = drawn.clip(8, most).astype(int)
-        for ranks in numbers_of_ranks:
+    for data, (medians, spreads) in DATA.items():
+        drawn = generator.lognormal(np.log(medians), spreads, (args.examples, 2))
+        lengths = drawn.clip(8, 1024).astype(int)
+        for ranks in args.ranks:
             for row, (name, options) in zip(rows, ORDERS.items(), strict=True):
                 order_options = {"world_size": ranks, "accumulation": 1, **options}
                 if "max_tokens" in options:
-                    order_options["max_tokens"] = int(size * lengths.sum(axis=1).mean())
-                order = TrainOrder(lengths, size // order_options["accumulation"], 0, **order_options)
+                    order_options["max_tokens"] = int(SIZE * lengths.sum(axis=1).mean())
+                order = TrainOrder(lengths, SIZE // order_options["accumulation"], 0, **order_options)
                 row[f"{data}, {ranks}"] = f"{100 * waiting(order, config, name.startswith('padded')):.1f} %"
     print(markdown_table(rows, {column: column for column in rows[0]}))
+    print(f"shards of 128, 320 ranks of 200 examples: {100 * waiting_for_shards(config, 320, 200):.1f} %")
