@@ -57,6 +57,8 @@ SHAPES = {
     "large": DecodingShape("config.json", 4, 1024, 142, 4),
     "xsum": DecodingShape("config.json", 128, 1024, 60, 6),
     "large_batch1": DecodingShape("config.json", 1, 1024, 142, 4),
+    "small": DecodingShape("config_tiny.json", 32, 256, 60, 4),
+    "small1600": DecodingShape("config_tiny.json", 32, 256, 60, 4, vocab_size=1600),
     "tiny": DecodingShape("config_tiny.json", 3, 16, 12, 3, vocab_size=300),
 }
 

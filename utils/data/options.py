@@ -38,7 +38,7 @@ class BatchOptions:
         ALL, least=-1, help="validation examples to use, chosen in the same way; -1 for all", on_resume="validation"
     )
     num_workers: int = changeable(
-        2, least=0, most=256, help="loader processes per GPU; for shards at most one; 0 loads in the training process"
+        2, least=0, most=256, help="loader processes per GPU; 0 loads in the training process"
     )
     train_batch_size: int = card_option(8, least=1, help="examples per process and micro-batch")
     gradient_accumulation_steps: int = card_option(1, least=1, help="micro-batches per optimizer step")

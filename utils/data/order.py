@@ -13,7 +13,7 @@ from torch.utils.data import Sampler
 from utils.data.batches import padded_length
 
 # To be raised with every change of the order, here or in streaming.py: a position means nothing in another order.
-ORDER = 2
+ORDER = 3
 Step = list[list[int]]  # one process's micro-batches of an optimizer step, as numbers of examples
 
 

@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -26,8 +25,8 @@ class TrainingData(pl.LightningDataModule):
     """Loaders of training and validation.
 
     Training is one sequence of optimizer steps through all epochs, one epoch to Lightning. So the number of steps taken
-    tells the place in it; shards add a cursor, which saves reading everything before that place again. A batch of
-    the training loader is a whole optimizer step of this process, as a list of micro-batches.
+    tells the place in it. A batch of the training loader is a whole optimizer step of this process, as a list of
+    micro-batches.
 
     Attributes:
         total_steps: of `--max_steps` and `--max_epochs`, whichever ends the run first; of neither, one epoch.
@@ -41,8 +40,6 @@ class TrainingData(pl.LightningDataModule):
         super().__init__()
         self.train, self.val, self.plan = train, val, plan
         self.collate_rows, self.collate = collate_rows, collate
-        self.loader: StreamLoader | None = None
-        self.cursor: dict[str, Any] | None = None  # of the checkpoint that shards are read on from
         self.loader_options = {
             "num_workers": plan.batches.num_workers,
             "generator": torch.Generator(),  # a loader must not draw from the random state that dropout draws from
@@ -72,10 +69,8 @@ class TrainingData(pl.LightningDataModule):
             steps = RunOrder(replace(self.order, rank=rank), self.total_steps, start)
             batches = Batches(self.train, self._train_collate())
             return DataLoader(batches, batch_sampler=steps, collate_fn=list, **self.loader_options)
-        workers = min(1, self.plan.batches.num_workers)  # each of several would read everything
-        stream = replace(self.order, rank=rank, cursor=self.cursor, start=start, collate=self._train_collate())
-        self.loader = StreamLoader(stream, self.total_steps, **{**self.loader_options, "num_workers": workers})
-        return self.loader
+        stream = replace(self.order, rank=rank, collate=self._train_collate())
+        return StreamLoader(stream, self.total_steps, start, **self.loader_options)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
@@ -87,12 +82,6 @@ class TrainingData(pl.LightningDataModule):
         device, half = self.trainer.strategy.root_device, half_dtype(self.plan.hardware)
         has_rows = device.type == "cpu" or (half is not None and has_flash(device, half))
         return self.collate_rows if has_rows else self.collate
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"cursor": self.loader.cursor(self.trainer.global_step)} if self.loader is not None else {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.cursor = state_dict["cursor"]
 
     def _order(self) -> TrainOrder | TrainStream:
         """The optimizer steps of the first process."""
