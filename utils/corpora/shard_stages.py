@@ -32,12 +32,11 @@ from bart.files import replacing, sha256_of
 from utils.corpora.documents import BLOCK, NEAR_EMPTY, Document, Piece, TextFile, gathered, read_documents, reading
 from utils.corpora.segment_pairs import SegmentPairs, ShardExample, TokenizedDocument
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, MakeShardsOptions, Work
-from utils.data.shard_format import MLM_NSP, SPECIAL, TOKENIZER
+from utils.data.shard_format import MLM_NSP, ROWS, SPECIAL, TOKENIZER
 from utils.data.splits import SPLITS
 from utils.text.sentences import sentence_parts
 
 SHARD_SPLITS = SPLITS[:2]  # train and val
-ROWS = 1024  # of a row group
 _CHARACTERS = 1 << 20  # that are tokenised at once
 REPEATED = "repeated"
 TEXTS = pa.schema(
