@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +18,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 
-import fsspec
 import pyarrow as pa
 from fsspec.core import url_to_fs
 from pyarrow import parquet
@@ -31,28 +29,17 @@ from utils.data.options import TEXT_FILES
 
 PIECE = 1 << 24  # bytes of a piece of a file
 BLOCK = 1 << 22  # bytes that a store is asked for at once
-OPENING = 1 << 15  # bytes that are read in the time in which a file is opened
+OPENING = 1 << 13  # bytes that are read in the time in which a file is opened
 NOT_UTF8, NOT_JSON, NEAR_EMPTY = "not UTF-8", "not JSON", "near-empty"
 _EMPTY_LINE = re.compile(r"\n[^\S\n]*\n")
 Item = TypeVar("Item")
 _ROWS = 64  # of a Parquet file that are in memory at once: they may be books
 
 
-class TextFile(NamedTuple):
-    """A file of raw text."""
-
-    place: str  # its path, or its URL
-    size: int  # in bytes
-
-    @property
-    def name(self) -> str:
-        return self.place.rpartition("/")[2]
-
-
 class Piece(NamedTuple):
-    """The documents of a file that begin in a range of its bytes; of a Parquet file those of such row groups."""
+    """The documents of a file that begin in a range of its bytes, or in row groups there; of a whole file or a part."""
 
-    place: str
+    place: str  # a path, or a URL of an object store
     start: int
     end: int
     held_out: bool = False  # for validation
@@ -61,8 +48,9 @@ class Piece(NamedTuple):
     def size(self) -> int:
         return self.end - self.start
 
-
-Sized = TypeVar("Sized", TextFile, Piece)
+    @property
+    def is_packed(self) -> bool:
+        return self.place.lower().endswith(".gz")
 
 
 class Document(NamedTuple):
@@ -89,41 +77,41 @@ def gathered(items: Iterable[Item], size_of: Callable[[Item], int], least: int) 
         yield group
 
 
-def find_files(option: str, places: Sequence[str]) -> list[TextFile]:
+def in_tasks(pieces: Iterable[Piece]) -> list[list[Piece]]:
+    """Gather pieces into tasks that take about as long as one that is not the last of its file."""
+    return [*gathered(pieces, lambda piece: piece.size + OPENING, PIECE)]
+
+
+def find_files(option: str, places: Sequence[str]) -> list[Piece]:
     """Find the files that an option names, and those of a known kind in the folders that it names; sorted by path."""
     files: dict[str, int] = {}
     for place in places:
+        path = as_named(place)
+        if not in_store(place) and not path.exists():
+            raise InputError(f"--{option} {place}: no such file or folder")
         try:
-            inner = dict(_files_in_store(place) if in_store(place) else _files_at(as_named(place)))
-        except InputError as error:
-            raise InputError(f"--{option} {place}: {error}") from None
+            if in_store(place):
+                inner = _sizes_in_store(place)
+            else:
+                found = _files_in(path, set()) if path.is_dir() else [path]
+                inner = {str(file): file.stat().st_size for file in found}
         except Exception as error:  # OSError, or whatever the client of a store raises
             raise InputError(f"--{option} {place}: cannot be read ({brief(error)})") from None
         if not inner:
-            raise InputError(f"--{option} {place}: no file in this folder ends in {', '.join(TEXT_FILES)}")
+            raise InputError(f"--{option} {place}: no file there ends in {', '.join(TEXT_FILES)}")
         if not all(map(_kind_of, inner)):
             raise InputError(f"--{option} {place}: not a known kind of file; allowed: {', '.join(TEXT_FILES)}, folders")
         files |= inner
-    return [TextFile(*file) for file in sorted(files.items())]
+    return [Piece(place, 0, size) for place, size in sorted(files.items())]
 
 
-def _files_in_store(url: str) -> Iterator[tuple[str, int]]:
-    store, path = url_to_fs(url)
-    found = store.find(path, detail=True)
-    if not found:
-        raise InputError("no such file or folder")
-    for name, facts in found.items():
-        inner = name[len(path) :]
-        if not inner or (_kind_of(name) and "/." not in inner):
-            yield store.unstrip_protocol(name), facts["size"]
-
-
-def _files_at(path: Path) -> Iterator[tuple[str, int]]:
-    if not path.exists():
-        raise InputError("no such file or folder")
-    for file in _files_in(path, set()) if path.is_dir() else (path,):
-        with file.open("rb") as opened:
-            yield str(file), os.fstat(opened.fileno()).st_size
+def _sizes_in_store(url: str) -> dict[str, int]:
+    store, root = url_to_fs(url)
+    return {
+        store.unstrip_protocol(name): facts["size"]
+        for name, facts in store.find(root, detail=True).items()
+        if name == root or (_kind_of(name) and "/." not in name[len(root) :])
+    }
 
 
 def _files_in(folder: Path, seen: set[Path]) -> Iterator[Path]:
@@ -142,31 +130,26 @@ def _kind_of(name: str) -> str | None:
     return next((kind for kind in TEXT_FILES if name.lower().endswith(kind)), None)
 
 
-def in_tasks(items: Iterable[Sized]) -> list[list[Sized]]:
-    """Gather files or pieces into tasks that take about as long as a piece."""
-    return [*gathered(items, lambda item: item.size + OPENING, PIECE)]
-
-
-def is_to_unpack(file: TextFile) -> bool:
-    """True of a packed file that is too large to be one piece."""
-    return 4 * file.size > PIECE and file.name.lower().endswith(".gz")
-
-
 @contextmanager
 def reading(place: str) -> Iterator[BinaryIO]:
     """Open a file, here or in an object store; InputError where it cannot be read."""
     try:
-        with fsspec.open(place, block_size=BLOCK).open() if in_store(place) else open(place, "rb") as file:
+        store, path = url_to_fs(place) if "://" in place else (None, place)
+        with open(path, "rb") if store is None else store.open(path, block_size=BLOCK) as file:
             yield file
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+    except (OSError, EOFError, ImportError, zlib.error, pa.ArrowException) as error:
         raise InputError(f"{place}: cannot be read ({brief(error)})") from None
 
 
-def pieces_of(file: TextFile, held_out: bool = False) -> list[Piece]:
-    """Cut a file into pieces of PIECE bytes; one that is packed is a single piece."""
-    size = file.size if file.name.lower().endswith(".gz") else PIECE
-    starts = range(0, file.size, size) if file.size else ()
-    return [Piece(file.place, start, min(start + size, file.size), held_out) for start in starts]
+def is_to_unpack(file: Piece) -> bool:
+    """True of a packed file that is too large for one piece."""
+    return file.is_packed and 4 * file.size > PIECE
+
+
+def pieces_of(file: Piece) -> list[Piece]:
+    """Cut a file into pieces of PIECE bytes, but a packed one, which is read from its beginning on."""
+    size = file.size if file.is_packed else PIECE
+    return [file._replace(start=start, end=min(start + size, file.end)) for start in range(0, file.end, max(1, size))]
 
 
 def read_documents(piece: Piece, text_field: str) -> Iterator[Document]:
@@ -176,7 +159,7 @@ def read_documents(piece: Piece, text_field: str) -> Iterator[Document]:
         if kind == ".parquet":
             yield from (_document(text, text_field) for text in _rows(file, piece, text_field))
             return
-        lines = gzip.GzipFile(fileobj=file) if kind.endswith(".gz") else _lines(file, piece, kind)
+        lines = gzip.GzipFile(fileobj=file) if piece.is_packed else _lines(file, piece, kind)
         if kind.startswith(".jsonl"):
             yield from (_from_json(line, text_field) for line in lines if line.strip())
             return

@@ -16,12 +16,12 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -35,18 +35,15 @@ from utils.app.cli import parse_dataclass
 from utils.app.errors import unwritable
 from utils.app.output_files import LOCK, difference, file_digest, held, writable_folder
 from utils.app.progress import start_log
-from utils.app.stores import fetch, in_store, publish
+from utils.app.stores import fetch, publish
 from utils.app.unfinished import Unfinished
 from utils.corpora import shard_stages as stages
-from utils.corpora.documents import PIECE, TextFile, find_files, in_tasks, is_to_unpack, pieces_of
-from utils.corpora.shard_cluster import Numbers, cluster_of, computed, run_stage, shuffled
+from utils.corpora.documents import PIECE, Piece, find_files, in_tasks, is_to_unpack, pieces_of
+from utils.corpora.shard_cluster import Numbers, Tasks, cluster_of, computed, run_stage, shuffled
 from utils.corpora.shard_options import WORK, MakeShardsOptions, Work
 from utils.data.options import SHARDS_VAL_RATIO, ShardOptions
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, ROWS, TOKENIZER
 from utils.data.token_cache import cache_folder, made_once
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 logger = logging.getLogger("utils.corpora.make_shards")
 DONE = "done.jsonl"  # in WORK: what is done of a run that could go on
@@ -54,13 +51,11 @@ DONE = "done.jsonl"  # in WORK: what is done of a run that could go on
 
 def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | None = None) -> None:
     """Make a directory of shards, or go on with one; the vocabulary may be loaded already."""
-    held_out = find_files("val_input", options.val_input) if options.val_input else []
-    output, places = _place(options.output), {_place(file.place) for file in held_out}
-    files = [(file, True) for file in held_out]
-    for file in find_files("input", options.input):
-        place = _place(file.place)
-        if place not in places and not place.startswith(f"{output}/"):  # the output may lie among texts
-            files.append((file, False))
+    folder = Path(fetch(options.output, may_be_missing=True))
+    held_out = [file._replace(held_out=True) for file in find_files("val_input", options.val_input)]
+    inside = f"{folder.resolve()}/", f"{options.output.rstrip('/')}/"  # the output may lie among texts
+    inputs = [file for file in find_files("input", options.input) if not file.place.startswith(inside)]
+    files = [*{file.place: file for file in [*held_out, *inputs, *held_out]}.values()]
     if tokenizer is None:
         tokenizer = (BartTokenizer if options.task == DENOISING else BertTokenizer).from_pretrained(options.tokenizer)
     plan: dict[str, Any] = {
@@ -73,49 +68,45 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
         "seed": options.seed,
         "options": options.lasting,
     }
-    folder = fetch(options.output, may_be_missing=True)
-    if (folder / MANIFEST).exists():
-        with cluster_of(options, None) as client:
-            _check_made(folder, plan, _sources(client, files))
-        print(f"{options.output}: is there already")
-        return
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / WORK).is_dir():
+    is_made = (folder / MANIFEST).exists()
+    if not (is_made or (folder / WORK).is_dir()) and folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"--output {folder}: other files are there; it takes a new folder, or an unfinished run's")
-    folder = writable_folder("--output", folder).resolve()
-    work = Work(options, folder, plan["vocabulary"], "uint16" if len(tokenizer) <= 1 << 16 else "uint32")
-    with _alone(folder), cluster_of(options, folder / WORK / "dask") as client:
-        sources = _sources(client, files)
-        otherwise = f"name another --output, or delete {folder}"
-        with closing(Unfinished(folder / WORK / DONE, plan | {"source": sources}, otherwise)) as done:
-            shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
-            tokenizer.save_pretrained(folder / TOKENIZER)
-            try:
-                manifest = plan | _make(partial(run_stage, client, done, work), work, files, sources)
-                publish(options.output)
-                write_json(folder / MANIFEST, manifest)
-            except InputError:  # this run cannot go on, but one with other input may follow
-                done.finish()
-                raise
+    with ExitStack() as stack:
+        if not is_made:
+            folder = writable_folder("--output", folder).resolve()
+            stack.enter_context(_alone(folder))
+        client = stack.enter_context(cluster_of(options, None if is_made else folder / WORK / "dask"))
+        sources = _sources(partial(computed, client, "comparing"), files)
+        if is_made:
+            _check_made(folder, plan, sources)
+            print(f"{options.output}: is there already")
+            return
+        kind = "uint16" if len(tokenizer) <= 1 << 16 else "uint32"
+        work, otherwise = Work(options, folder, plan["vocabulary"], kind), f"name another --output, or delete {folder}"
+        done = Unfinished(folder / WORK / DONE, plan | {"source": sources}, otherwise)
+        stack.callback(done.close)
+        shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
+        tokenizer.save_pretrained(folder / TOKENIZER)
+        try:
+            manifest = plan | _make(partial(run_stage, client, done, work), work, files, sources)
+            publish(options.output)
+            write_json(folder / MANIFEST, manifest)
+        except InputError:  # this run cannot go on, but one with other input may follow
             done.finish()
+            raise
+        done.finish()
     publish(options.output)
     _report(options.output, manifest)
 
 
-def _place(name: str) -> str:
-    return name.rstrip("/") if in_store(name) else os.path.realpath(name)
-
-
-def _sources(client: Client, files: Sequence[tuple[TextFile, bool]]) -> list[dict[str, Any]]:
+def _sources(compute: Callable[[Tasks], Iterable[tuple[str, Any]]], files: Sequence[Piece]) -> list[dict[str, Any]]:
     """The facts of files that the manifest has."""
-    from dask import delayed
-
-    tasks = in_tasks(file for file, _ in files)
-    calls = {f"{number}": delayed(stages.digests)(task) for number, task in enumerate(tasks)}
-    found = dict(computed(client, "comparing", calls))
-    contents = chain.from_iterable(found[name] for name in calls)
+    calls = {str(number): (stages.digests, task) for number, task in enumerate(in_tasks(files))}
+    found = dict(compute(calls))
+    contents = chain.from_iterable(map(found.get, calls))
     return [
-        {"name": file.name, "bytes": file.size, "content": content, "split": stages.SHARD_SPLITS[is_val]}
-        for (file, is_val), content in zip(files, contents, strict=True)
+        {"name": Path(place).name, "bytes": size, "content": content, "split": stages.SHARD_SPLITS[held_out]}
+        for (place, _, size, held_out), content in zip(files, contents, strict=True)
     ]
 
 
@@ -132,7 +123,7 @@ def _check_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[st
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Keep other runs out of the folder; files of an unfinished run stay."""
+    """Keep other runs out of the folder. The files of a run stay until it is whole, or cannot go on."""
     work = folder / WORK
     try:
         for stage in ("unpacked", "examples"):
@@ -148,64 +139,50 @@ def _alone(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno is None:
             raise
-        raise
+        raise unwritable(str(error.filename or folder), error) from None
 
 
 def _make(
-    run: Callable[..., list[Numbers]],
-    work: Work,
-    files: Sequence[tuple[TextFile, bool]],
-    sources: Sequence[dict[str, Any]],
+    run: Callable[..., list[Numbers]], work: Work, files: Sequence[Piece], sources: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Run all stages by `run`; return the part of the manifest that depends on the texts."""
-    options, bins = work.options, len(work.options.bins)
-    packed = {f"{n:06d}": (f"{n:06d}", file) for n, (file, _) in enumerate(files) if is_to_unpack(file)}
+    options, bins = work.options, work.options.bins
+    packed = {f"{number:06d}": (f"{number:06d}", file) for number, file in enumerate(files) if is_to_unpack(file)}
     unpacked = zip(packed.values(), run("unpacking", stages.unpack, packed), strict=True)
-    plain = {file.place: TextFile(**record) for (_, file), record in unpacked}
-    pieces = (piece for file, is_val in files for piece in pieces_of(plain.get(file.place, file), is_val))
-    number = len(groups := in_tasks(pieces) or [[]])
-    texts = shuffled(
-        stages.read_texts,
-        groups,
-        stages.frame(stages.TEXTS),
-        [np.uint64(place * (2**64 - 1) // number) for place in range(number + 1)],
-        text_field=options.text_field,
-    )
-    ratio = options.val_ratio
+    plain = {file.place: file._replace(**record) for (_, file), record in unpacked}
+    groups = in_tasks(piece for file in files for piece in pieces_of(plain.get(file.place, file))) or [[]]
+    empty, last = stages.frame(stages.TEXTS.empty_table()), 2**64 - 1
+    bounds = [np.uint64(place * last // len(groups)) for place in range(len(groups) + 1)]
+    texts = shuffled(stages.read_texts, groups, empty, bounds, text_field=options.text_field)
+    names, ratio = [f"{place:06d}" for place in range(len(groups))], options.val_ratio
     while True:
-        tasks = {f"{place:06d} {ratio}": (f"{place:06d}", ratio) for place in range(number)}
-        made = run("tokenising", stages.make_examples, tasks, texts)
+        made = run("tokenising", stages.make_examples, {f"{name} {ratio}": (name, ratio) for name in names}, texts)
         totals = np.sum([record["groups"] for record in made], axis=0).tolist()
-        lowest = min((record["lowest"] for record in made if record["lowest"] is not None), default=1.0)
-        if any(totals[bins:]) or not 0 < ratio <= lowest < 1:
+        lowest = min(chain.from_iterable(record["lowest"] for record in made), default=0.0)
+        if any(totals[len(bins) :]) or not 0 < ratio <= lowest:
             break
         ratio = math.nextafter(lowest, 1)  # at least one document is held out, by its hash too
     dropped = sum((Counter(record["dropped"]) for record in made), Counter())
+    kept, of_input = sum(record["kept"] for record in made), f"--input {' '.join(options.input)}: no text"
     if not any(record["documents"] for record in made):
-        raise InputError(f"--input {' '.join(options.input)}: no text in it{_reasons(dropped)}")
-    kept = sum(record["kept"] for record in made)
-    purposes = {"train": "to train on"} | ({"val": "to hold out"} if options.val_input or options.val_ratio else {})
-    for split, purpose in purposes.items():
-        if not any(totals[:bins] if split == "train" else totals[bins:]):
-            raise InputError(
-                f"--input {' '.join(options.input)}: no text is left {purpose}{_reasons(dropped)}; documents of all: "
-                f"{kept:,}, and an empty line ends one"
-            )
+        raise InputError(f"{of_input} in it{_reasons(dropped)}")
+    for purpose, is_left in {
+        "to train on": any(totals[: len(bins)]),
+        "to hold out": any(totals[len(bins) :]) or not (options.val_input or options.val_ratio),
+    }.items():
+        if not is_left:
+            facts = f"{_reasons(dropped)}; documents of all: {kept:,}, and an empty line ends one"
+            raise InputError(f"{of_input} is left {purpose}{facts}")
     shards = stages.plan_shards(options, totals)
-    examples = shuffled(
-        stages.read_examples,
-        [f"{place:06d}.arrow" for place in range(number)],
-        stages.frame(stages.EXAMPLES),
-        [*range(len(shards) + 1)],
-        work=work,
-        numbers=np.bincount([shard.group for shard in shards], minlength=len(totals)).tolist(),
-    )
-    tasks = {shard.name.replace("/", "-"): (shard.name,) for shard in shards}
+    numbers = np.bincount([*shards.values()], minlength=len(totals)).tolist()
+    empty, bounds = stages.frame(stages.EXAMPLES.empty_table()), range(len(shards) + 1)
+    examples = shuffled(stages.read_examples, names, empty, bounds, work=work, numbers=numbers)
+    tasks = {name.replace("/", "-"): (name,) for name in shards}
     splits: dict[str, list[dict[str, Any]]] = {split: [] for split in stages.SHARD_SPLITS}
-    for shard, record in zip(shards, run("writing", stages.write_shard, tasks, examples), strict=True):
-        facts = {"file": shard.name, "bin": options.bins[shard.group % bins]}
+    written = run("writing", stages.write_shard, tasks, examples)
+    for (name, group), record in zip(shards.items(), written, strict=True):
         if record["examples"]:
-            splits[shard.name.partition("/")[0]].append(facts | record)
+            splits[name.partition("/")[0]].append({"file": name, "bin": bins[group % len(bins)], **record})
     contents = "".join(source["content"] for source in sources)
     return {
         "source": {"hash": xxhash.xxh3_128_hexdigest(contents.encode()), "files": sources},
@@ -268,8 +245,7 @@ def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: 
             message = str(error).replace("--input ", "--data_dir ")
             raise InputError(message.replace("--sequence_length", "--max_source_length")) from None
 
-    paths = [Path(file.place) for file in files]
-    contents = [(str(path.relative_to(place.parent)), file_digest(path)) for path in paths]
+    contents = [(os.path.relpath(file.place, place.parent), file_digest(Path(file.place))) for file in files]
     identity = FORMAT, task, sequence_length, val_ratio, text_field, tokenizer.to_json(), contents
     cache = cache_folder(place if place.is_dir() else place.parent, options.cache_dir)
     folder = str(made_once(cache, f"{place.name}-shards", identity, MANIFEST, make))

@@ -22,7 +22,6 @@ from utils.corpora.shard_stages import StageResult
 
 if TYPE_CHECKING:
     from dask.dataframe import DataFrame
-    from dask.delayed import Delayed
     from distributed import Client, LocalCluster
 
 logger = logging.getLogger("utils.corpora.make_shards")
@@ -114,20 +113,13 @@ def run_stage(
 
     Where there is a table, each task takes a partition of it behind its arguments.
     """
-    from dask import delayed
-
-    names = {(what, name) for name in tasks}
-    results = {name: (numbers, files) for stage, name, numbers, files in done.values() if (stage, name) in names}
-    checks = {name: delayed(is_whole)(work, files) for name, (_, files) in results.items()}
-    results = {name: results[name] for name, is_right in computed(client, f"checking {what}", checks) if is_right}
-    left = {name: place for place, name in enumerate(tasks) if name not in results}
-    partitions = [()] * len(left)
-    if table is not None and left:
-        partitions = [(partition,) for partition in table.partitions[[*left.values()]].to_delayed()]
-    calls = {
-        name: delayed(store)(function, work, *tasks[name], *partition)
-        for name, partition in zip(left, partitions, strict=True)
-    }
+    stored = {name: (numbers, files) for stage, name, numbers, files in done.values() if stage == what}
+    checks = {name: (is_whole, work, stored[name][1]) for name in tasks if name in stored}
+    results = {name: stored[name] for name, is_right in computed(client, f"checking {what}", checks) if is_right}
+    calls = {name: (store, function, work, *arguments) for name, arguments in tasks.items() if name not in results}
+    if table is not None and calls:
+        partitions = table.partitions[[place for place, name in enumerate(tasks) if name in calls]].to_delayed()
+        calls = {name: (*calls[name], partition) for name, partition in zip(calls, partitions, strict=True)}
     for name, result in computed(client, what, calls):
         done.add([what, name, *result])
         results[name] = result
@@ -141,20 +133,22 @@ def run_stage(
 def shuffled(
     read: Callable[..., Any], items: Sequence[Any], empty: Any, bounds: Sequence[Any], **arguments: Any
 ) -> DataFrame:
-    """The table that is read from items, in partitions by the first column, each from one bound to the next."""
+    """The table that is read from items, in partitions by its first column, each from one bound to the next."""
     from dask.dataframe import from_map
 
     table = from_map(read, items, meta=empty, **arguments)
-    return table.set_index(empty.columns[0], divisions=bounds, shuffle_method="p2p")
+    return table.set_index(empty.columns[0], divisions=[*bounds], shuffle_method="p2p")
 
 
-def computed(client: Client, what: str, calls: Mapping[str, Delayed]) -> Iterator[tuple[str, Any]]:
-    """The name and the value of each call, as they end."""
+def computed(client: Client, what: str, calls: Tasks) -> Iterator[tuple[str, Any]]:
+    """The name and the value of each call, of a function with its arguments, as they end."""
+    from dask import delayed
     from distributed import CancelledError, as_completed
     from distributed.comm import CommClosedError
     from distributed.scheduler import KilledWorker
 
-    names = dict(zip(client.compute([*calls.values()]), calls, strict=True))
+    futures = client.compute([delayed(function)(*arguments) for function, *arguments in calls.values()])
+    names = dict(zip(futures, calls, strict=True))
     try:
         for future in progress(what, len(names), "tasks", as_completed(names)):
             yield names[future], future.result()

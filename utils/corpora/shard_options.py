@@ -21,7 +21,7 @@ MOST_EXAMPLES, LEAST_SHARDS = 1 << 16, 8  # of a file, and of a bin, unless --sh
 class MakeShardsOptions:
     input: tuple[str, ...] = option(
         metavar="PATH",
-        help=f"files of text ({', '.join(TEXT_FILES)}), and folders of them; here, or a {STORES}",
+        help=f"files of text ({', '.join(TEXT_FILES)}), and folders of them, here or as a {STORES}",
         reaches=in_store,
     )
     tokenizer: str = option(metavar="NAME", help="folder of a vocabulary, or Hub name")

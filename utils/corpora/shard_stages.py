@@ -17,19 +17,19 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from pyarrow import parquet
 from tokenizers import Tokenizer
 
 from bart.files import replacing, sha256_of
-from utils.corpora.documents import BLOCK, NEAR_EMPTY, Document, Piece, TextFile, gathered, read_documents, reading
+from utils.corpora.documents import BLOCK, NEAR_EMPTY, Piece, gathered, read_documents, reading
 from utils.corpora.segment_pairs import SegmentPairs, ShardExample, TokenizedDocument
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, MakeShardsOptions, Work
 from utils.data.shard_format import MLM_NSP, ROWS, SPECIAL, TOKENIZER
@@ -39,42 +39,27 @@ from utils.text.sentences import sentence_parts
 SHARD_SPLITS = SPLITS[:2]  # train and val
 _CHARACTERS = 1 << 20  # that are tokenised at once
 REPEATED = "repeated"
-TEXTS = pa.schema(
-    {
-        "key": pa.uint64(),  # the beginning of the hash, by which texts are brought together
-        "hash": pa.large_binary(),
-        "held_out": pa.bool_(),
-        "text": pa.large_binary(),
-        "fault": pa.large_string(),  # the reason why so many documents could not be read; empty for a text
-        "count": pa.int64(),
-    }
-)
-EXAMPLES = pa.schema(
-    {
-        "group": pa.int32(),  # a split and a bin; for Dask the shard
-        "key": pa.uint64(),
-        "hash": pa.large_binary(),  # of the document
-        "ids": pa.large_binary(),
-        "sentences": pa.large_binary(),
-        "label": pa.uint8(),
-    }
-)
+BINARY = pa.large_binary()
+# Texts by their hashes, whose beginnings are the keys; or so many documents that could not be read for some fault.
+TEXTS = {"key": pa.uint64(), "hash": BINARY, "held_out": pa.bool_(), "text": BINARY, "fault": pa.large_string()}
+TEXTS = pa.schema(TEXTS | {"count": pa.int64()})
+# The group is a split and a bin, and for Dask the number of the shard; the hash is that of the document.
+EXAMPLES = {"group": pa.int32(), "key": pa.uint64(), "hash": BINARY, "ids": BINARY, "sentences": BINARY}
+EXAMPLES = pa.schema(EXAMPLES | {"label": pa.uint8()})
 KeyedExample = tuple[int, int, bytes, ShardExample]  # with the number of its split, its key and its document's hash
 StageResult = tuple[dict[str, Any], list[Path]]  # numbers, and the files that were written
 
 
-class PlannedShard(NamedTuple):
-    name: str
-    group: int  # of its examples: a split and a bin
+def table_of(schema: pa.Schema, rows: Iterable[Sequence[Any]]) -> pa.Table:
+    return pa.table([*zip(*rows, strict=True)] or [[]] * len(schema), schema)
 
 
-def frame(schema: pa.Schema, columns: Any = None) -> pd.DataFrame:
-    """A table as Dask takes it, whose columns stay Arrow's; without any row by default."""
-    table = schema.empty_table() if columns is None else pa.table(columns, schema)
+def frame(table: pa.Table) -> pd.DataFrame:
+    """A table as Dask takes it. Its columns stay Arrow's."""
     return table.to_pandas(types_mapper=pd.ArrowDtype)
 
 
-def digests(files: Sequence[TextFile]) -> list[str]:
+def digests(files: Sequence[Piece]) -> list[str]:
     """A digest of each file."""
     found = []
     for file in files:
@@ -86,16 +71,16 @@ def digests(files: Sequence[TextFile]) -> list[str]:
     return found
 
 
-def unpack(work: Work, name: str, file: TextFile) -> StageResult:
-    """Unpack a file, which can then be cut into pieces."""
-    path = work.path("unpacked", f"{name}-{file.name[:-3]}")
+def unpack(work: Work, name: str, file: Piece) -> StageResult:
+    """Unpack a file, so that it can be cut into pieces."""
+    path = work.path("unpacked", f"{name}-{Path(file.place).stem}")
     with reading(file.place) as packed, replacing(path) as temporary, temporary.open("wb") as unpacked:
         shutil.copyfileobj(gzip.GzipFile(fileobj=packed), unpacked, BLOCK)
-    return {"place": str(path), "size": path.stat().st_size}, [path]
+    return {"place": str(path), "end": path.stat().st_size}, [path]
 
 
 def read_texts(pieces: Sequence[Piece], text_field: str) -> pd.DataFrame:
-    """Read all documents of some pieces, as rows of TEXTS, whose paragraphs are lines."""
+    """Read the documents of some pieces as rows of TEXTS. The lines of a text are its paragraphs."""
     rows, faults = [], Counter[str]()
     for piece in pieces:
         for document in read_documents(piece, text_field):
@@ -106,7 +91,7 @@ def read_texts(pieces: Sequence[Piece], text_field: str) -> pd.DataFrame:
                 text = "\n".join(document.paragraphs).encode()
                 rows.append((int.from_bytes(key[:8], "big"), key, piece.held_out, text, "", 1))
     rows += [(0, b"", False, b"", fault, count) for fault, count in faults.items()]
-    return frame(TEXTS, [*zip(*rows, strict=True)] if rows else None)
+    return frame(table_of(TEXTS, rows))
 
 
 def _share_of(key: bytes, work: Work) -> float:
@@ -130,37 +115,30 @@ def packed(text: TokenizedDocument, room: int) -> Iterator[ShardExample]:
 
 
 def make_examples(work: Work, name: str, val_ratio: float, texts: pd.DataFrame) -> StageResult:
-    """Cut texts with hashes of a range, but those that repeat others, into examples, and write these.
+    """Cut the texts of a range of hashes into examples, but those that repeat others.
 
     `lowest` is the least share below which a document that gives examples is held out, or, of pairs, two.
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
-    bins, task = work.options.bins, work.options.task
-    table = pa.Table.from_pandas(texts, preserve_index=False)
-    faults = table.group_by("fault").aggregate([("count", "sum")]).to_pydict()
-    dropped = Counter(dict(zip(faults["fault"], faults["count_sum"], strict=True)))
-    readable = dropped.pop("", 0)
-    table = table.filter(pc.equal(table["fault"], ""))
-    table = table.sort_by([("hash", "ascending"), ("held_out", "ascending"), ("text", "descending")])
-    documents = {row["hash"]: row for row in table.to_pylist()}  # the last of those that repeat each other
-    counts, shares, rows = Counter[str](), [], []
-    for split, key, hashed, example in _examples(work, documents.values(), val_ratio, counts, shares):
-        group = split * len(bins) + bisect_left(bins, len(example.ids) + SPECIAL[task])
+    bins, least = work.options.bins, 1 + (work.options.task == MLM_NSP)
+    documents, dropped, counts = {}, Counter[str](), Counter(kept=0, short=0)
+    shares, rows = [], []
+    for row in sorted(pa.Table.from_pandas(texts).to_pylist(), key=itemgetter("hash", "held_out", "text")):
+        dropped[row["fault"]] += row["count"]
+        if not row["fault"]:
+            documents[row["hash"]] = row  # the last one of those that repeat each other
+    for split, key, hashed, example in _examples(work, [*documents.values()], val_ratio, counts, shares):
+        group = split * len(bins) + bisect_left(bins, len(example.ids) + SPECIAL[work.options.task])
         sentences = np.array(example.parts, np.uint16).tobytes()
         rows.append((group, key, hashed, example.ids.tobytes(), sentences, example.label))
     path = work.path("examples", f"{name}.arrow")
     with replacing(path) as temporary, pa.ipc.new_file(str(temporary), EXAMPLES) as file:
-        file.write_table(pa.table([*zip(*rows, strict=True)], EXAMPLES) if rows else EXAMPLES.empty_table())
+        file.write_table(table_of(EXAMPLES, rows))
+    readable = dropped.pop("", 0)
     dropped += Counter({REPEATED: readable - len(documents), NEAR_EMPTY: len(documents) - counts["kept"]})
-    first = heapq.nsmallest(least := 1 + (task == MLM_NSP), shares)
-    return {
-        "documents": readable,
-        "kept": counts["kept"],
-        "short": counts["short"],
-        "dropped": dropped,
-        "lowest": first[-1] if len(first) == least else None,
-        "groups": np.bincount([row[0] for row in rows], minlength=len(SHARD_SPLITS) * len(bins)).tolist(),
-    }, [path]
+    groups = np.bincount([row[0] for row in rows], minlength=len(SHARD_SPLITS) * len(bins)).tolist()
+    lowest = heapq.nsmallest(least, shares)[least - 1 :]
+    return {**counts, "documents": readable, "dropped": dropped, "lowest": lowest, "groups": groups}, [path]
 
 
 def _examples(
@@ -173,7 +151,7 @@ def _examples(
         hashes = [row["hash"] for row in group]
         shared = [-1.0 if row["held_out"] else _share_of(row["hash"], work) for row in group]
         splits = [int(share < val_ratio) for share in shared]
-        sentences = [sentences_of(Document(row["text"].decode().split("\n"))) for row in group]
+        sentences = [sentences_of(row["text"].decode()) for row in group]
         encoded = iter(tokenizer.encode_batch_fast(list(chain.from_iterable(sentences)), add_special_tokens=False))
         texts = []
         for of_document in sentences:
@@ -186,8 +164,7 @@ def _examples(
             examples = [[*packed(text, options.room)] for text in texts]
         for key, split, share, of_document in zip(hashes, splits, shared, examples, strict=True):
             long_enough = [len(example.ids) >= options.min_tokens for example in of_document]
-            counts["kept"] += any(long_enough)
-            counts["short"] += long_enough.count(False)
+            counts.update(kept=any(long_enough), short=long_enough.count(False))
             if any(long_enough) and share >= 0:
                 shares.append(share)
             for chunk, example in enumerate(of_document):
@@ -204,40 +181,38 @@ def _tokenizer(folder: Path, vocabulary: str) -> Tokenizer:
     return tokenizer
 
 
-def sentences_of(document: Document) -> list[str]:
-    """The sentences of a document: each begins with the blank before it, and joined they are its text."""
-    paragraphs = [*document.paragraphs[:1], *(f" {paragraph}" for paragraph in document.paragraphs[1:])]
-    return [sentence for paragraph in paragraphs for sentence in sentence_parts(paragraph)]
+def sentences_of(text: str) -> list[str]:
+    """The sentences of a text whose lines are paragraphs: each begins with the blank before it."""
+    return [sentence for paragraph in text.replace("\n", "\n ").split("\n") for sentence in sentence_parts(paragraph)]
 
 
-def plan_shards(options: MakeShardsOptions, totals: Sequence[int]) -> list[PlannedShard]:
-    """Divide so many examples of each group into shards, one behind the other."""
-    shards = []
+def plan_shards(options: MakeShardsOptions, totals: Sequence[int]) -> dict[str, int]:
+    """Name shards for so many examples of each group; give the group of each, one behind the other."""
+    shards = {}
     for group, total in enumerate(totals):
         split, longest = SHARD_SPLITS[group // len(options.bins)], options.bins[group % len(options.bins)]
         number = -(-total // MOST_EXAMPLES)
         if split == SHARD_SPLITS[0]:
             number = min(total, options.shards or max(number, LEAST_SHARDS))
-        shards += [PlannedShard(f"{split}/{longest}-{place:05d}.parquet", group) for place in range(number)]
+        shards |= {f"{split}/{longest}-{place:05d}.parquet": group for place in range(number)}
     return shards
 
 
 def read_examples(name: str, work: Work, numbers: Sequence[int]) -> pd.DataFrame:
-    """Read examples, with the number of a shard, of which each group has so many, in place of that of their group."""
-    table = pa.ipc.open_file(str(work.path("examples", name))).read_all()
+    """Read examples, with the numbers of their shards, of which each group has so many, in place of their groups."""
+    table = pa.ipc.open_file(str(work.path("examples", f"{name}.arrow"))).read_all()
     groups, keys = table["group"].to_numpy(), table["key"].to_numpy()
     of_group = np.array(numbers, np.uint64)[groups]
     shards = (np.cumsum(numbers) - numbers)[groups] + ((keys >> 32) * of_group >> 32).astype(int)
-    return frame(EXAMPLES, table.set_column(0, EXAMPLES.field("group"), pa.array(shards, pa.int32())).columns)
+    return frame(pa.table([pa.array(shards, pa.int32()), *table.columns[1:]], EXAMPLES))
 
 
 def write_shard(work: Work, name: str, examples: pd.DataFrame) -> StageResult:
-    """Write a shard, if it has examples, and return its facts for the manifest."""
+    """Write a shard, if there is an example for it, and return its facts for the manifest."""
     if examples.empty:
         return {"examples": 0}, []
-    rows = pa.Table.from_pandas(examples, preserve_index=False).sort_by([("key", "ascending"), ("hash", "ascending")])
-    ids = _lists(rows["ids"], work.kind)
-    columns = {"ids": ids, "sentences": _lists(rows["sentences"], "uint16")}
+    rows = pa.Table.from_pandas(examples).sort_by([("key", "ascending"), ("hash", "ascending")])
+    columns = {"ids": _lists(rows["ids"], work.kind), "sentences": _lists(rows["sentences"], "uint16")}
     if work.options.task == MLM_NSP:
         columns["label"] = rows["label"]
     path = work.folder / name
@@ -245,11 +220,11 @@ def write_shard(work: Work, name: str, examples: pd.DataFrame) -> StageResult:
     with replacing(path) as temporary:
         parquet.write_table(pa.table(columns), temporary, row_group_size=ROWS, compression="zstd", use_dictionary=False)
         digest = sha256_of(temporary)
-    return {"examples": len(rows), "tokens": len(ids.values), "sha256": digest}, [path]
+    return {"examples": len(rows), "tokens": len(columns["ids"].values), "sha256": digest}, [path]
 
 
 def _lists(column: pa.ChunkedArray, kind: str) -> pa.ListArray:
-    """The numbers whose bytes a column has."""
+    """The lists of numbers whose bytes are in a column."""
     array = pa.concat_arrays(column.chunks)
     _, offsets, values = array.buffers()
     bounds = np.frombuffer(offsets, np.int64)[array.offset :][: len(array) + 1] // np.dtype(kind).itemsize

@@ -118,7 +118,7 @@ def test_files_of_folders_in_order_of_their_paths(tmp_path: Path) -> None:
     [
         ("nowhere", "--input .*nowhere: no such file or folder"),
         ("a.md", r"a\.md: not a known kind of file; allowed: \.txt, \.txt\.gz, \.jsonl, .*\.parquet, folders"),
-        ("empty", r"empty: no file in this folder ends in \.txt"),
+        ("empty", r"empty: no file there ends in \.txt"),
     ],
 )
 def test_no_files(place: str, message: str, tmp_path: Path) -> None:
