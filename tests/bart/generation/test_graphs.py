@@ -225,7 +225,8 @@ def outputs(model: BartForConditionalGeneration, batch_size: int, sources: Any, 
                 waiting[:0] = [now[room:]] if now[room:] else []
                 return [(next(numbers), ids) for ids in now[:room]]
 
-            list(generate_live(model, arrivals, batch_size, **options))
+            while waiting:
+                list(generate_live(model, arrivals, batch_size, **options))
     return found
 
 
@@ -261,14 +262,14 @@ def test_later_calls_replay_from_the_first_step_on(sources, counting, eager, met
     """In fp32, scores bit for bit: articles of other texts join, leave, and come to batches that are half empty."""
     model = tiny()
     options = {**METHODS[method], "max_length": 18}
-    for number in range(3):
-        texts: Any = others(sources[:9], number)
-        alone = [model.generate(torch.tensor([text]), **options)[0].tolist() for text in texts]
+    for number in range(2):
+        texts: Any = others(sources[:7], number)
+        alone = eager(model, 1, texts, **options)
         if is_live:
             texts = [texts[:1], [], texts[1:4], [], [], texts[4:], []]
         found = outputs(model, 3, texts, **options)
         assert found == eager(model, 3, texts, **options)
-        assert [found[article][0][0][: len(ids)] for article, ids in enumerate(alone)] == alone
+        assert [found[article][0] for article in range(7)] == [alone[article][0] for article in range(7)]
     recordings, replays = counting.recordings, counting.replays
     counting.eager = 0
     outputs(model, 3, texts, **options)
