@@ -130,7 +130,8 @@ def cuda_recorder(device: torch.device, pool: Any = None) -> Recorder:
         nonlocal pool
         if pool is not None and not alive:  # torch takes no pool again whose graphs have all died
             pool = torch.cuda.graph_pool_handle()
-        with _is_recording, torch.cuda.device(device):
+        # Where recording fails, torch leaves its stream the current one; the outer `stream` takes that back.
+        with _is_recording, torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
             # A first step on the same stream: memory that libraries take on first use must not be part of the graph.
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
