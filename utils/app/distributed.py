@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -28,6 +29,7 @@ def connected(remedy: str) -> Iterator[None]:
         if "LOCAL_RANK" not in os.environ or dist.is_initialized():
             yield
             return
+        meet_anew()
         # They exchange results only, which lie on the CPU, and a process that waits in gloo takes no time of the CPU.
         dist.init_process_group("gloo", timeout=PATIENCE)
         try:
@@ -49,6 +51,24 @@ def lost_peers_named(remedy: str) -> Iterator[None]:
             raise
         reason = str(error).splitlines()[0]
         raise RunError(f"another process of this run is gone, or cannot be reached ({reason}); {remedy}") from error
+
+
+def meet_anew() -> None:
+    """Let processes that torchrun restarted meet at a store of their own: torchrun's has the addresses of dead ones.
+
+    On several machines torchrun must make the store, where TORCH_DISABLE_SHARE_RDZV_TCP_STORE is 1, as scripts set it.
+    """
+    variables = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "GROUP_WORLD_SIZE")
+    attempt, shares, machines = map(os.environ.get, variables)
+    if attempt in (None, "0") or shares != "True" or machines != "1":
+        return
+    store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+    if os.environ["RANK"] == "0":
+        with socket.socket() as free:
+            free.bind(("", 0))
+            store.set(f"port {attempt}", str(free.getsockname()[1]))
+    os.environ["MASTER_PORT"] = store.get(f"port {attempt}").decode()
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
 
 
 def rank_and_world() -> tuple[int, int]:
