@@ -32,7 +32,7 @@ PYTHON_M = "python -m "
 _ELSEWHERE = {
     "affinity": "leave it off: torchrun --numa-binding=node binds processes to cores",
     "batching": "leave it off: new articles take the places of those that are done",
-    "allreduce_post_accumulation_half_precision": "leave it off: gradients are averaged in fp32",
+    "allreduce_post_accumulation_half_precision": "--allreduce_dtype bf16 sends half as much",
     **dict.fromkeys(("num_beam_groups", "diversity_penalty"), "leave it off: finetune.py --do_sample varies outputs"),
     **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "finetune.py --distill sft removes layers"),
     **dict.fromkeys(("do_train", "do_predict"), "leave it off: run_pretraining.py trains, run_eval.py scores"),

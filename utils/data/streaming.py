@@ -18,6 +18,7 @@ from utils.app.errors import RunError
 from utils.data.batches import Batch, Collate, padded_length
 from utils.data.noise import places_of, rows_of, shuffle_of
 from utils.data.options import BatchOptions
+from utils.data.order import deal
 from utils.data.shard_format import ShardRow
 from utils.data.shards import RowGroup, Shard, StreamedShards
 
@@ -106,6 +107,7 @@ class TrainStream(Dataset[list[Batch] | RunError]):
     seed: int
     rank: int = 0
     world_size: int = 1
+    is_padded: bool = False  # see `TrainOrder`
 
     def __post_init__(self) -> None:
         # Examples of an optimizer step on all processes, and optimizer steps of an epoch.
@@ -132,7 +134,9 @@ class TrainStream(Dataset[list[Batch] | RunError]):
         # A process without examples reads one nevertheless, of which its stand-ins are made.
         positions = of_bin.positions(step, np.arange(begin, max(end, begin + 1)))
         rows = sorted(self._rows(order, number, positions), key=lambda row: -len(row.ids))
-        cuts = np.array_split(np.arange(end - begin), self.options.gradient_accumulation_steps)
+        lengths, micro_batches = np.array([len(row.ids) for row in rows]), self.options.gradient_accumulation_steps
+        numbers = np.arange(end - begin)
+        cuts = np.array_split(numbers, micro_batches) if self.is_padded else deal(lengths[numbers], micro_batches)
         return [self._batch([rows[i] for i in cut] or rows[-1:], order.epoch, cut.size > 0) for cut in cuts]
 
     def _rows(self, order: EpochOrder, number: int, positions: np.ndarray) -> Iterator[ShardRow]:
