@@ -18,7 +18,7 @@ from torch import nn
 from bart.errors import InputError
 from bart.files import write_json
 from bart.hub import EXPORT
-from utils.app.distributed import lost_peers_named, meet_anew
+from utils.app.distributed import lost_peers_named
 from utils.app.formatting import format_metric, metric_label, plain_table
 from utils.app.machine import is_first
 from utils.app.memory import keep_freed_memory
@@ -66,7 +66,6 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
     remedy = f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {plan.run.output_dir}"
     try:
         with lost_peers_named(remedy):
-            meet_anew()
             trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)
             if trainer.is_global_zero:
                 best = output_dir / (session.best.kept[0]["name"] if session.best.kept else LAST_FILE)

@@ -20,6 +20,7 @@ from torch.distributed.tensor import DTensor
 from tests import forked
 from tests.tiny_run import checkpoint_of, rows, same, weights, write_tiny_run
 from utils.app.stores import fetch
+from utils.training.checkpoints import find_checkpoint
 from utils.training.module import TrainingModule
 
 ROOT = Path(__file__).parents[3]
@@ -189,8 +190,7 @@ def see_another_folder(folder: Path) -> None:
     if os.environ["RANK"] == "1":
         from utils.recipes import training
 
-        find = training.find_checkpoint
-        training.find_checkpoint = lambda named, output: find(named, folder)
+        training.agreed_checkpoint = lambda named, output: find_checkpoint(named, folder)
 
 
 @pytest.mark.slow
