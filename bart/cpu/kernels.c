@@ -45,6 +45,7 @@ enum {
     QUERIES = 16,    // queries for which a head's keys and values are read once
     AT_ONCE = 6,     // of them, those whose contexts are summed in registers together
     WIDTH = 64,      // head width of the code for AVX-512
+    NARROW = 32,     // that of small models, for which attention of few queries has such code, too
     CACHE_LINE = 64, // bytes
     AHEAD = 4096,    // bytes: keys are fetched into the cache this far ahead, beyond the page where hardware stops
     SMALL = 32000,   // numbers below which one thread is about as fast as two
@@ -290,7 +291,7 @@ INLINE void score_some(int queries, struct head head, const float *query, float 
         for (int k = 0; k < queries; k++)
             for (int i = 0; i < 4; i++) sums[k][i] = _mm512_setzero_ps();
 #pragma GCC unroll 4
-        for (int d = 0; d < WIDTH; d += LANES) {
+        for (int64_t d = 0; d < head.width; d += LANES) {
             __m512 key[4];
             for (int i = 0; i < 4; i++) {
                 int64_t offset = head.offsets[j + i] + d;
@@ -301,7 +302,7 @@ INLINE void score_some(int queries, struct head head, const float *query, float 
                 }
             }
             for (int k = 0; k < queries; k++) {
-                __m512 numbers = _mm512_loadu_ps(query + k * WIDTH + d);
+                __m512 numbers = _mm512_loadu_ps(query + k * head.width + d);
                 for (int i = 0; i < 4; i++) sums[k][i] = _mm512_fmadd_ps(key[i], numbers, sums[k][i]);
             }
         }
@@ -317,33 +318,34 @@ INLINE void score_some(int queries, struct head head, const float *query, float 
 // As weigh(), for so many queries.
 INLINE void weigh_some(int queries, struct head head, const float *weights, float *context)
 {
-    __m512 sums[AT_ONCE][4];
+    const int64_t parts = head.width / LANES;
+    __m512 sums[AT_ONCE][WIDTH / LANES];
     for (int k = 0; k < queries; k++)
-        for (int i = 0; i < 4; i++) sums[k][i] = _mm512_setzero_ps();
+        for (int i = 0; i < parts; i++) sums[k][i] = _mm512_setzero_ps();
     for (int64_t j = 0; j < head.count; j++) {
-        __m512 value[4];
-        for (int i = 0; i < 4; i++) value[i] = load_16(head.values, head.kind, head.offsets[j] + i * LANES);
+        __m512 value[WIDTH / LANES];
+        for (int i = 0; i < parts; i++) value[i] = load_16(head.values, head.kind, head.offsets[j] + i * LANES);
         for (int k = 0; k < queries; k++) {
             __m512 weight = _mm512_set1_ps(weights[k * head.count + j]);
-            for (int i = 0; i < 4; i++) sums[k][i] = _mm512_fmadd_ps(value[i], weight, sums[k][i]);
+            for (int i = 0; i < parts; i++) sums[k][i] = _mm512_fmadd_ps(value[i], weight, sums[k][i]);
         }
     }
     for (int k = 0; k < queries; k++)
-        for (int i = 0; i < 4; i++) _mm512_storeu_ps(context + k * WIDTH + i * LANES, sums[k][i]);
+        for (int i = 0; i < parts; i++) _mm512_storeu_ps(context + k * head.width + i * LANES, sums[k][i]);
 }
 
 INLINE void score_of_kind(int kind, struct head head, const float *query, int64_t queries, float *scores)
 {
     head.kind = kind;
     for (int64_t k = 0; k < queries; k += AT_ONCE)
-        SOME(queries - k, score_some, head, query + k * WIDTH, scores + k * head.count);
+        SOME(queries - k, score_some, head, query + k * head.width, scores + k * head.count);
 }
 
 INLINE void weigh_of_kind(int kind, struct head head, const float *weights, int64_t queries, float *context)
 {
     head.kind = kind;
     for (int64_t k = 0; k < queries; k += AT_ONCE)
-        SOME(queries - k, weigh_some, head, weights + k * head.count, context + k * WIDTH);
+        SOME(queries - k, weigh_some, head, weights + k * head.count, context + k * head.width);
 }
 #endif
 
@@ -427,24 +429,44 @@ static void weigh_bf16(struct head head, float *weights, int64_t queries, float 
     for (int64_t k = 0; k < queries; k += AT_ONCE)
         SOME(queries - k, weigh_some_bf16, head, narrowed + k * head.count, context + k * WIDTH);
 }
-#elif defined(AVX512)
-#define score_bf16(head, query, queries, scores) score_of_kind(BF16, head, query, queries, scores)
-#define weigh_bf16(head, weights, queries, context) weigh_of_kind(BF16, head, weights, queries, context)
 #endif
+
+// As score() and weigh(), for a width that is a constant, which makes shorter loops.
+INLINE void score_of_width(int64_t width, struct head head, const float *query, int64_t queries, float *scores)
+{
+    head.width = width;
+#ifdef BF16_DOT
+    if (width == WIDTH && head.kind == BF16) return score_bf16(head, query, queries, scores);
+#endif
+#ifdef AVX512
+    if (head.kind == FP32) score_of_kind(FP32, head, query, queries, scores);
+    else if (head.kind == BF16) score_of_kind(BF16, head, query, queries, scores);
+    else score_of_kind(CODES, head, query, queries, scores);
+#else
+    score(head, query, queries, scores);
+#endif
+}
+
+INLINE void weigh_of_width(int64_t width, struct head head, float *weights, int64_t queries, float *context)
+{
+    head.width = width;
+#ifdef BF16_DOT
+    if (width == WIDTH && head.kind == BF16) return weigh_bf16(head, weights, queries, context);
+#endif
+#ifdef AVX512
+    if (head.kind == FP32) weigh_of_kind(FP32, head, weights, queries, context);
+    else if (head.kind == BF16) weigh_of_kind(BF16, head, weights, queries, context);
+    else weigh_of_kind(CODES, head, weights, queries, context);
+#else
+    weigh(head, weights, queries, context);
+#endif
+}
 
 static void score_head(struct head head, const float *query, int64_t queries, float *scores)
 {
-    if (head.width != WIDTH) score(head, query, queries, scores);
-#ifdef AVX512
-    else if (head.kind == FP32) score_of_kind(FP32, head, query, queries, scores);
-    else if (head.kind == BF16) score_bf16(head, query, queries, scores);
-    else score_of_kind(CODES, head, query, queries, scores);
-#else
-    else {
-        head.width = WIDTH;  // a constant makes shorter loops
-        score(head, query, queries, scores);
-    }
-#endif
+    if (head.width == WIDTH) score_of_width(WIDTH, head, query, queries, scores);
+    else if (head.width == NARROW) score_of_width(NARROW, head, query, queries, scores);
+    else score(head, query, queries, scores);
     if (head.kind == CODES) rescale(head, head.keys, scores, queries);
 }
 
@@ -452,17 +474,9 @@ static void score_head(struct head head, const float *query, int64_t queries, fl
 static void weigh_head(struct head head, float *weights, int64_t queries, float *context)
 {
     if (head.kind == CODES) rescale(head, head.values, weights, queries);
-    if (head.width != WIDTH) weigh(head, weights, queries, context);
-#ifdef AVX512
-    else if (head.kind == FP32) weigh_of_kind(FP32, head, weights, queries, context);
-    else if (head.kind == BF16) weigh_bf16(head, weights, queries, context);
-    else weigh_of_kind(CODES, head, weights, queries, context);
-#else
-    else {
-        head.width = WIDTH;
-        weigh(head, weights, queries, context);
-    }
-#endif
+    if (head.width == WIDTH) weigh_of_width(WIDTH, head, weights, queries, context);
+    else if (head.width == NARROW) weigh_of_width(NARROW, head, weights, queries, context);
+    else weigh(head, weights, queries, context);
 }
 
 // context (B, K, H * Dh) = softmax(query keys^T / sqrt(Dh) + mask) values. The mask is NULL if all may be read, and has
@@ -983,6 +997,68 @@ EXPORT int cross_entropy(void *logits, int kind, const float *bias, const int64_
         if (kind == BF16) store(logits, BF16, r * width, row, width);
     }
     free(memory);
+    return 0;
+}
+
+// -------------------------------------------------------------------------------- scores of the next ids in a search
+
+// scores (N, V) = log softmax of each row of logits, which in fp32 may be where the scores go.
+EXPORT int log_softmax(const void *logits, int kind, float *scores, int64_t rows, int64_t width, int threads)
+{
+#pragma omp parallel for num_threads(threads) if (rows * width > SMALL)
+    for (int64_t r = 0; r < rows; r++) {
+        float *row = scores + r * width, top = -INFINITY;
+        double sum = 0;
+        if (kind != FP32 || logits != scores) load(row, logits, kind, r * width, width);
+#pragma omp simd reduction(max : top)
+        for (int64_t i = 0; i < width; i++) top = row[i] > top ? row[i] : top;
+        for (int64_t from = 0; from < width; from += BLOCK) {
+            int64_t until = least(from + BLOCK, width);
+            float powers = 0;
+#pragma omp simd reduction(+ : powers)
+            for (int64_t i = from; i < until; i++) powers += exponential(row[i] - top);
+            sum += powers;
+        }
+        float logarithm = log(sum);
+        for (int64_t i = 0; i < width; i++) row[i] = row[i] - top - logarithm;
+    }
+    return 0;
+}
+
+// Whether a sum comes before another: NaN before all numbers, and the first of equal ones.
+INLINE int precedes(float a, float b) { return a > b || (a != a && b == b); }
+
+// The greatest `count` of scores (B, K, V) + bases (B, K) of each article, in descending order, and their places in K*V.
+EXPORT int top_sums(const float *scores, const float *bases, float *sums, int64_t *places, int64_t articles,
+                    int64_t beams, int64_t width, int64_t count, int threads)
+{
+#pragma omp parallel for num_threads(threads) if (articles * beams * width > SMALL)
+    for (int64_t b = 0; b < articles; b++) {
+        float *best = sums + b * count;
+        int64_t held = 0, *at = places + b * count;
+        for (int64_t k = 0; k < beams; k++) {
+            const float *row = scores + (b * beams + k) * width, base = bases[b * beams + k];
+            for (int64_t from = 0; from < width; from += BLOCK) {
+                int64_t until = least(from + BLOCK, width);
+                float worst = best[count - 1];
+                int any = held < count;
+                if (!any)
+#pragma omp simd reduction(| : any)
+                    for (int64_t i = from; i < until; i++) any |= !(row[i] + base <= worst);  // NaN, too
+                for (int64_t i = from; any && i < until; i++) {
+                    float sum = row[i] + base;
+                    if (held == count && !precedes(sum, best[count - 1])) continue;
+                    int64_t place = held < count ? held++ : count - 1;
+                    for (; place > 0 && precedes(sum, best[place - 1]); place--) {
+                        best[place] = best[place - 1];
+                        at[place] = at[place - 1];
+                    }
+                    best[place] = sum;
+                    at[place] = k * width + i;
+                }
+            }
+        }
+    }
     return 0;
 }
 

@@ -105,7 +105,8 @@ def cuda_recorder(device: torch.device, pool: Any = None) -> Recorder:
     stream = _recording_stream(device)
 
     def record(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
-        with torch.cuda.device(device):
+        # Where recording fails, torch leaves its stream the current one; the outer `stream` takes that back.
+        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
             # A first step on the same stream: memory that libraries take on first use must not be part of the graph.
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):

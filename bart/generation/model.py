@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from bart.backend import Backend
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation.cache import DecoderCache
 
@@ -25,6 +26,8 @@ class Sizes(Protocol):
 
 class Model(Protocol):
     """An encoder and a decoder, whose step (`decode`) does not wait for the device, so that it can be recorded."""
+
+    backend: Backend
 
     @property
     def config(self) -> Sizes: ...

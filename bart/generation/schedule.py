@@ -100,8 +100,8 @@ class DecodingBatch:
         beams = config.num_beams if config.num_beams > 1 else config.num_return_sequences
         # The last id of a sequence is never read.
         cache = self.model.new_cache(new.states, new.mask, beams=beams, max_length=self.max_length - 1)
-        search = BeamSearch if config.num_beams > 1 else TokenSearch
-        return cache, search(config, self.max_length, new.limits(config, self.max_length), self.hooks.stops)
+        given = config, self.max_length, new.limits(config, self.max_length), self.hooks.stops
+        return cache, BeamSearch(*given, self.model.backend.top_sums) if config.num_beams > 1 else TokenSearch(*given)
 
     def step(self) -> None:
         """Choose the next id of every hypothesis. Without hooks, the host waits for nothing."""
@@ -139,7 +139,7 @@ class DecodingBatch:
         """A step after `cache.advance`; all lengths lie within these bounds."""
         logits = self.model.decode(self.search.last_ids, self.cache).flatten(0, 1)
         has_beams = self.config.num_beams > 1
-        scores = logits.log_softmax(dim=1, dtype=torch.float32) if has_beams else logits.float()
+        scores = self.model.backend.log_softmax(logits) if has_beams else logits.float()
         parents = self.search.step(self._after_rules(scores, shortest, longest))
         if parents is not None:
             self.cache.reorder(parents)

@@ -8,8 +8,9 @@ from functools import partial
 
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option, part
+from utils.app.stores import STORES, in_store
 from utils.data.columns import BY_ENDING, InputOptions
-from utils.data.places import KINDS, is_published
+from utils.data.places import KINDS, is_reached
 from utils.data.splits import Choice
 
 TEXT_FILES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")  # of raw text
@@ -66,7 +67,7 @@ class PlaceOptions:
         "data/cnn_dm",
         section="data",
         help=f"where the examples are: for texts a {KINDS}",
-        reaches=is_published,
+        reaches=is_reached,
         on_resume="by_content",
     )
     cache_dir: str | None = changeable(
@@ -90,7 +91,8 @@ class ShardOptions:
     data_dir: str = option(
         section="data",
         help="directory of shards, as utils.corpora.make_shards makes them; or text, and shards of it are made once: "
-        f"a file ({', '.join(TEXT_FILES)}), or a folder of these files",
+        f"a file ({', '.join(TEXT_FILES)}), or a folder of these files; here, or a {STORES}",
+        reaches=in_store,
         on_resume="by_content",
     )
     val_ratio: float | None = option(

@@ -18,6 +18,7 @@ from utils.app.errors import RunError
 from utils.data.batches import Batch, Collate, padded_length
 from utils.data.noise import places_of, rows_of, shuffle_of
 from utils.data.options import BatchOptions
+from utils.data.order import deal
 from utils.data.shard_format import ShardRow
 from utils.data.shards import RowGroup, Shard, StreamedShards
 
@@ -106,6 +107,7 @@ class TrainStream(Dataset[list[Batch] | RunError]):
     seed: int
     rank: int = 0
     world_size: int = 1
+    is_padded: bool = False  # see `TrainOrder`
 
     def __post_init__(self) -> None:
         # Examples of an optimizer step on all processes, and optimizer steps of an epoch.
@@ -121,8 +123,9 @@ class TrainStream(Dataset[list[Batch] | RunError]):
         except RunError as error:
             return error
         rows.sort(key=lambda row: -len(row.ids))
-        cuts = np.array_split(np.arange(count), self.options.gradient_accumulation_steps)
-        epoch = step // self.steps_per_epoch
+        micro_batches, epoch = self.options.gradient_accumulation_steps, step // self.steps_per_epoch
+        lengths = np.array([len(row.ids) for row in rows[:count]])
+        cuts = np.array_split(np.arange(count), micro_batches) if self.is_padded else deal(lengths, micro_batches)
         return [self._batch([rows[i] for i in cut] or rows[-1:], epoch, cut.size > 0) for cut in cuts]
 
     def share(self, step: int) -> tuple[list[ShardRow], int]:

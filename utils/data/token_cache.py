@@ -19,6 +19,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
 from utils.app.output_files import LOCK, file_digest, held, writable_folder, write_whole
 from utils.app.progress import progress
+from utils.app.stores import cache_home
 from utils.data.splits import EVERY, Choice
 from utils.data.tables import pair_paths, paired
 from utils.data.tokenized import TokenizedTexts, tokenise, tokens_schema
@@ -101,7 +102,7 @@ def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
         if is_here:
             with suppress(InputError, RunError):
                 return writable_folder("--cache_dir", data_dir / ".cache")
-        cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch"
+        cache_dir = cache_home()
     return writable_folder(
         "--cache_dir", Path(cache_dir) / f"{path.name}-{xxhash.xxh3_64_hexdigest(os.fsencode(path))}"
     )

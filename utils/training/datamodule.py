@@ -64,12 +64,14 @@ class TrainingData(pl.LightningDataModule):
         return max(0, step - 1) // self.steps_per_epoch
 
     def train_dataloader(self) -> Iterable[list[Batch]]:
-        rank, start = self.trainer.global_rank, self.trainer.global_step
+        start, is_padded = self.trainer.global_step, self._computes_padding()
+        place = {"rank": self.trainer.global_rank, "is_padded": is_padded}
+        collate = self.collate if is_padded else self.collate_rows
         if isinstance(self.order, TrainOrder):
-            steps = RunOrder(replace(self.order, rank=rank), self.total_steps, start)
-            batches = Batches(self.train, self._train_collate())
+            steps = RunOrder(replace(self.order, **place), self.total_steps, start)
+            batches = Batches(self.train, collate)
             return DataLoader(batches, batch_sampler=steps, collate_fn=list, **self.loader_options)
-        stream = replace(self.order, rank=rank, collate=self._train_collate())
+        stream = replace(self.order, **place, collate=collate)
         return StreamLoader(stream, self.total_steps, start, **self.loader_options)
 
     def val_dataloader(self) -> DataLoader[Batch]:
@@ -77,11 +79,10 @@ class TrainingData(pl.LightningDataModule):
         batches = evaluation_batches(self.val.lengths[:, 0], self.plan.batches.eval_batch_size, rank, world_size)
         return DataLoader(Batches(self.val, self.collate), sampler=batches, batch_size=None, **self.loader_options)
 
-    def _train_collate(self) -> Collate:
-        """Batches of rows, but on GPUs where attention among rows would be computed padded."""
+    def _computes_padding(self) -> bool:
+        """True on GPUs where attention among rows would be computed padded; batches are not made rows there."""
         device, half = self.trainer.strategy.root_device, half_dtype(self.plan.hardware)
-        has_rows = device.type == "cpu" or (half is not None and has_flash(device, half))
-        return self.collate_rows if has_rows else self.collate
+        return device.type != "cpu" and (half is None or not has_flash(device, half))
 
     def _order(self) -> TrainOrder | TrainStream:
         """The optimizer steps of the first process."""

@@ -23,7 +23,7 @@ from utils.tasks.task import TrainedTask
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
 from utils.training.precision import MasterWeights, half_dtype, precision_name
-from utils.training.recording import RecordedPasses, recorder_of
+from utils.training.recording import RecordedPasses, recordings_of
 
 logger = logging.getLogger(__name__)
 
@@ -140,9 +140,7 @@ class TrainingModule(pl.LightningModule):
     def on_train_start(self) -> None:
         """Let each process drop out different units; after an interruption, restore the random state of that time."""
         self._follow_schedule()
-        if (recorder := recorder_of(self.plan.hardware, self.model, self.task.is_recordable)) is not None:
-            trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-            self.recorded = RecordedPasses(self._passes, trained, recorder)
+        self.recorded = recordings_of(self._passes, self.model, self.plan.hardware, self.task.is_recordable)
         rank = self.trainer.global_rank
         if self.random_states:
             torch.set_rng_state(self.random_states[rank]["cpu"].cpu())

@@ -1,0 +1,23 @@
+"""scripts/benchmarks/waiting.py: the table of the share of time in which ranks wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.benchmarks import waiting
+
+
+def test_only_likeness_of_lengths_makes_ranks_wait(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1 - 492 / 1024 of the time, and a little more for attention, where one rank has all of the longest."""
+    monkeypatch.setattr(waiting, "DATA", {"XSum": waiting.DATA["XSum"]})
+    waiting.main(["--examples", "6400", "--ranks", "16"])
+    _, _, *lines, of_shards = capsys.readouterr().out.splitlines()
+    shares = {cells[1].strip(): float(cells[2].rstrip("% ")) for cells in (line.split("|") for line in lines)}
+    assert shares.keys() == waiting.ORDERS.keys()
+    dealt = ("default", "`--sortish_sampler`", "`--max_tokens_per_batch`")
+    assert all(shares[name] < 1 for name in dealt)
+    assert 50 < shares["like lengths together, as formerly"] < 55
+    assert shares["padded, 4 micro-batches"] < 5
+    assert 0 < float(of_shards.split()[-2]) < 2
