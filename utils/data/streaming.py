@@ -118,27 +118,26 @@ class TrainStream(Dataset[list[Batch] | RunError]):
         self.order: EpochOrder | None = None
 
     def __getitem__(self, step: int) -> list[Batch] | RunError:
-        try:
-            rows, count = self.share(step)
-        except RunError as error:
-            return error
-        rows.sort(key=lambda row: -len(row.ids))
-        micro_batches, epoch = self.options.gradient_accumulation_steps, step // self.steps_per_epoch
-        lengths = np.array([len(row.ids) for row in rows[:count]])
-        cuts = np.array_split(np.arange(count), micro_batches) if self.is_padded else deal(lengths, micro_batches)
-        return [self._batch([rows[i] for i in cut] or rows[-1:], epoch, cut.size > 0) for cut in cuts]
-
-    def share(self, step: int) -> tuple[list[ShardRow], int]:
-        """This process's rows of a step, and their number; if it is 0, one row of which stand-ins can be made."""
         epoch, place = divmod(step, self.steps_per_epoch)
         if self.order is None or self.order.epoch != epoch:
             self.order = EpochOrder(self.examples, self.examples_per_step, self.seed, epoch)
-        number, step_of_bin = int(self.order.bins[place]), int(self.order.numbers[place])
-        of_bin = self.order.orders[number]
-        size = of_bin.size if step_of_bin < of_bin.full else of_bin.rest
+        try:
+            return self._batches(self.order, int(self.order.bins[place]), int(self.order.numbers[place]))
+        except RunError as error:
+            return error
+
+    def _batches(self, order: EpochOrder, number: int, step: int) -> list[Batch]:
+        """The micro-batches of a step, which has a number among those of its bin."""
+        of_bin = order.orders[number]
+        size = of_bin.size if step < of_bin.full else of_bin.rest
         begin, end = (size * rank // self.world_size for rank in (self.rank, self.rank + 1))
-        positions = of_bin.positions(step_of_bin, np.arange(begin, max(end, begin + 1)))
-        return [*self._rows(self.order, number, positions)], end - begin
+        # A process without examples reads one nevertheless, of which its stand-ins are made.
+        positions = of_bin.positions(step, np.arange(begin, max(end, begin + 1)))
+        rows = sorted(self._rows(order, number, positions), key=lambda row: -len(row.ids))
+        lengths, micro_batches = np.array([len(row.ids) for row in rows]), self.options.gradient_accumulation_steps
+        numbers = np.arange(end - begin)
+        cuts = np.array_split(numbers, micro_batches) if self.is_padded else deal(lengths[numbers], micro_batches)
+        return [self._batch([rows[i] for i in cut] or rows[-1:], order.epoch, cut.size > 0) for cut in cuts]
 
     def _rows(self, order: EpochOrder, number: int, positions: np.ndarray) -> Iterator[ShardRow]:
         of_bin, held, used = order.orders[number], order.held[number], {}

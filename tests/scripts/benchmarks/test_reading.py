@@ -15,17 +15,15 @@ from scripts.benchmarks import reading
 from tests.tiny_shards import write_tiny_shards
 
 
-def test_processes_and_simulated_waiting_are_compared(tmp_path: Path) -> None:
+def test_numbers_of_processes_are_compared(tmp_path: Path) -> None:
     write_tiny_shards(tmp_path / "shards", bins=(32,), train=64)
     command = [sys.executable, reading.__file__, tmp_path / "shards", "--processes", "1", "2", "--num_workers", "1"]
-    command += ["--step_size", "8", "--steps", "4", "--waiting", "2", "--batch_sizes", "1", "8", "64"]
+    command += ["--step_size", "8", "--steps", "4"]
     variables = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=True, env=variables)
-    speeds, one, two, _, waiting = done.stdout.splitlines()
-    assert re.split(" {2,}", speeds.strip()) == ["processes", "sequences/s", "CPU s of each"]
+    head, one, two = done.stdout.splitlines()
+    assert re.split(" {2,}", head.strip()) == ["processes", "sequences/s", "CPU s of each"]
     assert [one.split()[0], two.split()[0]] == ["1", "2"]
-    alone, shared, few = re.split(" {2,}", waiting.strip())[1:]
-    assert float(alone[:-1]) > float(shared[:-1]) > 0 and few == "too few"
 
 
 def test_a_step_that_the_processes_cannot_share(tmp_path: Path) -> None:
