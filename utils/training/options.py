@@ -191,6 +191,9 @@ class HardwareOptions:
         choices=("O0", "O1", "O2"),
         help="for --fp16 and --bf16: O1 is autocast, O2 half weights with fp32 master copies, O0 neither",
     )
+    allreduce_dtype: str = option(
+        "fp32", choices=("fp32", "bf16"), help="type in which processes add up their gradients; bf16 sends half as much"
+    )
     no_graphs: bool = changeable(
         False, help="on one GPU in half precision, do not record forward and backward passes as CUDA graphs"
     )
