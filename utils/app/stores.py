@@ -16,7 +16,7 @@ import xxhash
 from bart.errors import InputError, brief
 from bart.files import read_json, write_json
 from utils.app.errors import RunError
-from utils.app.machine import is_first
+from utils.app.machine import is_first, is_first_here
 from utils.app.output_files import held
 from utils.app.run_directory import LAST_FILE, PREVIOUS_FILE
 
@@ -116,7 +116,7 @@ def fetch(place: str, may_be_missing: bool = False) -> str:
 
     path, done = local_path(place), f"{place} is on machine {os.environ.get('GROUP_RANK')}"
     with _reaching(place, InputError):
-        if os.environ.get("LOCAL_RANK", "0") == "0":
+        if is_first_here():
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             with held(Path(path).with_name(".lock"), f"another process fetches {place}", waits=True):
                 if not _Copy(place).fetch() and not may_be_missing:

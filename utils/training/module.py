@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from bart.generation.graphs import forget_recordings
 from utils.app.memory import FittingSize
 from utils.data.batches import Batch, Inputs
 from utils.models.loading import LoadedModel, checkpoint_parts
@@ -189,6 +190,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self.validated = self.loaded
+        forget_recordings(self.model)  # training needs their memory
         self.keep_whole(False)
         metrics = self.task.metrics_of(self._summed(self.sums).tolist(), self.loaded)
         # For the callbacks; Measurements writes the files.
