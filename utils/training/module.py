@@ -13,12 +13,13 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from bart.generation.graphs import forget_recordings
 from utils.app.memory import FittingSize
 from utils.data.batches import Batch, Inputs
 from utils.models.loading import LoadedModel, checkpoint_parts
@@ -26,7 +27,7 @@ from utils.tasks.task import TrainedTask
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
 from utils.training.precision import MasterWeights, half_dtype, precision_name
-from utils.training.recording import RecordedPasses, recorder_of
+from utils.training.recording import RecordedPasses, recordings_of
 
 logger = logging.getLogger(__name__)
 Stamp = float | torch.cuda.Event
@@ -78,7 +79,7 @@ class TrainingModule(pl.LightningModule):
         if is_last and turn_dropout_off(self.model) and self.recorded is not None:
             self.recorded.forget()
         totals = torch.zeros(self.task.means + 1, dtype=torch.float64, device=self.device)  # exact, and weights fit in
-        totals[-1] = self.is_asked
+        totals[-1].fill_(self.is_asked)
         for batch in step:
             if batch.is_real:
                 totals[:-1] += self.task.count(self.model, batch.inputs)
@@ -151,7 +152,8 @@ class TrainingModule(pl.LightningModule):
         """Average a part of the gradients over the processes, as DDP does."""
         if bucket.is_last():
             self.computed = stamp(self.device)
-        return allreduce_hook(state, bucket)
+        in_half = self.plan.hardware.allreduce_dtype == "bf16"
+        return (bf16_compress_hook if in_half else allreduce_hook)(state, bucket)
 
     def configure_optimizers(self) -> dict[str, Any]:
         options = self.plan.optimisation
@@ -164,7 +166,10 @@ class TrainingModule(pl.LightningModule):
         if self.plan.hardware.strategy != "fsdp" or self.trainer.world_size == 1 or isinstance(self.model, FSDPModule):
             return
         half = half_dtype(self.plan.hardware)
-        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=None if half is None else torch.float32)
+        exchanged = None if half is None else torch.float32
+        if self.plan.hardware.allreduce_dtype == "bf16":
+            exchanged = torch.bfloat16
+        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=exchanged)
         options = {"mesh": self.device_mesh["data_parallel"], "mp_policy": policy}
         for layer in self.model.layers:
             fully_shard(layer, **options)
@@ -173,9 +178,7 @@ class TrainingModule(pl.LightningModule):
     def on_train_start(self) -> None:
         """Let each process drop out different units, or restore its random state where as many processes go on."""
         self._follow_schedule()
-        if (recorder := recorder_of(self.plan.hardware, self.model, self.task.is_recordable)) is not None:
-            trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-            self.recorded = RecordedPasses(self._passes, trained, recorder)
+        self.recorded = recordings_of(self._passes, self.model, self.plan.hardware, self.task.is_recordable)
         if isinstance(self.trainer.model, DistributedDataParallel):
             self.trainer.model.register_comm_hook(None, self._exchange)
         rank, step = self.trainer.global_rank, self.trainer.global_step
@@ -186,9 +189,7 @@ class TrainingModule(pl.LightningModule):
         elif rank > 0 or step > 0:
             torch.manual_seed(int(np.random.SeedSequence((self.plan.run.seed, rank, step)).generate_state(1)[0]))
             if self.random_states:
-                logger.info(
-                    "dropout draws other numbers than with the checkpoint's %d processes", len(self.random_states)
-                )
+                logger.info("dropout draws anew, as %d processes wrote the checkpoint", len(self.random_states))
 
     def _follow_schedule(self) -> None:
         """Take the next step's learning rate from a schedule whose length has changed since the checkpoint."""
@@ -219,6 +220,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self.validated = self.loaded
+        forget_recordings(self.model)  # training needs their memory
         self.keep_whole(False)
         metrics = self.task.metrics_of(self.summed(self.sums).tolist(), self.loaded)
         # For the callbacks; Measurements writes the files.

@@ -191,10 +191,11 @@ class HardwareOptions:
         choices=("O0", "O1", "O2"),
         help="for --fp16 and --bf16: O1 is autocast, O2 half weights with fp32 master copies, O0 neither",
     )
-    graphs: bool = option(
-        False,
-        help="on one GPU in half precision, record forward and backward passes as CUDA graphs; they need more memory",
-        on_resume="may_change",
+    allreduce_dtype: str = option(
+        "fp32", choices=("fp32", "bf16"), help="type in which processes add up their gradients; bf16 sends half as much"
+    )
+    no_graphs: bool = changeable(
+        False, help="on one GPU in half precision, do not record forward and backward passes as CUDA graphs"
     )
 
     def __post_init__(self) -> None:
