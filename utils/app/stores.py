@@ -16,7 +16,7 @@ import xxhash
 from bart.errors import InputError, brief
 from bart.files import read_json, write_json
 from utils.app.errors import RunError
-from utils.app.machine import is_first
+from utils.app.machine import is_first, is_first_here
 from utils.app.output_files import held
 from utils.app.run_directory import LAST_FILE, PREVIOUS_FILE
 
@@ -112,7 +112,7 @@ def fetch(place: str, may_be_missing: bool = False) -> str:
     if in_store(place):
         with _reaching(place, InputError):
             while (copy := _Copy(place)).changed():
-                if os.environ.get("LOCAL_RANK", "0") != "0":
+                if not is_first_here():
                     time.sleep(1)
                     continue
                 with held(copy.path.parent / ".lock", f"another process fetches {place}", waits=True):
