@@ -123,17 +123,12 @@ def test_only_a_run_that_shares_data_and_optimizer_goes_on(
             train("run", "--max_steps", 3, "--resume_from_checkpoint", "last", *options)
 
     for option, old, new in (
-        *(
-            ("seed", 42, 43),
-            ("train_batch_size", 4, 3),
-            ("optimizer", "'adamw'", "sgd"),
-            ("task", "'summ", "translation"),
-        ),
+        *(("seed", 42, 43), ("optimizer", "'adamw'", "sgd"), ("task", "'summ", "translation")),
         *(("learning_rate", 0.001, 0.002), ("weight_decay", 0.0, 0.1), ("max_source_length", 40, 39)),
         *(("lr_scheduler", "'linear'", "constant"), ("warmup_steps", 0, 1), ("gradient_clip_val", 1.0, 0.1)),
         *(("label_smoothing", 0.0, 0.1), ("dropout", 0.1, 0.2), ("attention_dropout", 0.0, 0.1)),
         *(("encoder_layerdrop", 0.0, 0.1), ("decoder_layerdrop", 0.0, 0.1)),
-        *(("n_train", -1, 20), ("gradient_accumulation_steps", 1, 2), ("max_tokens_per_batch", None, 300)),
+        *(("n_train", -1, 20), ("max_tokens_per_batch", None, 300)),
     ):
         refused(f"its {option} is {old}.*, this run's is '?{new}'?(;|$)", f"--{option}", new)
     way_out = f"; its weights can begin a new run, in another --output_dir, by --model_name_or_path {output}"
@@ -141,7 +136,10 @@ def test_only_a_run_that_shares_data_and_optimizer_goes_on(
     refused("its sortish_sampler is True, this run's is False", "--no_sortish_sampler")
     refused("its freeze_encoder is False, this run's is True", "--freeze_encoder")
     refused("its bf16 is False, this run's is True", "--bf16")
-    refused("its processes is 1, this run's is 2", "--gpus", 0, "--devices", 2)
+    size = "its --train_batch_size x --gradient_accumulation_steps x processes is 4, this run's is"
+    refused(f"{size} 3", "--train_batch_size", 3)
+    refused(f"{size} 8", "--gradient_accumulation_steps", 2)
+    refused(f"{size} 8", "--gpus", 0, "--devices", 2)
     for side in ("target", "source"):  # as many lines of the same lengths in another order
         path = tmp_path / "data" / f"train.{side}"
         before = path.read_text()
