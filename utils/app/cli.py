@@ -45,7 +45,6 @@ _ELSEWHERE = {
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
     **dict.fromkeys(("max_option_sets", "max_articles_per_request"), "leave it off: --max_queue bounds what waits"),
     "max_summary_length": "leave it off: a summary has at most as many tokens as the model has positions",
-    "drain_seconds": "leave it off: --request_timeout bounds the work that the service finishes when it ends",
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
     "per_article": "leave it off: run_eval.py writes each article's scores into test_articles.jsonl",
     **dict.fromkeys(("picture", "repeats"), "leave it off: utils.corpora.inspect prints counts and lengths"),
