@@ -327,6 +327,20 @@ def test_shards_that_are_not_whole_are_named(made: Path) -> None:
     assert message(made).startswith(f"{shard}: the shard is missing, ")
 
 
+def test_shards_whose_row_groups_are_not_those_of_the_manifest(made: Path) -> None:
+    shard = made / "train" / "16-00001.parquet"
+    pq.write_table(pq.read_table(shard), shard, 4)
+    assert message(made) == f"{shard}: the shard has row groups of 4 examples; manifest.json says 8"
+
+
+def test_one_process_of_a_machine_looks_at_all_shards(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (made / "train" / "16-00001.parquet").unlink()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert len(Manifest.read(made).shards("train")) == 2
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert "16-00001.parquet: the shard is missing" in message(made)
+
+
 def test_shards_of_another_length_or_vocabulary(made: Path) -> None:
     manifest = Manifest.read(made)
     manifest.check(tiny_tokenizer())
