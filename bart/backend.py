@@ -30,6 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": partial(F.gelu, approximate="tanh"),
     "silu": F.silu,
 }
+BLOCK = 128  # columns, in the search for the best of many
 IGNORE_INDEX = -100  # labels that are left out of a loss, as in torch.nn.functional.cross_entropy
 
 
@@ -155,6 +156,31 @@ class Backend:
             gradient -= label_smoothing / logs.shape[1]
         gradient.scatter_add_(1, labels, gradient.new_full(labels.shape, label_smoothing - 1))
         return losses, gradient.masked_fill_(~is_target[:, None], 0).to(logits.dtype)
+
+    def log_softmax(self, logits: Tensor) -> Tensor:
+        """The log-probabilities (N, V) in fp32 of logits (N, V), which it may overwrite, in decoding."""
+        return logits.log_softmax(dim=1, dtype=torch.float32)
+
+    def top_sums(self, scores: Tensor, bases: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """The ``count`` greatest of scores (B, K, V) + bases (B, K) of each article, and their places in its K·V.
+
+        This is `torch.topk` of the sums, in one quick pass over the scores: the greatest sums lie in the ``count``
+        blocks with the greatest maxima, so the other blocks need not be searched.
+        """
+        _, beams, width = scores.shape
+        blocks = width // BLOCK
+        if beams * blocks <= 4 * count:
+            return (scores + bases[:, :, None]).flatten(1).topk(count)
+        split = scores[:, :, : blocks * BLOCK].unflatten(2, (blocks, BLOCK))
+        # Rounding keeps the order, so a block's greatest sum is the sum of its greatest score.
+        best = (split.amax(dim=3) + bases[:, :, None]).flatten(1).topk(count).indices
+        firsts = best // blocks * width + best % blocks * BLOCK  # (B, count)
+        columns = (firsts[:, :, None] + torch.arange(BLOCK, device=scores.device)).flatten(1)
+        rest = torch.arange(beams * width, device=scores.device).view(beams, width)[:, blocks * BLOCK :].flatten()
+        columns = torch.cat((columns, rest.expand(len(scores), -1)), dim=1)
+        sums = scores.flatten(1).gather(1, columns) + bases.gather(1, columns // width)
+        top, places = sums.topk(count)
+        return top, columns.gather(1, places)
 
 
 def join(states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:

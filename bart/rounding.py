@@ -18,9 +18,11 @@ def fast_side(rows: int) -> int:
     return round_up(rows, SIDE) if rows % 8 else rows
 
 
-def round_to_few(count: int, multiple: int) -> int:
-    """At least the count, a multiple of `multiple`, or of less where that would add more than a sixteenth."""
-    return round_up(count, min(multiple, 1 << max(0, count.bit_length() - 5)))
+def round_to_few(count: int, multiple: int, beside: int = 0) -> int:
+    """At least the count, a multiple of `multiple`, or of less: no more than a sixteenth is added to the count, or to
+    the rows beside it.
+    """
+    return round_up(count, min(multiple, 1 << max(0, max(count, beside).bit_length() - 5)))
 
 
 def multiple_of_rows(device: str, is_half: bool) -> int:

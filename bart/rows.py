@@ -39,12 +39,14 @@ class Rows:
     tokens: int
 
     @classmethod
-    def of(cls, ids: Tensor, is_token: Tensor | None = None, multiple: int = 1, spare: int = 0) -> Rows | None:
+    def of(
+        cls, ids: Tensor, is_token: Tensor | None = None, multiple: int = 1, spare: int = 0, beside: int = 0
+    ) -> Rows | None:
         """Ids (B, L), or embeddings (B, L, D), without what is behind a text; None where padding is not all behind.
 
         Args:
             is_token: (B, L), true or 1 at tokens; None: everywhere. Of a GPU it is waited for.
-            multiple: numbers of rows are multiples of this, or of less (see `round_to_few`).
+            multiple, beside: numbers of rows are multiples of this, or of less (see `round_to_few`).
             spare: the id of spare rows.
         """
         is_here = torch.ones(ids.shape[:2], dtype=torch.bool) if is_token is None else is_token.bool().cpu()
@@ -53,7 +55,7 @@ class Rows:
             return None
         tokens = int(counts.sum())
         # One spare row at least: where targets have some, these need a row of the sources to attend to, or become NaN.
-        sizes = torch.cat([counts, torch.tensor([round_to_few(tokens + 1, multiple) - tokens])])
+        sizes = torch.cat([counts, torch.tensor([round_to_few(tokens + 1, multiple, beside) - tokens])])
         starts = F.pad(sizes.cumsum(dim=0), (1, 0)).int()  # as FlashAttention reads them
         texts = torch.arange(len(sizes)).repeat_interleave(sizes)
         positions = (torch.arange(len(texts)) - starts[texts]).where(texts < len(counts), 0)

@@ -16,6 +16,9 @@ in_repository() { # prints a path, or its place in the repository where it is on
     printf '%s\n' "$1"
 }
 
+[[ ${RESULTS_DIR:-} != *://* ]] ||
+    fail "RESULTS_DIR is '$RESULTS_DIR'; allowed: a folder of this machine (--output_dir of the Python programs takes URLs)"
+
 words=()
 for word; do
     if [[ $word == --help || $word == -h ]]; then

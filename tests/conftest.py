@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import signal
 import sys
@@ -123,6 +124,25 @@ def train(tiny: list[str], tmp_path: Path, no_pictures: None) -> Callable[..., P
         return tmp_path / name
 
     return run
+
+
+@pytest.fixture
+def bucket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """An empty bucket s3://NAME of a server of moto's on this machine; copies of what lies there are in tmp_path."""
+    import s3fs
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # which would print each request
+    server = ThreadedMotoServer("127.0.0.1", 0)
+    server.start()
+    place, keys = "http://{}:{}".format(*server.get_host_and_port()), ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    for name, value in {"AWS_ENDPOINT_URL": place, **dict.fromkeys(keys, "key"), "XDG_CACHE_HOME": tmp_path}.items():
+        monkeypatch.setenv(name, str(value))
+    s3fs.S3FileSystem.clear_instance_cache()  # which know the server of an earlier test
+    s3fs.S3FileSystem().mkdir("bucket")
+    yield "s3://bucket"
+    s3fs.S3FileSystem().rm("bucket", recursive=True)
+    server.stop()
 
 
 @pytest.fixture(scope="session")

@@ -140,6 +140,14 @@ def test_a_missing_package_is_one_line_that_says_what_to_run(command: list[str],
 
 # Options with a meaning for some URL: places that are reached, and texts that name no place.
 WITH_URLS = {"cnn_stories", "dailymail_stories", "scheduler", "info", "prefix", "positive", "api_key"}
+# Places that lie in object stores, too.
+IN_STORES = {(program, name) for program in ("finetune", "run_pretraining") for name in ("data_dir", "output_dir")}
+IN_STORES |= {
+    ("run_eval", "data_dir"),
+    ("run_eval", "save_dir"),
+    ("utils.predict", "file"),
+    ("utils.predict", "output"),
+}
 
 
 def programs() -> Iterator[tuple[str, list[str]]]:
@@ -164,7 +172,7 @@ def test_no_option_takes_a_url_that_it_does_not_reach(monkeypatch: pytest.Monkey
         raise SystemExit
 
     monkeypatch.setattr(cli._Parser, "parse_intermixed_args", stop)
-    tried = set()
+    tried, reached = set(), set()
     for name, words in programs():
         with pytest.raises(SystemExit):
             importlib.import_module(name).main(words)
@@ -172,12 +180,16 @@ def test_no_option_takes_a_url_that_it_does_not_reach(monkeypatch: pytest.Monkey
             if action.type is None or action.dest in WITH_URLS:
                 continue
             for url in ("s3://bucket/run", "https://host/x", "file:///tmp/x", "S3A://b", "memory://x", "hub:name"):
-                if not (action.dest == "data_dir" and url.startswith("hub:")):
+                if url.startswith("s3://") and (name, action.dest) in IN_STORES:
+                    assert action.type(url) == url
+                    reached.add((name, action.dest))
+                elif not (action.dest == "data_dir" and url.startswith("hub:")):
                     with pytest.raises(argparse.ArgumentTypeError, match=f"'{url}' is not allowed: "):
                         action.type(url)
             tried.add((name, action.dest))
             if action.dest == "output_dir":
                 assert action.type("./s3:/bucket") and action.type("run:1")  # a folder here may have any name
+    assert reached == IN_STORES
     assert {("finetune", "output_dir"), ("utils.corpora.make_shards", "output"), ("run_eval", "config_path")} < tried
 
 

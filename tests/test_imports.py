@@ -194,7 +194,7 @@ def pinned(file: str) -> set[str]:
     packages = set()
     for line in (ROOT / file).read_text().splitlines():
         if line and not line.startswith(("#", "-r ")):
-            pin = re.fullmatch(r"([A-Za-z0-9_-]+)==[0-9.]+(; python_version (<|>=) \"3\.1[0-3]\")?", line)
+            pin = re.fullmatch(r"([\w-]+)(?:\[\w+\])?==[0-9.]+(; python_version (<|>=) \"3\.1[0-3]\")?", line)
             assert pin is not None, line
             packages.add(pin[1])
     return packages

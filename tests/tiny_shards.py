@@ -75,6 +75,7 @@ def write_tiny_shards(
         "options": {},
         "source": {"hash": "0" * 64, "files": []},
         "documents": {"kept": (train + val) * len(bins), "dropped": {}},
+        "rows": ROWS,
         "splits": splits,
     }
     (folder / "manifest.json").write_text(json.dumps(manifest))

@@ -11,7 +11,7 @@ import logging
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from bart.files import is_device
 from utils.app.cli import early_option, option, parse_dataclass
 from utils.app.output_files import check_output, held
 from utils.app.progress import progress, start_log
+from utils.app.stores import STORES, fetch, in_store, publish
 from utils.app.unfinished import Unfinished, model_identity
 from utils.data.columns import InputOptions, Record
 from utils.data.options import Place
@@ -49,7 +50,8 @@ class PredictArguments:
         positional=True,
         help=f"a table {', '.join(TABLES)}, with the columns that training read; for tagging also .conll and similar "
         "files; or UTF-8 with an input a line: a text, or a JSON object with text and pair, words, or question and "
-        "context; by default standard input",
+        "context; by default standard input; also as a " + STORES,
+        reaches=in_store,
     )
     task: str | None = option(
         None,
@@ -61,7 +63,9 @@ class PredictArguments:
         None,
         section="output",
         help=f"file for the predictions: a table {', '.join(OUTPUTS)} with the columns of FILE and of the predictions, "
-        "or another name, for a prediction a line; by default standard output; the same command resumes a killed run",
+        "or another name, for a prediction a line; by default standard output; the same command resumes a killed run; "
+        f"also as a {STORES}",
+        reaches=in_store,
     )
     scores: str = option(
         "predicted", choices=("predicted", ALL), help="probabilities of the prediction, or of all classes or labels"
@@ -73,7 +77,7 @@ class PredictArguments:
     evaluation: Any
 
     def __post_init__(self) -> None:
-        if self.file is not None and not Path(self.file).expanduser().exists():
+        if not (self.file is None or in_store(self.file) or Path(self.file).expanduser().exists()):
             raise InputError(f"{self.file}: no such file")
         suffix = Path(self.output or "").suffix.lower()
         if suffix in (*NO_TEXT, ".json", ".gz"):
@@ -103,8 +107,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     if not model_is_first:
         raise InputError(f"the first argument is {first}; allowed: the model, and then FILE and options in any order")
-    check_output("output", args.output, args.file)
-    output = None if args.output is None or is_device(Path(args.output)) else Path(args.output)
+    args = args if args.file is None else replace(args, file=fetch(args.file))
+    path = fetch(args.output or "", may_be_missing=True)
+    check_output("output", path or None, args.file)
+    output = None if not path or is_device(Path(path)) else Path(path)
     if output is not None:
         start_log()
     from utils.prediction.predictor import Predictor  # here, because --help needs no torch
@@ -135,7 +141,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise InputError(f"{source.name}: it changed while it was predicted; remove {partial} and begin anew")
         write_file(output, form, source, work)
         work.finish()
-        logger.info("%s: %s predictions", output, f"{source.rows:,}")
+        publish(args.output)
+        logger.info("%s: %s predictions", args.output, f"{source.rows:,}")
 
 
 @dataclass(frozen=True)

@@ -59,3 +59,13 @@ class CpuBackend(Backend):
         kernels = load() if logits.dtype in FLOATS and bias.dtype == torch.float32 else None
         compute = super().cross_entropy if kernels is None else kernels.cross_entropy
         return compute(logits, bias, labels, label_smoothing, gradients)
+
+    def log_softmax(self, logits: Tensor) -> Tensor:
+        kernels = load() if logits.dtype in FLOATS and logits.is_contiguous() else None
+        return super().log_softmax(logits) if kernels is None else kernels.log_softmax(logits)
+
+    def top_sums(self, scores: Tensor, bases: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        # A caller's processor may have made scores of another kind.
+        fits = all(part.dtype == torch.float32 and part.is_contiguous() for part in (scores, bases))
+        kernels = load() if fits else None
+        return (super().top_sums if kernels is None else kernels.top_sums)(scores, bases, count)

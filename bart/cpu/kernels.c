@@ -4,8 +4,8 @@
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh head width; N rows.
 // This is plain C, whose inner loops the compiler vectorises. The slowest parts also have code for some processors:
-// products for AVX-512 with VNNI and for AVX2; attention with heads of 64, which all published BART models have, for
-// AVX-512. -DBART_PLAIN leaves that code out.
+// products for AVX-512 with VNNI and for AVX2; attention with heads of 64, which all published BART models have, and
+// of 32, for AVX-512 and AVX2. -DBART_PLAIN leaves that code out.
 //
 // compiling.py reads the signatures behind EXPORT. These functions return 0, or 1 if there is no memory. In their
 // arguments a kind is FP32, BF16 or CODES, and strides count elements.
@@ -29,6 +29,9 @@
 #elif defined(__FMA__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)  // whose processors oneDNN and MKL serve
 #define AVX2
 #endif
+#if defined(AVX512) || defined(AVX2)
+#define VECTORS
+#endif
 #endif
 #define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline))
@@ -45,13 +48,16 @@ enum {
     QUERIES = 16,    // queries for which a head's keys and values are read once
     AT_ONCE = 6,     // of them, those whose contexts are summed in registers together
     WIDTH = 64,      // head width of the code for AVX-512
+    NARROW = 32,     // that of small models, for which attention of few queries has such code, too
     CACHE_LINE = 64, // bytes
     AHEAD = 4096,    // bytes: keys are fetched into the cache this far ahead, beyond the page where hardware stops
     SMALL = 32000,   // numbers below which one thread is about as fast as two
 #ifdef AVX512
     VECTOR = 16,     // numbers in a register
+    SIDE = 4,        // keys, or registers of a value, that AT_ONCE queries are multiplied by in registers
 #else
     VECTOR = 8,
+    SIDE = 2,
 #endif
 #ifdef AVX2
     TILE_ROWS = 5,   // rows that are multiplied by a panel at once; GCC keeps the sums of 6 in memory
@@ -273,77 +279,95 @@ INLINE __m512 sum_quarters(const __m512 *sum)
     return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)), _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
 }
 
-INLINE __m512 load_16(const void *numbers, int kind, int64_t offset)
+// The sum of each of SIDE registers, one behind the other.
+INLINE void store_sums(float *to, const vector *sums)
 {
-    const void *from = (const char *)numbers + offset * SIZES[kind];
-    if (kind == FP32) return _mm512_loadu_ps(from);
-    if (kind == CODES) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from)));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from)), 16));
+    __m512 quarters = sum_quarters((__m512[]){(__m512)sums[0], (__m512)sums[1], (__m512)sums[2], (__m512)sums[3]});
+    __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps(quarters, 1));
+    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));
 }
 
+INLINE vector load_vector(const void *numbers, int kind, int64_t offset)
+{
+    const void *from = (const char *)numbers + offset * SIZES[kind];
+    if (kind == FP32) return *(const vector *)from;
+    if (kind == CODES) return (vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from)));
+    return (vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from)), 16);
+}
+#elif defined(AVX2)
+INLINE void store_sums(float *to, const vector *sums)
+{
+    __m256 pairs = _mm256_hadd_ps((__m256)sums[0], (__m256)sums[1]);
+    __m128 fours = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
+    _mm_storel_pi((__m64 *)to, _mm_hadd_ps(fours, fours));
+}
+
+INLINE vector load_vector(const void *numbers, int kind, int64_t offset)
+{
+    const void *from = (const char *)numbers + offset * SIZES[kind];
+    if (kind == FP32) return *(const vector *)from;
+    if (kind == CODES) return (vector)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from)));
+    return (vector)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(from)), 16);
+}
+#endif
+
+#ifdef VECTORS
 // As score(), for so many queries; it also fetches the values into the cache.
 INLINE void score_some(int queries, struct head head, const float *query, float *scores)
 {
     const int64_t size = SIZES[head.kind];
-    for (int64_t j = 0; j < head.count; j += 4) {
-        __m512 sums[AT_ONCE][4];
-        for (int k = 0; k < queries; k++)
-            for (int i = 0; i < 4; i++) sums[k][i] = _mm512_setzero_ps();
-#pragma GCC unroll 4
-        for (int d = 0; d < WIDTH; d += LANES) {
-            __m512 key[4];
-            for (int i = 0; i < 4; i++) {
+    for (int64_t j = 0; j < head.count; j += SIDE) {
+        vector sums[AT_ONCE][SIDE] = {{{0}}};
+#pragma GCC unroll 8
+        for (int64_t d = 0; d < head.width; d += VECTOR) {
+            vector key[SIDE];
+            for (int i = 0; i < SIDE; i++) {
                 int64_t offset = head.offsets[j + i] + d;
-                key[i] = load_16(head.keys, head.kind, offset);
+                key[i] = load_vector(head.keys, head.kind, offset);
                 if (d * size % CACHE_LINE == 0) {
                     _mm_prefetch((const char *)head.keys + offset * size + AHEAD, _MM_HINT_T0);
                     _mm_prefetch((const char *)head.values + offset * size, _MM_HINT_T1);
                 }
             }
             for (int k = 0; k < queries; k++) {
-                __m512 numbers = _mm512_loadu_ps(query + k * WIDTH + d);
-                for (int i = 0; i < 4; i++) sums[k][i] = _mm512_fmadd_ps(key[i], numbers, sums[k][i]);
+                vector numbers = *(const vector *)(query + k * head.width + d);
+                for (int i = 0; i < SIDE; i++) sums[k][i] += key[i] * numbers;
             }
         }
-        for (int k = 0; k < queries; k++) {
-            __m512 quarters = sum_quarters(sums[k]);
-            __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps(quarters, 1));
-            __m128 total = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
-            _mm_storeu_ps(scores + k * head.count + j, total);
-        }
+        for (int k = 0; k < queries; k++) store_sums(scores + k * head.count + j, sums[k]);
     }
 }
 
-// As weigh(), for so many queries.
+// As weigh(), for so many queries; SIDE registers of each value at a time, or all.
 INLINE void weigh_some(int queries, struct head head, const float *weights, float *context)
 {
-    __m512 sums[AT_ONCE][4];
-    for (int k = 0; k < queries; k++)
-        for (int i = 0; i < 4; i++) sums[k][i] = _mm512_setzero_ps();
-    for (int64_t j = 0; j < head.count; j++) {
-        __m512 value[4];
-        for (int i = 0; i < 4; i++) value[i] = load_16(head.values, head.kind, head.offsets[j] + i * LANES);
-        for (int k = 0; k < queries; k++) {
-            __m512 weight = _mm512_set1_ps(weights[k * head.count + j]);
-            for (int i = 0; i < 4; i++) sums[k][i] = _mm512_fmadd_ps(value[i], weight, sums[k][i]);
+    const int64_t parts = least(SIDE, head.width / VECTOR);
+    for (int64_t d = 0; d < head.width; d += parts * VECTOR) {
+        vector sums[AT_ONCE][SIDE] = {{{0}}};
+        for (int64_t j = 0; j < head.count; j++) {
+            vector value[SIDE];
+            for (int i = 0; i < parts; i++)
+                value[i] = load_vector(head.values, head.kind, head.offsets[j] + d + i * VECTOR);
+            for (int k = 0; k < queries; k++)
+                for (int i = 0; i < parts; i++) sums[k][i] += value[i] * weights[k * head.count + j];
         }
+        for (int k = 0; k < queries; k++)
+            for (int i = 0; i < parts; i++) *(vector *)(context + k * head.width + d + i * VECTOR) = sums[k][i];
     }
-    for (int k = 0; k < queries; k++)
-        for (int i = 0; i < 4; i++) _mm512_storeu_ps(context + k * WIDTH + i * LANES, sums[k][i]);
 }
 
 INLINE void score_of_kind(int kind, struct head head, const float *query, int64_t queries, float *scores)
 {
     head.kind = kind;
     for (int64_t k = 0; k < queries; k += AT_ONCE)
-        SOME(queries - k, score_some, head, query + k * WIDTH, scores + k * head.count);
+        SOME(queries - k, score_some, head, query + k * head.width, scores + k * head.count);
 }
 
 INLINE void weigh_of_kind(int kind, struct head head, const float *weights, int64_t queries, float *context)
 {
     head.kind = kind;
     for (int64_t k = 0; k < queries; k += AT_ONCE)
-        SOME(queries - k, weigh_some, head, weights + k * head.count, context + k * WIDTH);
+        SOME(queries - k, weigh_some, head, weights + k * head.count, context + k * head.width);
 }
 #endif
 
@@ -427,24 +451,44 @@ static void weigh_bf16(struct head head, float *weights, int64_t queries, float 
     for (int64_t k = 0; k < queries; k += AT_ONCE)
         SOME(queries - k, weigh_some_bf16, head, narrowed + k * head.count, context + k * WIDTH);
 }
-#elif defined(AVX512)
-#define score_bf16(head, query, queries, scores) score_of_kind(BF16, head, query, queries, scores)
-#define weigh_bf16(head, weights, queries, context) weigh_of_kind(BF16, head, weights, queries, context)
 #endif
+
+// As score() and weigh(), for a width that is a constant, which makes shorter loops.
+INLINE void score_of_width(int64_t width, struct head head, const float *query, int64_t queries, float *scores)
+{
+    head.width = width;
+#ifdef BF16_DOT
+    if (width == WIDTH && head.kind == BF16) return score_bf16(head, query, queries, scores);
+#endif
+#ifdef VECTORS
+    if (head.kind == FP32) score_of_kind(FP32, head, query, queries, scores);
+    else if (head.kind == BF16) score_of_kind(BF16, head, query, queries, scores);
+    else score_of_kind(CODES, head, query, queries, scores);
+#else
+    score(head, query, queries, scores);
+#endif
+}
+
+INLINE void weigh_of_width(int64_t width, struct head head, float *weights, int64_t queries, float *context)
+{
+    head.width = width;
+#ifdef BF16_DOT
+    if (width == WIDTH && head.kind == BF16) return weigh_bf16(head, weights, queries, context);
+#endif
+#ifdef VECTORS
+    if (head.kind == FP32) weigh_of_kind(FP32, head, weights, queries, context);
+    else if (head.kind == BF16) weigh_of_kind(BF16, head, weights, queries, context);
+    else weigh_of_kind(CODES, head, weights, queries, context);
+#else
+    weigh(head, weights, queries, context);
+#endif
+}
 
 static void score_head(struct head head, const float *query, int64_t queries, float *scores)
 {
-    if (head.width != WIDTH) score(head, query, queries, scores);
-#ifdef AVX512
-    else if (head.kind == FP32) score_of_kind(FP32, head, query, queries, scores);
-    else if (head.kind == BF16) score_bf16(head, query, queries, scores);
-    else score_of_kind(CODES, head, query, queries, scores);
-#else
-    else {
-        head.width = WIDTH;  // a constant makes shorter loops
-        score(head, query, queries, scores);
-    }
-#endif
+    if (head.width == WIDTH) score_of_width(WIDTH, head, query, queries, scores);
+    else if (head.width == NARROW) score_of_width(NARROW, head, query, queries, scores);
+    else score(head, query, queries, scores);
     if (head.kind == CODES) rescale(head, head.keys, scores, queries);
 }
 
@@ -452,17 +496,9 @@ static void score_head(struct head head, const float *query, int64_t queries, fl
 static void weigh_head(struct head head, float *weights, int64_t queries, float *context)
 {
     if (head.kind == CODES) rescale(head, head.values, weights, queries);
-    if (head.width != WIDTH) weigh(head, weights, queries, context);
-#ifdef AVX512
-    else if (head.kind == FP32) weigh_of_kind(FP32, head, weights, queries, context);
-    else if (head.kind == BF16) weigh_bf16(head, weights, queries, context);
-    else weigh_of_kind(CODES, head, weights, queries, context);
-#else
-    else {
-        head.width = WIDTH;
-        weigh(head, weights, queries, context);
-    }
-#endif
+    if (head.width == WIDTH) weigh_of_width(WIDTH, head, weights, queries, context);
+    else if (head.width == NARROW) weigh_of_width(NARROW, head, weights, queries, context);
+    else weigh(head, weights, queries, context);
 }
 
 // context (B, K, H * Dh) = softmax(query keys^T / sqrt(Dh) + mask) values. The mask is NULL if all may be read, and has
@@ -985,6 +1021,68 @@ EXPORT int cross_entropy(void *logits, int kind, const float *bias, const int64_
         if (kind == BF16) store(logits, BF16, r * width, row, width);
     }
     free(memory);
+    return 0;
+}
+
+// -------------------------------------------------------------------------------- scores of the next ids in a search
+
+// scores (N, V) = log softmax of each row of logits, which in fp32 may be where the scores go.
+EXPORT int log_softmax(const void *logits, int kind, float *scores, int64_t rows, int64_t width, int threads)
+{
+#pragma omp parallel for num_threads(threads) if (rows * width > SMALL)
+    for (int64_t r = 0; r < rows; r++) {
+        float *row = scores + r * width, top = -INFINITY;
+        double sum = 0;
+        if (kind != FP32 || logits != scores) load(row, logits, kind, r * width, width);
+#pragma omp simd reduction(max : top)
+        for (int64_t i = 0; i < width; i++) top = row[i] > top ? row[i] : top;
+        for (int64_t from = 0; from < width; from += BLOCK) {
+            int64_t until = least(from + BLOCK, width);
+            float powers = 0;
+#pragma omp simd reduction(+ : powers)
+            for (int64_t i = from; i < until; i++) powers += exponential(row[i] - top);
+            sum += powers;
+        }
+        float logarithm = log(sum);
+        for (int64_t i = 0; i < width; i++) row[i] = row[i] - top - logarithm;
+    }
+    return 0;
+}
+
+// Whether a sum comes before another: NaN before all numbers, and the first of equal ones.
+INLINE int precedes(float a, float b) { return a > b || (a != a && b == b); }
+
+// The greatest `count` of scores (B, K, V) + bases (B, K) of each article, in descending order, and their places in K*V.
+EXPORT int top_sums(const float *scores, const float *bases, float *sums, int64_t *places, int64_t articles,
+                    int64_t beams, int64_t width, int64_t count, int threads)
+{
+#pragma omp parallel for num_threads(threads) if (articles * beams * width > SMALL)
+    for (int64_t b = 0; b < articles; b++) {
+        float *best = sums + b * count;
+        int64_t held = 0, *at = places + b * count;
+        for (int64_t k = 0; k < beams; k++) {
+            const float *row = scores + (b * beams + k) * width, base = bases[b * beams + k];
+            for (int64_t from = 0; from < width; from += BLOCK) {
+                int64_t until = least(from + BLOCK, width);
+                float worst = best[count - 1];
+                int any = held < count;
+                if (!any)
+#pragma omp simd reduction(| : any)
+                    for (int64_t i = from; i < until; i++) any |= !(row[i] + base <= worst);  // NaN, too
+                for (int64_t i = from; any && i < until; i++) {
+                    float sum = row[i] + base;
+                    if (held == count && !precedes(sum, best[count - 1])) continue;
+                    int64_t place = held < count ? held++ : count - 1;
+                    for (; place > 0 && precedes(sum, best[place - 1]); place--) {
+                        best[place] = best[place - 1];
+                        at[place] = at[place - 1];
+                    }
+                    best[place] = sum;
+                    at[place] = k * width + i;
+                }
+            }
+        }
+    }
     return 0;
 }
 

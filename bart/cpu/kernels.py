@@ -310,6 +310,26 @@ class Kernels:
         )
         return losses, logits if gradients else correct
 
+    def log_softmax(self, logits: Tensor) -> Tensor:
+        """The log-probabilities (N, V) in fp32 of logits (N, V) in fp32, which they overwrite, or bf16."""
+        rows, width = logits.shape
+        scores = logits if logits.dtype is torch.float32 else torch.empty_like(logits, dtype=torch.float32)
+        address = _address(logits, FLOATS, rows * width)
+        self._library.log_softmax(address, KINDS[logits.dtype], scores.data_ptr(), rows, width, torch.get_num_threads())
+        return scores
+
+    def top_sums(self, scores: Tensor, bases: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """`Backend.top_sums` of scores (B, K, V) and bases (B, K) in fp32; of equal sums the first one is taken."""
+        articles, beams, width = scores.shape
+        _require(0 < count <= beams * width)
+        sums, places = scores.new_empty(articles, count), torch.empty((articles, count), dtype=torch.int64)
+        self._library.top_sums(
+            _address(scores, (torch.float32,), scores.numel()),
+            _address(bases, (torch.float32,), articles * beams),
+            *(sums.data_ptr(), places.data_ptr(), articles, beams, width, count, torch.get_num_threads()),
+        )
+        return sums, places
+
     def quantize_rows(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Rows (N, O) in fp32 or bf16 -> codes (N, O) in uint8 and peak (N, 1) in fp32.
 

@@ -11,42 +11,21 @@ may leave.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from bart.backend import TORCH
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation.hooks import Stops
 from bart.generation.rules import draw
 
 # The score of a hypothesis that must not win. As in transformers it is finite, so that it ranks above -inf.
 _HOPELESS = -1.0e9
-# Columns in a block, in the search for the best of many columns.
-_BLOCK = 128
 
-
-def _top_sums(scores: Tensor, bases: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The ``count`` greatest of scores (B, K, V) + bases (B, K) of each article, and their places in its K·V.
-
-    This is `torch.topk` of the sums, in one quick pass over the scores: the greatest sums lie in the ``count`` blocks
-    with the greatest maxima, so the other blocks need not be searched.
-    """
-    _, beams, width = scores.shape
-    blocks = width // _BLOCK
-    if beams * blocks <= 4 * count:
-        return (scores + bases[:, :, None]).flatten(1).topk(count)
-    split = scores[:, :, : blocks * _BLOCK].unflatten(2, (blocks, _BLOCK))
-    # Rounding keeps the order, so a block's greatest sum is the sum of its greatest score.
-    best = (split.amax(dim=3) + bases[:, :, None]).flatten(1).topk(count).indices
-    firsts = best // blocks * width + best % blocks * _BLOCK  # (B, count)
-    columns = (firsts[:, :, None] + torch.arange(_BLOCK, device=scores.device)).flatten(1)
-    rest = torch.arange(beams * width, device=scores.device).view(beams, width)[:, blocks * _BLOCK :].flatten()
-    columns = torch.cat((columns, rest.expand(len(scores), -1)), dim=1)
-    sums = scores.flatten(1).gather(1, columns) + bases.gather(1, columns // width)
-    top, places = sums.topk(count)
-    return top, columns.gather(1, places)
+TopSums = Callable[[Tensor, Tensor, int], tuple[Tensor, Tensor]]  # see `Backend.top_sums`
 
 
 def column(tensor: Tensor, places: Tensor) -> Tensor:
@@ -106,11 +85,20 @@ class BeamSearch:
         limits: (B, 2) the least and the greatest length, at most T, of each article's sequences. All state is on their
             device.
         stops: of a caller's criteria; what they stop counts as ended by EOS.
+        top_sums: that of the model's `Backend`.
     """
 
-    def __init__(self, config: GenerationConfig, max_length: int, limits: Tensor, stops: Stops | None = None) -> None:
+    def __init__(
+        self,
+        config: GenerationConfig,
+        max_length: int,
+        limits: Tensor,
+        stops: Stops | None = None,
+        top_sums: TopSums = TORCH.top_sums,
+    ) -> None:
         self.config = config
         self.stops = stops
+        self.top_sums = top_sums
         self.limits, device = limits, limits.device
         self.width = config.num_beams
         self.eos_ids = torch.tensor(config.eos_token_ids, dtype=torch.long, device=device)
@@ -185,7 +173,7 @@ class BeamSearch:
             flat = draw(every, count)
             sums = every.gather(1, flat)
         else:
-            sums, flat = _top_sums(scores, self.open.scores, count)
+            sums, flat = self.top_sums(scores, self.open.scores, count)
         beams, ids = flat // vocab_size, flat % vocab_size
 
         extended = self.open.take(beams)

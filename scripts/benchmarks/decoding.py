@@ -18,7 +18,7 @@ import operator
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ if __name__ == "__main__":
     run_program("scripts.benchmarks.decoding")
 
 from bart.configuration.configuration_generation import GenerationConfig
+from bart.errors import InputError
 from scripts.benchmarks import measuring
 from utils.app.cli import option, parse_dataclass
 from utils.app.machine import ROOT
@@ -57,6 +58,7 @@ SHAPES = {
     "large": DecodingShape("config.json", 4, 1024, 142, 4),
     "xsum": DecodingShape("config.json", 128, 1024, 60, 6),
     "large_batch1": DecodingShape("config.json", 1, 1024, 142, 4),
+    "small": DecodingShape("config_tiny.json", 32, 256, 60, 4, vocab_size=1600),
     "tiny": DecodingShape("config_tiny.json", 3, 16, 12, 3, vocab_size=300),
 }
 
@@ -68,9 +70,11 @@ class DecodingArguments(measuring.InferenceOptions):
         choices=tuple(SHAPES),
         help="what is decoded: base is bart-base, 8 articles of 512 ids, 60 steps, 6 beams; large is bart-large, 4 "
         "articles of 1024 ids, 142 steps, 4 beams; large_batch1 is the same with 1 article; xsum is bart-large, 128 "
-        "articles of 1024 ids, 60 steps, 6 beams, for GPUs; tiny is for trying this out",
+        "articles of 1024 ids, 60 steps, 6 beams, for GPUs; small is the quickstart's network, post-LN, 32 articles of "
+        "256 ids, 60 steps, 4 beams; tiny is for trying this out",
     )
     modes: tuple[str, ...] = measuring.modes_option("ctranslate2")
+    parts: bool = option(False, help="in place of the comparison, where the time of our modes goes on a CPU")
 
 
 def prepare(args: DecodingArguments, folder: Path) -> None:
@@ -185,6 +189,29 @@ def identical_share(ids: Sequence[list[int]], expected: Sequence[list[int]]) -> 
     return sum(map(operator.eq, ids, expected)) / len(expected)
 
 
+def print_parts(args: DecodingArguments) -> None:
+    """Report the table of `parts` for each of our modes."""
+    from scripts.benchmarks.parts import COLUMNS
+
+    os.environ["OMP_NUM_THREADS"] = str(args.threads)
+    ours = [mode for mode in args.modes if mode.startswith("ours")]
+    if not ours or args.device != "cpu":
+        raise InputError(f"--parts with --modes {' '.join(args.modes)} and --device {args.device}; allowed: ours, cpu")
+    runs = measuring.beside_peers(replace(args, modes=tuple(ours), rounds=1), prepare, parts_of_mode)
+    rows = [{"mode": mode, **row} for mode, (run,) in runs.items() for row in run["parts"]]
+    measuring.report(args, {"mode": "mode", **COLUMNS}, rows, [])
+
+
+def parts_of_mode(mode: str, args: DecodingArguments, folder: Path) -> measuring.Run:
+    from scripts.benchmarks.parts import parts_of
+
+    inputs, precision = json.loads((folder / "inputs.json").read_bytes()), mode.split("_")[1]
+    decode = load_ours(folder, inputs, precision, "cpu")
+    return {"parts": parts_of(decode, SHAPES[args.shape].source_length, precision)}
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(DecodingArguments, argv, str(__doc__))
+    if args.parts:
+        return print_parts(args)
     measuring.compare_inference(args, "articles/s", prepare, PEERS, identical_share, "same ids")

@@ -39,7 +39,7 @@ COLUMNS = {
 # Options of fine-tuning runs of a tiny model.
 FINE_TUNING = {
     "fp32": "", "tf32": "--tf32", "bf16": "--bf16", "fp16": "--fp16",
-    "graphs": "--bf16 --graphs", "graphs fp16": "--fp16 --graphs",
+    "eager": "--bf16 --no_graphs",
     "bf16 O2": "--bf16 --amp_level O2", "fp16 O0": "--fp16 --amp_level O0", "fp16 O2": "--fp16 --amp_level O2",
     **{name: f"--bf16 --optimizer {name}" for name in "fused_adam lamb fused_lamb adafactor sgd".split()},
     "fused_lamb fp16 O2": "--fp16 --amp_level O2 --optimizer fused_lamb",
@@ -99,8 +99,8 @@ def fine_tuning_checks() -> list[Check]:
     learning = f"""sed -E 's/"pre_ln": true/"pre_ln": false/; s/dropout": 0.0/dropout": 0.1/' \
         "$ROOT/configs/config_tiny.json" >"$OUT/config.json" &&
         {tune} "$OUT/run" {scratch} --config_path "$OUT/config.json" --learning_rate 2e-3 --max_steps 400 --n_val 64"""
-    for precision in ("fp32", "bf16", "fp16", "graphs"):
-        gpus, command = int(precision in ("fp16", "graphs")), f"{learning} {FINE_TUNING[precision]}"
+    for precision in ("fp32", "bf16", "fp16", "eager"):
+        gpus, command = int(precision in ("fp16", "eager")), f"{learning} {FINE_TUNING[precision]}"
         checks.append(Check(f"learning {precision}", command, learned, 3, gpus))
         # Examples are cut to one length, so that all steps need the same memory.
         command += " --max_source_length 32 --max_target_length 4 --max_steps 200 --log_every_n_steps 20"

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from bart.backend import TORCH
-from bart.generation import schedule
 from bart.generation.hooks import NO_HOOKS
 from bart.generation.schedule import DecodingBatch, Sources
 from bart.modeling.modeling_bart import BartForConditionalGeneration
@@ -39,7 +38,6 @@ def begun(model: BartForConditionalGeneration, options: Options, articles: int, 
 
 def _steps(model: BartForConditionalGeneration, methods: Sequence[Options], planted: bool) -> list[Counter[str]]:
     plug_in()
-    schedule.recorder_for = lambda *_: None
     waits = []
     for options in methods:
         for precision in ("fp32", "bf16", "fp16"):

@@ -133,9 +133,10 @@ def _launched(module: TrainingModule, batches: list[Batch]) -> list[Counter[str]
             with ours.model.backend.step(ours.model.layers), Launches() as eager:
                 ours._passes(on[0].inputs, torch.ones((), device=DEVICE))
             parameters = [one for one in ours.model.parameters() if one.requires_grad]
-            ours.recorded = RecordedPasses(ours._passes, parameters, lambda step, state: step(state) or (lambda: None))
-            ours.recorded.is_right = True
+            recorder = lambda step, state: step(state) or (lambda: None)  # noqa: E731
+            ours.recorded = RecordedPasses(ours._passes, parameters, lambda: recorder)
             for _ in range(3):
+                ours.recorded.checked.update(ours.recorded.recordings)
                 with Launches() as recorded:
                     ours.training_step(on, 0)
     return [eager.counts, recorded.counts]
@@ -191,6 +192,7 @@ def _steps(program: str, argv: list[str], cases: Sequence[tuple[Mix, str | None]
 
 def _launches(argv: list[str]) -> list[Counter[str]]:
     plug_in()
+    torch.cuda.default_generators = (torch.default_generator,)
     counts: list[Counter[str]] = []
 
     def compute(module: TrainingModule, step: list[Batch], _: int) -> None:

@@ -68,6 +68,12 @@ def test_bad_values_end_in_one_line_and_status_2(recorded: Recorder, command: st
     assert done.stderr.count("\n") == 1
 
 
+def test_results_in_an_object_store_are_refused(recorded: Recorder) -> None:
+    done, started = recorded("bash scripts/run_pretraining.sh", RESULTS_DIR="s3://bucket/run")
+    assert (done.returncode, started) == (2, [])
+    assert done.stderr.startswith("run_pretraining.sh: error: RESULTS_DIR is 's3://bucket/run'; allowed: a folder of ")
+
+
 def test_an_environment_takes_the_place_of_no_other_files(recorded: Recorder, tmp_path: Path) -> None:
     recorded.stand_in("snake")
     venv = tmp_path / "mine"

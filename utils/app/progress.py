@@ -63,7 +63,7 @@ def start_log(debug: bool = False, file: Path | None = None, keep: bool = False)
     usual = logging.INFO if is_first() else logging.WARNING
     level = logging.DEBUG if debug else usual
     logging.basicConfig(level=level, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S", handlers=handlers)
-    for chatty in ("httpx", "httpx2", "httpcore", "filelock", "urllib3", "matplotlib", "PIL"):
+    for chatty in "httpx httpx2 httpcore filelock urllib3 matplotlib PIL aiobotocore botocore".split():
         logging.getLogger(chatty).setLevel(logging.WARNING)
     hub_log.get_logger().handlers.clear()  # they would print each message a second time
     if not console.is_terminal:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fnmatch
 import math
 import shlex
 import shutil
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from bart.errors import InputError, brief
 
+LAST_FILE, PREVIOUS_FILE = "last.ckpt", "previous.ckpt"
 LOG, LAST = "log.txt", "last"  # a run's log, and the value of --resume_from_checkpoint for its newest checkpoint
 CARD, EXAMPLES = "README.md", "examples.json"  # of a run's export
 METRICS, SECONDS = "metrics.csv", "wall_seconds"  # SECONDS: the column of the time since the run's first session began
@@ -52,26 +54,26 @@ def remove_run(folder: Path, log_from: int) -> None:
         log.write_bytes(log.read_bytes()[log_from:])
 
 
-def options_to_resume(output_dir: Path) -> str:
+def options_to_resume(output_dir: str) -> str:
     """The options with which a run in a folder goes on, as a shell takes them."""
-    return f"--resume_from_checkpoint {LAST} --output_dir {shlex.quote(str(output_dir))}"
+    return f"--resume_from_checkpoint {LAST} --output_dir {shlex.quote(output_dir)}"
 
 
-def check_free(folder: Path, resume_from: str | None, overwrite: bool) -> None:
+def check_free(output_dir: str, names: set[str], resume_from: str | None, overwrite: bool) -> None:
     """Raise InputError where a new run would mix with an old one, or remove the checkpoint that it is to resume."""
     place = Path(resume_from or "").resolve()
-    resumes = resume_from == LAST or (resume_from is not None and folder.resolve() in (place, place.parent))
+    resumes = resume_from == LAST or (resume_from is not None and Path(output_dir).resolve() in (place, place.parent))
     if resumes and overwrite:
         raise InputError(
             f"--overwrite_output_dir would remove the checkpoint of --resume_from_checkpoint {resume_from} in "
-            f"--output_dir {folder}: give one of them"
+            f"--output_dir {output_dir}: give one of them"
         )
-    files = sorted(path.name for pattern in (*TRAINED, *scored(*REPORT_ORDER)) for path in folder.glob(pattern))
+    files = sorted(name for pattern in (*TRAINED, *scored(*REPORT_ORDER)) for name in fnmatch.filter(names, pattern))
     if files and not (resumes or overwrite):
         more = f" and {len(files) - 3} more" if len(files) > 3 else ""
         raise InputError(
-            f"--output_dir {folder} holds a run ({', '.join(files[:3])}{more}): --resume_from_checkpoint {LAST} goes "
-            "on with it, --overwrite_output_dir removes what it wrote"
+            f"--output_dir {output_dir} holds a run ({', '.join(files[:3])}{more}): --resume_from_checkpoint {LAST} "
+            "goes on with it, --overwrite_output_dir removes what it wrote"
         )
 
 

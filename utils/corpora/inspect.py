@@ -25,7 +25,7 @@ from utils.data.columns import LABELS, TAGS, TableOptions
 from utils.data.places import is_table, split_tables
 from utils.data.rows import rows_of, whole
 from utils.data.shard_format import MANIFEST, SPECIAL
-from utils.data.shards import Manifest, ShardReader
+from utils.data.shards import Manifest, read_shards
 from utils.data.splits import SPLITS
 from utils.data.tables import SIDES, pair_paths, paired
 from utils.models.loading import vocabulary_at
@@ -103,7 +103,7 @@ def describe_shards(folder: Path) -> str:
     for split, shards in manifest.splits.items():
         for longest in sorted({shard.bin for shard in shards}):
             of_bin = [shard for shard in shards if shard.bin == longest]
-            rows = list(ShardReader(folder, of_bin[:1]))
+            rows = list(read_shards(folder, of_bin[:1]))
             lengths = quantiles([len(row.ids) + SPECIAL[manifest.task] for row in rows])
             sentences = f"{np.mean([len(row.sentences) for row in rows]):.1f}"
             examples = f"{sum(shard.examples for shard in of_bin):,}"

@@ -41,7 +41,7 @@ from utils.corpora.documents import PIECE, find_files, pieces_of
 from utils.corpora.shard_cluster import Numbers, cluster_of, run_stage
 from utils.corpora.shard_options import WORK, MakeShardsOptions, Work
 from utils.data.options import SHARDS_VAL_RATIO, ShardOptions
-from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, TOKENIZER
+from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, ROWS, TOKENIZER
 from utils.data.token_cache import cache_folder, made_once
 
 logger = logging.getLogger("utils.corpora.make_shards")
@@ -170,6 +170,7 @@ def _make(
     return {
         "source": {"hash": xxhash.xxh3_128_hexdigest(contents.encode()), "files": sources},
         "documents": {"kept": kept, "dropped": dict(sorted(dropped.items()))},
+        "rows": ROWS,
         "short_examples": sum(record["short"] for record in made),
         "splits": splits,
     }

@@ -28,12 +28,11 @@ from bart.files import replacing, sha256_of
 from utils.corpora.documents import NEAR_EMPTY, Document, Piece, gathered, read_documents
 from utils.corpora.segment_pairs import SegmentPairs, ShardExample, TokenizedDocument
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, Work
-from utils.data.shard_format import MLM_NSP, SPECIAL, TOKENIZER
+from utils.data.shard_format import MLM_NSP, ROWS, SPECIAL, TOKENIZER
 from utils.data.splits import SPLITS
 from utils.text.sentences import sentence_parts
 
 SHARD_SPLITS = SPLITS[:2]  # train and val
-ROWS = 1024  # of a row group
 _CHARACTERS = 1 << 20  # that are tokenised at once
 _TOKENS = 1 << 22  # of a run: examples that are sorted in memory
 BYTES = 8  # of UTF-8, for each of --min_tokens, of a document that surely has so many; or a word for each

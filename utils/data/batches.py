@@ -143,9 +143,10 @@ def as_rows(inputs: Inputs, multiple: int, of_tokens: Sequence[str] = ()) -> Inp
 
 
 def pairs_as_rows(inputs: Inputs, multiple: int) -> Inputs:
-    """A batch of `collate_pairs`, with `Rows` of sources and of targets."""
+    """A batch of `collate_pairs`, with `Rows` of sources and of targets; pairs of their sizes are few."""
     rows = as_rows(inputs, multiple)
-    labels = Rows.of(inputs["labels"], inputs["labels"] != IGNORE_INDEX, multiple, IGNORE_INDEX)
+    beside = int((inputs["attention_mask"] != 0).sum())
+    labels = Rows.of(inputs["labels"], inputs["labels"] != IGNORE_INDEX, multiple, IGNORE_INDEX, beside)
     return inputs if labels is None or rows is inputs else rows | {"labels": labels}
 
 

@@ -8,13 +8,15 @@ from functools import partial
 
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option, part
+from utils.app.stores import STORES, in_store
 from utils.data.columns import BY_ENDING, InputOptions
-from utils.data.places import KINDS, is_published
+from utils.data.places import KINDS, is_reached
 from utils.data.splits import Choice
 
 TEXT_FILES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")  # of raw text
 SHARDS_VAL_RATIO = 0.01  # --val_ratio of text of which shards are made
 ALL = -1  # the number of examples that stands for all of them
+MOST_HELD_OUT = 1 << 16  # examples of shards that validation takes, unless --n_val says otherwise
 
 
 def check_limit(name: str, value: int) -> None:
@@ -34,10 +36,13 @@ class BatchOptions:
         help="number of training examples to use, chosen by a hash of their texts; of shards the first; -1 for all",
     )
     n_val: int = option(
-        ALL, least=-1, help="validation examples to use, chosen in the same way; -1 for all", on_resume="validation"
+        ALL,
+        least=-1,
+        help=f"validation examples to use, chosen in the same way; -1 for all, or {MOST_HELD_OUT:,} of shards at most",
+        on_resume="validation",
     )
     num_workers: int = changeable(
-        2, least=0, most=256, help="loader processes per GPU; for shards at most one; 0 loads in the training process"
+        2, least=0, most=256, help="loader processes per GPU; 0 loads in the training process"
     )
     train_batch_size: int = card_option(8, least=1, help="examples per process and micro-batch")
     gradient_accumulation_steps: int = card_option(1, least=1, help="micro-batches per optimizer step")
@@ -66,7 +71,7 @@ class PlaceOptions:
         "data/cnn_dm",
         section="data",
         help=f"where the examples are: for texts a {KINDS}",
-        reaches=is_published,
+        reaches=is_reached,
         on_resume="by_content",
     )
     cache_dir: str | None = changeable(
@@ -90,7 +95,8 @@ class ShardOptions:
     data_dir: str = option(
         section="data",
         help="directory of shards, as utils.corpora.make_shards makes them; or text, and shards of it are made once: "
-        f"a file ({', '.join(TEXT_FILES)}), or a folder of these files",
+        f"a file ({', '.join(TEXT_FILES)}), or a folder of these files; here, or a {STORES}",
+        reaches=in_store,
         on_resume="by_content",
     )
     val_ratio: float | None = option(

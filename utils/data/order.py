@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
+from itertools import islice
 from typing import ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.utils.data import Sampler
 from utils.data.batches import padded_length
 
 # To be raised with every change of the order, here or in streaming.py: a position means nothing in another order.
-ORDER = 2
+ORDER = 3
 Step = list[list[int]]  # one process's micro-batches of an optimizer step, as numbers of examples
 
 
@@ -35,21 +36,43 @@ def batches_of_tokens(lengths: np.ndarray, max_tokens: int, seed: int) -> list[n
     return np.split(order, cuts)
 
 
+def deal(work: Sequence[float] | np.ndarray, parts: int) -> list[np.ndarray]:
+    """Numbers of items in parts of like work, whose sizes differ by one at most; `work` (N,) is that of each item.
+
+    Of every `parts` items, from the largest on, the larger ones go to the parts that have less so far: the list
+    scheduling of Graham (1969), with equal counts.
+    """
+    work = np.asarray(work)
+    if parts == 1:
+        return [np.arange(len(work))]
+    order, sums = np.argsort(-work, kind="stable"), np.zeros(parts)
+    table = np.full((-(-len(order) // parts), parts), -1)
+    for row, start in zip(table, range(0, len(order), parts), strict=True):
+        items = order[start : start + parts]
+        places = np.argsort(sums, kind="stable")[: len(items)]
+        row[places] = items
+        sums[places] += work[items]
+    return [column[column >= 0] for column in table.T]
+
+
 @dataclass(eq=False)
 class TrainOrder:
     """One process's micro-batches, step by step and epoch by epoch.
 
     An epoch is cut into optimizer steps, and each step into `accumulation` micro-batches for each process, so the
-    examples of a step do not depend on how the global batch is made up of micro-batches and processes. Every example is
-    seen exactly once an epoch. Every step, also the last and smaller one, has equally many micro-batches; where there
-    are fewer examples than micro-batches, stand-ins fill the gaps (see `Batch.is_real`).
+    examples of a step do not depend on how the global batch is made up of micro-batches and processes. They are dealt
+    so that micro-batches and processes have like numbers of tokens, and no process waits long for another. Every
+    example is seen exactly once an epoch. Every step, also the last and smaller one, has equally many micro-batches;
+    where there are fewer examples than micro-batches, stand-ins fill the gaps (see `Batch.is_real`).
 
     Args:
         lengths: (N, K), see `Examples`.
-        max_tokens: if given, micro-batches are those of `batches_of_tokens` whatever batch_size is: the same in every
-            epoch, in another order. Some are halved where steps would not come out even.
-        group_by_length: sort by length within windows of 100 steps, so that batches of batch_size examples hold
-            examples of like length and little padding; otherwise steps are drawn at random.
+        max_tokens: if given, the examples of a step are those of some of `batches_of_tokens` whatever batch_size is:
+            the same batches in every epoch, in another order. Some are halved where steps would not come out even.
+        group_by_length: sort by length within windows of 100 steps, so that steps hold examples of like length;
+            otherwise steps are drawn at random.
+        is_padded: keep examples of like length together in a micro-batch, since padding takes as long as tokens. It
+            changes which process takes an example, and not the step.
     """
 
     WINDOW: ClassVar[int] = 100  # steps; with more of them, less is left to chance which examples come together
@@ -64,6 +87,7 @@ class TrainOrder:
     rank: int = 0
     world_size: int = 1
     group_by_length: bool = True
+    is_padded: bool = False
 
     def __post_init__(self) -> None:
         self.shares = self.accumulation * self.world_size  # micro-batches of a step
@@ -82,16 +106,25 @@ class TrainOrder:
 
     def epoch(self, *number: int) -> list[Step]:
         """All steps of an epoch; of a window of a stream, which has the numbers of the epoch and the window."""
-        generator = np.random.default_rng((self.seed, *number))
-        if self.made is None:
-            batches = self._cut(generator)
-        else:
-            batches = [self.made[i] for i in generator.permutation(len(self.made))]
-        mine = [batch.tolist() or self.stand_in for batch in batches[self.rank :: self.world_size]]
-        return [mine[start : start + self.accumulation] for start in range(0, len(mine), self.accumulation)]
+        return list(self.steps(*number))
 
-    def _cut(self, generator: np.random.Generator) -> list[np.ndarray]:
-        """The micro-batches of all steps and processes, of batch_size examples except in the last step."""
+    def steps(self, *number: int, start: int = 0) -> Iterator[Step]:
+        """The steps of an epoch from `start` on, each dealt when it is asked for."""
+        for step in self.of_all(*number, start=start):
+            yield [micro_batch.tolist() or self.stand_in for micro_batch in step[self.rank]]
+
+    def of_all(self, *number: int, start: int = 0) -> Iterator[list[list[np.ndarray]]]:
+        """The micro-batches of each process, which may be empty, of the same steps."""
+        for batches in self._steps(np.random.default_rng((self.seed, *number)))[start:]:
+            shares = self._shares(batches)
+            dealt = deal([self._work(share) for share in shares], self.world_size)
+            yield [[shares[i] for i in mine] for mine in dealt]
+
+    def _steps(self, generator: np.random.Generator) -> list[list[np.ndarray]]:
+        """The examples of all steps, in one batch or in those made; the last step may have fewer."""
+        if self.made is not None:
+            made = [self.made[i] for i in generator.permutation(len(self.made))]
+            return [made[first : first + self.shares] for first in range(0, len(made), self.shares)]
         order = generator.permutation(len(self.lengths))
         rest = len(order) % self.step_size
         steps = order[: len(order) - rest].reshape(-1, self.step_size)
@@ -101,10 +134,25 @@ class TrainOrder:
                 window[:] = self._like_lengths(window.ravel()).reshape(window.shape)
             # Within a window lengths fall; shuffled steps keep that out of the training signal.
             steps = generator.permutation(steps)
-        last = [order[len(order) - rest :]] if rest else []
-        # Sorted, so that the examples that processes take at the same time are of like length.
-        steps_sorted = (self._longest_first(step, 0) for step in [*steps, *last])
-        return [share for step in steps_sorted for share in np.array_split(step, self.shares)]
+        return [[step] for step in steps] + ([[order[len(order) - rest :]]] if rest else [])
+
+    def _shares(self, batches: list[np.ndarray]) -> list[np.ndarray]:
+        """The examples of a step in as many micro-batches as it has: of like work or, if padded, of like lengths."""
+        examples = np.concatenate(batches)
+        if not self.is_padded:
+            shares = [examples[items] for items in deal(self.lengths[examples].sum(axis=1), self.shares)]
+            if self.max_tokens is None or max(map(self._work, shares)) <= self.max_tokens:
+                return shares
+        if self.made is not None:
+            return batches
+        return np.array_split(self._longest_first(examples, 0), self.shares)
+
+    def _work(self, batch: np.ndarray) -> int:
+        """The tokens of a micro-batch that are computed, padding included if it has any."""
+        lengths = self.lengths[batch]
+        if self.is_padded and len(batch):
+            return len(batch) * int(padded_length(lengths.max(axis=0)).sum())
+        return int(lengths.sum())
 
     def _like_lengths(self, indices: np.ndarray) -> np.ndarray:
         """Examples by their first length and, in small groups of these, by the other lengths."""
@@ -135,6 +183,6 @@ class RunOrder(Sampler[Step]):
         step = self.start
         while step < self.total:
             epoch, seen = divmod(step, self.order.steps_per_epoch)
-            for micro_batches in self.order.epoch(epoch)[seen : seen + self.total - step]:
+            for micro_batches in islice(self.order.steps(epoch, start=seen), self.total - step):
                 yield micro_batches
                 step += 1

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bart.errors import InputError, brief
+from utils.app.stores import STORES, in_store
 from utils.data.splits import SPLIT_NAMES, SPLITS, MissingSplit
 
 SPLIT = "{split}"
@@ -23,7 +24,7 @@ CONLL = (".conll", ".conllu", ".txt", ".bio", ".iob", ".iob2")  # files of a wor
 HUB_NAME = re.compile(r"(?P<name>[\w.-]+(/[\w.-]+)?)(:(?P<config>[^\s:@]+))?(@(?P<revision>\S+))?")
 KINDS = (
     f"directory with {{train,val,test}}.{{source,target}}, or with a table of each split, a file {', '.join(TABLES)}, "
-    f"that is split as by utils.corpora.prepare, or {PLACES}"
+    f"that is split as by utils.corpora.prepare, here or as a {STORES}; or {PLACES}"
 )
 
 # A loader process that collected what its parent had left of connections would close them. That takes them out of the
@@ -34,6 +35,11 @@ os.register_at_fork(after_in_child=gc.freeze)
 def is_published(data_dir: str) -> bool:
     """Return true if `--data_dir` has the form of a published set, which a URL may be."""
     return data_dir.startswith(HUB) or SPLIT in data_dir
+
+
+def is_reached(data_dir: str) -> bool:
+    """Return true of the URLs that `--data_dir` takes."""
+    return is_published(data_dir) or in_store(data_dir)
 
 
 def is_table(data_dir: str) -> bool:

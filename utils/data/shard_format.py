@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"  # in a directory of shards
 FORMAT = 1  # of the manifest
+ROWS = 1024  # of a row group: what a process of training reads at once
 # The task that shards are for, and the tokens of an example that they do not hold: <s> and </s>; [CLS] and two [SEP];
 # [CLS] and [SEP].
 SPECIAL = {"denoising": 2, "mlm_nsp": 3, "mlm": 2}

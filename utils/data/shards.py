@@ -1,13 +1,13 @@
 """Shards for pretraining: their manifest, and their examples, streamed to train on or held in memory.
 
-They are read as arrays, ten times faster than by `utils.data.rows`, since every process reads all.
+They are read as arrays, ten times faster than by `utils.data.rows`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
@@ -23,9 +23,10 @@ from bart.errors import InputError, brief
 from bart.files import sha256_of
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.errors import RunError
+from utils.app.machine import is_first_here
 from utils.data.batches import TokenPairs
 from utils.data.noise import Noise
-from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, SPECIAL, TOKENIZER, ShardRow
+from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, ROWS, SPECIAL, TOKENIZER, ShardRow
 from utils.data.tokenized import TokenizedTexts
 
 MAKE = "python -m utils.corpora.make_shards"
@@ -42,6 +43,7 @@ class Shard:
     examples: int  # the number of its rows that are used, the first ones
     sha256: str
     first: int  # the number of its first example in the split
+    rows: int  # of each of its row groups, but the last one may have fewer
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Manifest:
 
     @classmethod
     def read(cls, directory: str | Path) -> Manifest:
-        """Read the manifest, and check that every shard is there in its whole length."""
+        """Read the manifest; one process of a machine checks that every shard is there in its whole length."""
         folder = Path(directory)
         path = folder / MANIFEST
         if not path.exists():
@@ -65,14 +67,15 @@ class Manifest:
         try:
             values = json.loads(path.read_bytes())
             stored_format = values["format"]
-            splits = {split: list(_numbered(shards)) for split, shards in values["splits"].items()}
+            rows = int(values.get("rows", ROWS))  # manifests did not name them as long as they were always as many
+            splits = {split: list(_numbered(shards, rows)) for split, shards in values["splits"].items()}
             task = str(values.get("task", DENOISING))  # manifests did not name it as long as it was the only one
             manifest = cls(folder, int(values["sequence_length"]), task, str(values["vocabulary"]), splits, values)
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: not a manifest of shards ({type(error).__name__}: {brief(error)})") from None
         if stored_format != FORMAT:
             raise InputError(f"{path}: its format is {stored_format!r}; allowed: {FORMAT}")
-        for shard in (shard for shards in splits.values() for shard in shards):
+        for shard in (shard for shards in splits.values() for shard in shards if is_first_here()):
             manifest._check(shard)
         if not manifest.shards("train"):
             raise InputError(f"{path}: the train split has no examples")
@@ -86,6 +89,9 @@ class Manifest:
             raise InputError(f"{path}: the shard is missing, cut off or damaged ({brief(error)})") from None
         if footer.num_rows != shard.examples:
             raise InputError(f"{path}: the shard has {footer.num_rows} examples; {MANIFEST} says {shard.examples}")
+        sizes = {footer.row_group(number).num_rows for number in range(footer.num_row_groups - 1)}
+        if sizes - {shard.rows}:
+            raise InputError(f"{path}: the shard has row groups of {min(sizes)} examples; {MANIFEST} says {shard.rows}")
         columns = ["ids", "sentences", *(["label"] if self.task == MLM_NSP else ())]
         if missing := {*columns} - set(footer.schema.to_arrow_schema().names):
             raise InputError(f"{path}: the shard lacks the column {min(missing)}; allowed: {', '.join(columns)}")
@@ -117,10 +123,10 @@ class Manifest:
         return [shard for shard in used if shard.examples]
 
 
-def _numbered(shards: Sequence[Mapping[str, Any]]) -> Iterator[Shard]:
+def _numbered(shards: Sequence[Mapping[str, Any]], rows: int) -> Iterator[Shard]:
     first = 0
     for shard in shards:
-        yield Shard(str(shard["file"]), int(shard["bin"]), int(shard["examples"]), str(shard["sha256"]), first)
+        yield Shard(str(shard["file"]), int(shard["bin"]), int(shard["examples"]), str(shard["sha256"]), first, rows)
         first += int(shard["examples"])
 
 
@@ -132,53 +138,55 @@ def _by_bin(shards: Sequence[Shard]) -> dict[int, list[int]]:
     return bins
 
 
-class ShardReader:
-    """Reads shards row by row, from the `position()` of another reader on; `count` is the number of rows so far."""
+@dataclass(frozen=True)
+class RowGroup:
+    """The rows of a shard that are read together."""
 
-    def __init__(self, directory: Path, shards: Sequence[Shard], position: dict[str, Any] | None = None) -> None:
-        self.directory, self.shards = directory, shards
-        self.count = 0 if position is None else int(position["count"])
+    first: int  # the number of the first one in the split
+    ids: np.ndarray
+    ends: list[int]  # N + 1 bounds of the ids of N rows
+    sentences: np.ndarray
+    sentence_ends: list[int]
+    labels: list[int]  # of the rows that are used
 
-    def position(self) -> dict[str, Any]:
-        """The position of the next row, as plain values for a checkpoint."""
-        return {"count": self.count}
+    def __len__(self) -> int:
+        return len(self.labels)
 
-    def __iter__(self) -> Iterator[ShardRow]:
-        skipped = self.count
-        for shard in self.shards:
-            if skipped >= shard.examples:
-                skipped -= shard.examples
-                continue
-            rows = islice(self._rows(shard, skipped), shard.examples - skipped)
-            for number, columns in enumerate(rows, shard.first + skipped):
-                self.count += 1
-                yield ShardRow(number, *columns)
-            skipped = 0
+    def __getitem__(self, row: int) -> ShardRow:
+        label = self.labels[row]  # IndexError behind the last one ends an iteration
+        ids = self.ids[self.ends[row] : self.ends[row + 1]]
+        sentences = self.sentences[self.sentence_ends[row] : self.sentence_ends[row + 1]]
+        return ShardRow(self.first + row, ids, sentences, label)
 
-    def _rows(self, shard: Shard, skipped: int) -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
-        """Read the ids, sentences and labels of a shard's rows, without the first ones."""
-        path = self.directory / shard.file
-        try:
-            if _sha256_of(path) != shard.sha256:
-                raise RunError(f"{path}: the shard is damaged: its SHA-256 is not the one in {MANIFEST}")
-            with pq.ParquetFile(path, pre_buffer=False) as file:  # which would start threads
-                for group in range(file.num_row_groups):
-                    rows = file.metadata.row_group(group).num_rows
-                    if skipped >= rows:
-                        skipped -= rows
-                        continue
-                    table = file.read_row_group(group, use_threads=False)
-                    labels = table["label"].to_pylist() if "label" in table.column_names else [0] * rows
-                    (ids, ends), (sentences, sentence_ends) = _lists(table["ids"]), _lists(table["sentences"])
-                    for row in range(skipped, rows):
-                        of_row = sentences[sentence_ends[row] : sentence_ends[row + 1]]
-                        yield ids[ends[row] : ends[row + 1]], of_row, labels[row]
-                    skipped = 0
-        except (OSError, pa.ArrowException) as error:
-            raise RunError(f"{path}: the shard cannot be read ({brief(error)})") from error
+    @property
+    def lengths(self) -> np.ndarray:
+        """(N,) tokens of the rows, without special ones."""
+        return np.diff(self.ends[: len(self) + 1])
 
 
-_sha256_of = lru_cache(maxsize=None)(sha256_of)  # a process reads every shard once an epoch, and compares it once
+def read_shards(directory: Path, shards: Iterable[Shard]) -> Iterator[ShardRow]:
+    """Read all rows of shards that are used, one after another."""
+    for shard in shards:
+        for group in range(-(-shard.examples // shard.rows)):
+            yield from read_row_group(directory, shard, group)
+
+
+def read_row_group(directory: Path, shard: Shard, group: int) -> RowGroup:
+    """Read the row group of this number; a process compares each shard once with the manifest."""
+    path, first = directory / shard.file, group * shard.rows
+    try:
+        if _sha256_of(path) != shard.sha256:
+            raise RunError(f"{path}: the shard is damaged: its SHA-256 is not the one in {MANIFEST}")
+        with pq.ParquetFile(path, pre_buffer=False) as file:  # which would start threads
+            table = file.read_row_group(group, use_threads=False)
+    except (OSError, pa.ArrowException) as error:
+        raise RunError(f"{path}: the shard cannot be read ({brief(error)})") from error
+    labels = table["label"].to_pylist() if "label" in table.column_names else [0] * len(table)
+    used = labels[: shard.examples - first]
+    return RowGroup(shard.first + first, *_lists(table["ids"]), *_lists(table["sentences"]), used)
+
+
+_sha256_of = lru_cache(maxsize=None)(sha256_of)
 
 
 def _lists(column: pa.ChunkedArray) -> tuple[np.ndarray, list[int]]:
@@ -205,8 +213,8 @@ class StreamedShards:
     def __len__(self) -> int:
         return sum(self.counts)
 
-    def reader(self, order: Sequence[int], position: dict[str, Any] | None = None) -> ShardReader:
-        return ShardReader(self.directory, [self.shards[number] for number in order], position)
+    def row_group(self, shard: int, group: int) -> RowGroup:
+        return read_row_group(self.directory, self.shards[shard], group)
 
 
 class ShardExamples(TokenPairs):
@@ -218,7 +226,7 @@ class ShardExamples(TokenPairs):
         shards = StreamedShards(manifest, fixed, limit, split)
         if not len(shards):
             raise InputError(f"{manifest.directory}: its {split} split is empty; --val_ratio of {MAKE} fills it")
-        sources, targets, records = [], [], iter(shards.reader(range(len(shards.shards))))
+        sources, targets, records = [], [], read_shards(shards.directory, shards.shards)
         while rows := list(islice(records, _AT_ONCE)):
             pairs = fixed.pairs(rows, 0)
             sources.append(pa.record_batch([pa.array([pair.source for pair in pairs])], ["ids"]))

@@ -1,45 +1,104 @@
-"""Training on shards: batches are made while the examples are read."""
+"""Training on shards: their order, of which each process reads its own part, and the batches of an optimizer step.
+
+An epoch takes the row groups of each bin file by file, in a random order. This order is cut into lanes, equally long
+stretches, as MosaicML's streaming cuts it for its canonical nodes. Each step takes the next examples of every lane. So
+the examples of a step depend on (seed, epoch) and its size alone, and a process reads the lanes of its share.
+"""
 
 from __future__ import annotations
 
-import logging
-import os
-from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, islice
 from typing import Any
 
 import numpy as np
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, Dataset
 
 from utils.app.errors import RunError
-from utils.data.batches import Batch, Collate, numbers_of, padded_length
+from utils.data.batches import Batch, Collate, padded_length
+from utils.data.noise import places_of, rows_of, shuffle_of
 from utils.data.options import BatchOptions
-from utils.data.order import TrainOrder
+from utils.data.order import deal
 from utils.data.shard_format import ShardRow
-from utils.data.shards import StreamedShards
+from utils.data.shards import RowGroup, Shard, StreamedShards
 
-logger = logging.getLogger(__name__)
-# Steps that a loader process makes ahead, to train on while it reads the next window; of at most AHEAD examples.
+# Steps that a loader process makes ahead, to train on while it reads row groups; of at most AHEAD examples.
 PREFETCHED, AHEAD = 32, 4096
-# Optimizer steps whose examples are read, and shuffled, at a time; of at most MOST examples, since they are in memory.
-WINDOW = TrainOrder.WINDOW
-MOST = 1 << 16
-BEGINNING = {"step": 0, "epoch": 0, "window": 0, "position": None}  # a cursor
+# With more of them, a process alone would hold more row groups in memory, and more processes would read different ones.
+LANES = 128
+# Multiples of the golden ratio, mod 1, fill the interval evenly, however few; those of the root of 2 go their own way.
+_BY_SLOT, _BY_STEP = (5**0.5 - 1) / 2, 2**0.5 - 1
+
+
+class BinOrder:
+    """The order of a bin's examples in an epoch, cut into steps of `size` examples, each of which has a slot.
+
+    Slots of a lane are neighbours, and so are those of a process. Within a row group the examples are arranged by
+    length, so that neighbouring slots and steps have the same mix of lengths: no process has more to compute than
+    another. Chance decides on examples of equal length. The last step has the rest.
+    """
+
+    def __init__(self, shards: Sequence[Shard], members: Sequence[int], size: int, seed: tuple[int, ...]) -> None:
+        self.size, self.seed = size, seed
+        generator = np.random.default_rng(seed)
+        files = generator.permutation(members)
+        examples, rows = np.array([(shards[file].examples, shards[file].rows) for file in files]).T
+        counts = -(-examples // rows)
+        of_file, groups = rows_of(counts), places_of(counts)
+        order = shuffle_of(of_file, generator.integers(1 << 64, size=len(of_file), dtype=np.uint64))
+        self.files, self.groups = files[of_file[order]], groups[order]  # of each row group, in the order of reading
+        sizes = np.minimum(rows[of_file], examples[of_file] - groups * rows[of_file])
+        self.ends = np.cumsum(sizes[order])  # positions in the order
+        self.full, self.rest = divmod(int(self.ends[-1]), size)  # steps with all slots, and examples of the last one
+        # The first slot of each lane, and its first position; the last step is one more lane.
+        lanes = min(LANES, size)
+        self.slots = -(-np.arange(lanes + 1) * size // lanes)
+        self.starts = self.slots * self.full
+        self.widths = np.append(np.diff(self.slots), max(1, self.rest))
+
+    @property
+    def steps(self) -> int:
+        return self.full + (self.rest > 0)
+
+    def positions(self, number: int, slots: np.ndarray) -> np.ndarray:
+        """Where the examples in some slots of a step are in the order."""
+        if number == self.full:
+            return self.starts[-1] + slots
+        lanes = np.searchsorted(self.slots, slots, side="right") - 1
+        return self.starts[lanes] + number * self.widths[lanes] + slots - self.slots[lanes]
+
+    def arranged(self, place: int, lengths: np.ndarray) -> np.ndarray:
+        """Which row of a row group, of rows of these lengths, comes at each of its positions."""
+        positions = self.ends[place] - len(lengths) + np.arange(len(lengths))
+        lanes = np.searchsorted(self.starts, positions, side="right") - 1
+        steps, slots = np.divmod(positions - self.starts[lanes], self.widths[lanes])
+        wanted = ((self.slots[lanes] + slots) * _BY_SLOT + steps * _BY_STEP) % 1  # the place among the lengths
+        generator = np.random.default_rng((*self.seed, self.files[place], self.groups[place]))
+        rows = np.empty(len(lengths), np.int64)
+        rows[np.argsort(wanted)] = np.lexsort((generator.random(len(lengths)), padded_length(lengths)))
+        return rows
+
+
+class EpochOrder:
+    """The order of an epoch: that of each bin, and the bin of each step, at random."""
+
+    def __init__(self, examples: StreamedShards, size: int, seed: int, epoch: int) -> None:
+        self.epoch = epoch
+        numbered = enumerate(examples.bins)
+        self.orders = [BinOrder(examples.shards, members, size, (seed, epoch, number)) for number, members in numbered]
+        steps = np.array([order.steps for order in self.orders])
+        self.bins = np.random.default_rng((seed, epoch)).permutation(rows_of(steps))
+        self.numbers = np.empty_like(self.bins)  # of each step among those of its bin
+        self.numbers[np.argsort(self.bins, kind="stable")] = places_of(steps)
+        self.held: list[dict[int, tuple[RowGroup, list[int]]]] = [{} for _ in self.orders]  # that the last step used
 
 
 @dataclass(eq=False)
-class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]):
-    """One process's optimizer steps, epoch after epoch without end, made of shards while they are read.
+class TrainStream(Dataset[list[Batch] | RunError]):
+    """One process's optimizer steps by number, through all epochs, made of shards while they are read.
 
-    `TrainOrder` shuffles and cuts the examples of a window, which is at most WINDOW optimizer steps. Every
-    process reads all examples and encodes its share, so that an epoch's order depends on (seed, epoch) alone, and all
-    processes have equally many steps, of the same bins. Each bin has as many steps as it needs, in a random order.
-
-    It yields a cursor, from which an interrupted run goes on, and the step's micro-batches. Where the data cannot be
-    read any further, a RunError stands in their place: raised in a loader process, it would be many lines.
+    Where the data cannot be read, a RunError stands in the place of a step: raised in a loader process, it would be
+    many lines.
     """
 
     examples: StreamedShards
@@ -48,115 +107,73 @@ class TrainStream(IterableDataset[tuple[dict[str, Any], list[Batch]] | RunError]
     seed: int
     rank: int = 0
     world_size: int = 1
-    cursor: dict[str, Any] | None = None
-    start: int = 0  # the optimizer steps that the run has taken
+    is_padded: bool = False  # see `TrainOrder`
 
-    @property
-    def examples_per_step(self) -> int:
-        """Examples of an optimizer step on all processes."""
-        return self.options.train_batch_size * self.options.gradient_accumulation_steps * self.world_size
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Optimizer steps of an epoch."""
-        return sum(map(self._steps_of, self.examples.counts))
-
-    def _steps_of(self, examples: int) -> int:
-        return -(-examples // self.examples_per_step)
-
-    def __iter__(self) -> Iterator[tuple[dict[str, Any], list[Batch]] | RunError]:
-        if get_worker_info() is not None:
-            # Threads of the tokenizer do not survive the fork that made a loader process.
-            os.environ["TOKENIZERS_PARALLELISM"] = "false"
-        try:
-            cursor = self.cursor or BEGINNING
-            while True:
-                cursor = yield from self._epoch(cursor)
-        except RunError as error:
-            yield error
-
-    def _epoch(self, cursor: dict[str, Any]) -> Iterator[tuple[dict[str, Any], list[Batch]]]:
-        """Yield the steps from a cursor to the end of its epoch; return the next epoch's cursor."""
-        epoch, step = cursor["epoch"], cursor["step"]
-        orders, windows = self._plan(epoch)
-        positions = cursor["position"] or [None] * len(orders)
-        readers = [self.examples.reader(order, position) for order, position in zip(orders, positions, strict=True)]
-        starts = [0, *accumulate(self.examples.counts)]  # numbers of the first example of each bin
-        with ExitStack() as stack:
-            records = [stack.enter_context(closing(iter(reader))) for reader in readers]
-            for window, bins in islice(enumerate(windows), cursor["window"], None):
-                position = [reader.position() for reader in readers]
-                cursor = {"step": step, "epoch": epoch, "window": window, "position": position}
-                firsts = [start + reader.count for start, reader in zip(starts, readers, strict=False)]
-                read, steps = {}, {}  # of each bin
-                for number in {*bins}:
-                    read[number] = list(islice(records[number], bins.count(number) * self.examples_per_step))
-                    steps[number] = iter(self._order(read[number]).epoch(epoch, window, number))
-                for number in bins:
-                    micro_batches = next(steps[number])
-                    if step >= self.start:
-                        of_bin, first = read[number], firsts[number]
-                        yield cursor, [self._batch(index, of_bin, first, epoch) for index in micro_batches]
-                    step += 1
-        if self.rank == 0:
-            logger.info("epoch %d of the shards: %d examples", epoch, sum(reader.count for reader in readers))
-        return {"step": step, "epoch": epoch + 1, "window": 0, "position": None}
-
-    def _plan(self, epoch: int) -> tuple[list[Sequence[int]], Iterable[list[int]]]:
-        """The order of each bin's files in an epoch, and the bins of the steps of each of its windows."""
-        bins, counts = self.examples.bins, self.examples.counts
-        generator = np.random.default_rng((self.seed, epoch))
-        orders = [files if self.options.n_train >= 0 else generator.permutation(files).tolist() for files in bins]
-        size = max(1, min(WINDOW, MOST // self.examples_per_step))
-        steps = generator.permutation(np.repeat(range(len(bins)), [*map(self._steps_of, counts)])).tolist()
-        return orders, (steps[start : start + size] for start in range(0, len(steps), size))
-
-    def _order(self, records: Sequence[ShardRow]) -> TrainOrder:
-        # As coarse as padding is, so that examples of one length come together in another way in every epoch.
-        lengths = padded_length(np.array([[len(record.ids) + self.examples.special] for record in records]))
-        return TrainOrder(
-            lengths,
-            self.options.train_batch_size,
-            self.seed,
-            accumulation=self.options.gradient_accumulation_steps,
-            rank=self.rank,
-            world_size=self.world_size,
-            group_by_length=False,
+    def __post_init__(self) -> None:
+        # Examples of an optimizer step on all processes, and optimizer steps of an epoch.
+        self.examples_per_step = (
+            self.options.train_batch_size * self.options.gradient_accumulation_steps * self.world_size
         )
+        self.steps_per_epoch = sum(-(-count // self.examples_per_step) for count in self.examples.counts)
+        self.order: EpochOrder | None = None
 
-    def _batch(self, index: list[int], records: Sequence[ShardRow], first: int, epoch: int) -> Batch:
-        """Make a micro-batch of some of a window's records, of which the first has the number `first` in the epoch."""
-        numbers, is_real = numbers_of(index)
-        pairs = self.examples.noise.pairs([records[number] for number in numbers], epoch)
+    def __getitem__(self, step: int) -> list[Batch] | RunError:
+        epoch, place = divmod(step, self.steps_per_epoch)
+        if self.order is None or self.order.epoch != epoch:
+            self.order = EpochOrder(self.examples, self.examples_per_step, self.seed, epoch)
+        try:
+            return self._batches(self.order, int(self.order.bins[place]), int(self.order.numbers[place]))
+        except RunError as error:
+            return error
+
+    def _batches(self, order: EpochOrder, number: int, step: int) -> list[Batch]:
+        """The micro-batches of a step, which has a number among those of its bin."""
+        of_bin = order.orders[number]
+        size = of_bin.size if step < of_bin.full else of_bin.rest
+        begin, end = (size * rank // self.world_size for rank in (self.rank, self.rank + 1))
+        # A process without examples reads one nevertheless, of which its stand-ins are made.
+        positions = of_bin.positions(step, np.arange(begin, max(end, begin + 1)))
+        rows = sorted(self._rows(order, number, positions), key=lambda row: -len(row.ids))
+        lengths, micro_batches = np.array([len(row.ids) for row in rows]), self.options.gradient_accumulation_steps
+        numbers = np.arange(end - begin)
+        cuts = np.array_split(numbers, micro_batches) if self.is_padded else deal(lengths[numbers], micro_batches)
+        return [self._batch([rows[i] for i in cut] or rows[-1:], order.epoch, cut.size > 0) for cut in cuts]
+
+    def _rows(self, order: EpochOrder, number: int, positions: np.ndarray) -> Iterator[ShardRow]:
+        of_bin, held, used = order.orders[number], order.held[number], {}
+        places = np.searchsorted(of_bin.ends, positions, side="right")
+        for place, position in zip(places.tolist(), positions.tolist(), strict=True):
+            if place not in used:
+                used[place] = held.get(place) or self._row_group(of_bin, place)
+            group, rows = used[place]
+            yield group[rows[position - of_bin.ends[place]]]  # from the end
+        order.held[number] = used
+
+    def _row_group(self, of_bin: BinOrder, place: int) -> tuple[RowGroup, list[int]]:
+        group = self.examples.row_group(of_bin.files[place], int(of_bin.groups[place]))
+        return group, of_bin.arranged(place, group.lengths).tolist()
+
+    def _batch(self, rows: Sequence[ShardRow], epoch: int, is_real: bool) -> Batch:
+        pairs = self.examples.noise.pairs(rows, epoch)
         tokens = sum(len(pair.source) + self.examples.noise.writes * len(pair.target) for pair in pairs)
-        return Batch(self.collate(pairs), [first + number for number in numbers], tokens, is_real)
+        return Batch(self.collate(pairs), [row.number for row in rows], tokens, is_real)
 
 
 class StreamLoader:
-    """Loads the steps of a run from a TrainStream up to `total`, and knows the cursor of every step that it gave."""
+    """Loads the steps of a run from a TrainStream, from `start` up to `total`."""
 
-    def __init__(self, stream: TrainStream, total: int, **options: Any) -> None:
+    def __init__(self, stream: TrainStream, total: int, start: int = 0, **options: Any) -> None:
         if options.get("num_workers"):
             examples = stream.examples_per_step // stream.world_size
             options["prefetch_factor"] = max(1, min(PREFETCHED, AHEAD // examples))
-        self.loader = DataLoader(stream, batch_size=None, **options)
-        self.start, self.total = stream.start, total
-        self.cursors: deque[dict[str, Any]] = deque([stream.cursor or BEGINNING])
+        self.loader = DataLoader(stream, batch_size=None, sampler=range(start, total), **options)
+        self.total = total
 
     def __len__(self) -> int:
         return self.total
 
     def __iter__(self) -> Iterator[list[Batch]]:
-        for item in islice(self.loader, self.total - self.start):
-            if isinstance(item, RunError):
-                raise RunError(f"{item}; --resume_from_checkpoint last goes on from the newest checkpoint")
-            cursor, step = item
-            if cursor["step"] != self.cursors[-1]["step"]:
-                self.cursors.append(cursor)
+        for step in self.loader:
+            if isinstance(step, RunError):
+                raise RunError(f"{step}; --resume_from_checkpoint last goes on from the newest checkpoint")
             yield step
-
-    def cursor(self, step: int) -> dict[str, Any]:
-        """The cursor from which to go on after so many optimizer steps. Steps must not fall from call to call."""
-        while len(self.cursors) > 1 and self.cursors[1]["step"] <= step:
-            self.cursors.popleft()
-        return self.cursors[0]

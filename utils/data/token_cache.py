@@ -17,8 +17,10 @@ from bart.errors import InputError
 from bart.files import PathName
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
+from utils.app.machine import is_first_here
 from utils.app.output_files import LOCK, file_digest, held, writable_folder, write_whole
 from utils.app.progress import progress
+from utils.app.stores import cache_home
 from utils.data.splits import EVERY, Choice
 from utils.data.tables import pair_paths, paired
 from utils.data.tokenized import TokenizedTexts, tokenise, tokens_schema
@@ -54,15 +56,16 @@ class TextFile:
         return (line for number, line in enumerate(iter_lines(self.path)) if number in kept)
 
     def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
-        """Tokenise the lines; the ids are mapped from an Arrow file, which is made once and checked by a digest."""
+        """Tokenise the lines; the ids are mapped from an Arrow file, made and checked by one process of a machine."""
         made_with = (_FORMAT, self.digest, max_length, self.kept, tokenizer.add_prefix_space, tokenizer.to_json())
         folder = made_once(
             *(self.cache, self.path.name, made_with, DIGEST),
             lambda folder: self._write(folder, tokenizer, max_length),
         )
-        if file_digest(folder / IDS) != (folder / DIGEST).read_text():
-            raise RunError(f"{folder}: it is damaged; remove it and start again")
-        return TokenizedTexts(pa.ipc.open_file(pa.memory_map(str(folder / IDS))).read_all().to_batches())
+        with suppress(pa.ArrowException, OSError):
+            if not is_first_here() or file_digest(folder / IDS) == (folder / DIGEST).read_text():
+                return TokenizedTexts(pa.ipc.open_file(pa.memory_map(str(folder / IDS))).read_all().to_batches())
+        raise RunError(f"{folder}: it is damaged; remove it and start again")
 
     def _write(self, folder: Path, tokenizer: BartTokenizer, max_length: int) -> None:
         folder.mkdir(exist_ok=True)
@@ -101,7 +104,7 @@ def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
         if is_here:
             with suppress(InputError, RunError):
                 return writable_folder("--cache_dir", data_dir / ".cache")
-        cache_dir = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch"
+        cache_dir = cache_home()
     return writable_folder(
         "--cache_dir", Path(cache_dir) / f"{path.name}-{xxhash.xxh3_64_hexdigest(os.fsencode(path))}"
     )

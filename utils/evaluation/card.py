@@ -14,6 +14,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from bart.files import as_named, read_json, write_json
 from utils.app.output_files import write_whole
 from utils.app.run_directory import CARD, EXAMPLES
+from utils.app.stores import local_path
 from utils.corpora.data_directory import PROVENANCE
 from utils.corpora.get_data import ON_HUB, SETS
 from utils.data.places import HUB, HUB_NAME
@@ -51,7 +52,7 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
     data_dir, task = arguments["data_dir"], Path(arguments["task"]).stem
     start = arguments.get("model_name_or_path") or _first_weights(folder)
     base, base_id = (None, None) if start == SCRATCH else _named(start, not Path(start).exists())
-    shards, provenance = (Path(data_dir) / name for name in ("manifest.json", PROVENANCE))
+    shards, provenance = (Path(local_path(data_dir)) / name for name in ("manifest.json", PROVENANCE))
     made_of = read_json(provenance).get("set") if provenance.is_file() else None
     if made_of in ON_HUB:
         data_dir = HUB + ON_HUB[made_of]

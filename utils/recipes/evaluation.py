@@ -19,6 +19,7 @@ from utils.app.cli import all_settings, options_of_class
 from utils.app.distributed import connected
 from utils.app.output_files import check_output, writable_folder, write_whole
 from utils.app.progress import start_log
+from utils.app.stores import fetch, publish
 from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun, format_scores, score_split
@@ -43,7 +44,7 @@ def run(args: EvalArguments) -> None:
     task_of(places.model, args.task)
     task = with_table_prepared(as_trained(made, places.model))
     split, raw = read_to_score(task, scoring.type_path)
-    save_dir = writable_folder("save_dir", places.save_dir)
+    save_dir = writable_folder("save_dir", fetch(places.save_dir, may_be_missing=True))
     check_output("json_summary", scoring.json_summary, places.model, made.place.data_dir)
     logger.info("loading %s", places.model)
     loaded = task.trained_model(places.model, places.config_path, places.tokenizer)
@@ -61,6 +62,7 @@ def run(args: EvalArguments) -> None:
         overwrites=args.overwrite_output_dir,
     )
     evaluate(scored, task, loaded, raw, device, all_settings(args), "the same command")
+    publish(places.save_dir)
 
 
 def evaluate(

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from bart.errors import InputError
 from utils.app.cli import early_option, option, parse_dataclass, part
 from utils.app.machine import PRECISIONS
+from utils.app.stores import STORES, fetch, in_store
 from utils.data.columns import InputOptions
 from utils.data.options import ALL, Place, check_limit, val_ratio_option
-from utils.data.places import KINDS, is_published
+from utils.data.places import KINDS, is_reached
 from utils.data.splits import SPLITS
 from utils.evaluation.options import ScoringOptions
 from utils.tasks import TASKS, find_task, options_of, task_of
@@ -32,8 +33,8 @@ class ModelAndDataOptions:
     config_path: str = option(
         positional=True, help="JSON with architecture and decoding options; only for a checkpoint without a config"
     )
-    data_dir: str = option(positional=True, help=KINDS, reaches=is_published)
-    save_dir: str = option(positional=True, help="folder for the results")
+    data_dir: str = option(positional=True, help=KINDS, reaches=is_reached)
+    save_dir: str = option(positional=True, help=f"folder for the results, or a {STORES}", reaches=in_store)
     tokenizer: str | None = option(
         None, section="data", help="vocabulary; by default the one in the folder of the weights"
     )
@@ -104,7 +105,7 @@ class EvalArguments:
     def make_task(self) -> ScoredTask:
         """The task, with its options."""
         limits, val_ratio = dict.fromkeys(SPLITS, self.places.n_obs), self.places.val_ratio
-        place = Place(self.places.data_dir, limits=limits, val_ratio=val_ratio, tables=self.places.tables)
+        place = Place(fetch(self.places.data_dir), limits=limits, val_ratio=val_ratio, tables=self.places.tables)
         return find_task(self.task)(place, self.task_options, evaluation=self.evaluation)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bart.errors import InputError
 from utils.app.cli import all_options, changeable, early_option, option, parse_dataclass
+from utils.app.stores import fetch, in_store
 from utils.data.options import Place, PlaceOptions
 from utils.evaluation.options import ScoringOptions
 from utils.models.options import ModelOptions
@@ -71,7 +72,7 @@ class FinetuneArguments(TrainingArguments):
         self.check_metric(self.task_class.metrics)
         limits = {"train": self.batches.n_train, "val": self.batches.n_val, "test": self.places.n_test}
         places = self.places
-        place = Place(places.data_dir, places.cache_dir, limits, places.val_ratio, places.tables)
+        place = Place(fetch(places.data_dir), places.cache_dir, limits, places.val_ratio, places.tables)
         task = self.task_class(place, self.task_options, self.training)
         if self.do_train or self.model.is_scratch:
             return task
@@ -81,7 +82,8 @@ class FinetuneArguments(TrainingArguments):
 
     def resolved(self) -> tuple[Self, ScoredTask]:
         args, task = super().resolved()
-        return replace(args, places=replace(args.places, data_dir=task.place.data_dir)), task
+        data_dir = args.places.data_dir if in_store(args.places.data_dir) else task.place.data_dir
+        return replace(args, places=replace(args.places, data_dir=data_dir)), task
 
 
 def parse_finetune_arguments(argv: Sequence[str] | None = None) -> FinetuneArguments:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bart.errors import InputError, naming
 from utils.app.cli import changeable, early_option, option, parse_dataclass
 from utils.app.run_directory import LAST
+from utils.app.stores import fetch
 from utils.data.options import Place, ShardOptions
 from utils.data.shard_format import DENOISING, MANIFEST
 from utils.recipes.training_arguments import TrainingArguments
@@ -89,7 +90,8 @@ class PretrainingArguments(TrainingArguments):
 
         self.check_metric(self.task_class.metrics)
         weights = self.run.resume_from_checkpoint if self.load_model_weights_only else self.model.model_name_or_path
-        data_dir, options = self.shards.data_dir, self.task_options
+        shards = replace(self.shards, data_dir=fetch(self.shards.data_dir))
+        data_dir, options = shards.data_dir, self.task_options
         if is_text(data_dir):
             with naming(f"--task {self.task}"):  # before shards are made, which take a while
                 config = self.model.config(self.task_class.config_classes())
@@ -103,7 +105,7 @@ class PretrainingArguments(TrainingArguments):
                 )
             read = self.task_class.model_classes[0].tokenizer_class.from_pretrained
             tokenizer = own_vocabulary(weights or options.tokenizer, options.tokenizer, read)
-            data_dir = shards_of_text(self.shards, tokenizer, self.task, options.max_source_length)
+            data_dir = shards_of_text(shards, tokenizer, self.task, options.max_source_length)
         elif given := [name for name in ("val_ratio", "text_field", "cache_dir") if getattr(self.shards, name)]:
             raise InputError(
                 f"--{given[0]} is {getattr(self.shards, given[0])}, which is about text; --data_dir {data_dir} holds "

@@ -32,6 +32,7 @@ from utils.app.machine import check_gpus, environment, is_first
 from utils.app.output_files import LOCK, check_output, held, writable_folder
 from utils.app.progress import start_log
 from utils.app.run_directory import LOG, check_free, options_to_resume, remove_run
+from utils.app.stores import fetch, local_path, names_at, publish
 from utils.data.order import ORDER
 from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
@@ -73,7 +74,8 @@ def run(args: TrainingArguments) -> None:
         if args.do_predict:
             score(args, task, *scored)
         elif is_first():
-            write_report(Path(args.run.output_dir))
+            write_report(Path(local_path(args.run.output_dir)))
+        publish(args.run.output_dir)
 
 
 def check_machine(args: TrainingArguments) -> None:
@@ -87,20 +89,21 @@ def check_machine(args: TrainingArguments) -> None:
     if compiles and not gpus and which(compiler := os.environ.get("CXX", "g++")) is None:
         raise InputError(f"--compile needs a C++ compiler on CPUs; {compiler} is not found (CXX names another one)")
     if args.do_train and is_first():
-        check_free(Path(args.run.output_dir), args.resumed, args.run.overwrite_output_dir)
+        check_free(args.run.output_dir, names_at(args.run.output_dir), args.resumed, args.run.overwrite_output_dir)
 
 
 @contextmanager
 def run_folder(args: TrainingArguments) -> Iterator[int]:
     """The folder of a run, which it alone uses and logs to; gives the size of the log that an earlier run wrote."""
-    folder = Path(args.run.output_dir)
+    folder = Path(local_path(args.run.output_dir))
     log = writable_folder("--output_dir", folder, log=LOG) / LOG
     alone = held(folder / LOCK, f"--output_dir {folder}: another run is at work there")
     with alone if is_first() else nullcontext():
         try:
+            fetch(args.run.output_dir, may_be_missing=True)
             earlier_log = log.stat().st_size if log.exists() else 0
             start_log(file=log)
-            logger.info("writing to %s", folder)
+            logger.info("writing to %s", args.run.output_dir)
             yield earlier_log
         except RunError as error:  # the terminal gets it from the command
             if is_first() and folder.exists():
@@ -134,7 +137,7 @@ def train(
     args: TrainingArguments, task: TrainedTask, splits: Mapping[str, Any], learned: Any, earlier_log: int
 ) -> None:
     """Train on the splits train and val, from the beginning or from a checkpoint."""
-    output_dir = Path(args.run.output_dir)
+    output_dir = Path(local_path(args.run.output_dir))
     checkpoint = find_checkpoint(args.resumed, output_dir)
     loaded = task.initial_model(args.model, learned, checkpoint)
     backend = CudaBackend if args.hardware.gpus else CpuBackend
@@ -173,7 +176,7 @@ def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> No
     """Predict and score a split, with the best checkpoint of this run or with the model that is named."""
     gc.collect()  # what training leaves: models, trainers and optimizers name each other
     torch.cuda.empty_cache()
-    output_dir, device = Path(args.run.output_dir), "cuda" if args.hardware.gpus else "cpu"
+    output_dir, device = Path(local_path(args.run.output_dir)), "cuda" if args.hardware.gpus else "cpu"
     if args.do_train:
         model_name = str(output_dir / EXPORT)
         loaded = task.trained_model(model_name)
@@ -195,7 +198,7 @@ def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> No
         seed=args.run.seed,
         overwrites=args.do_train or args.run.overwrite_output_dir,
     )
-    resuming = options_to_resume(output_dir) if args.do_train else "the same command"
+    resuming = options_to_resume(args.run.output_dir) if args.do_train else "the same command"
     evaluate(run, task, loaded, raw, device_of(device, run.precision), args.settings(), resuming)
 
 

@@ -22,11 +22,11 @@ from bart.tensor_files import read_file
 from utils.app.distributed import from_first
 from utils.app.errors import RunError
 from utils.app.output_files import difference
-from utils.app.run_directory import LAST
+from utils.app.run_directory import LAST, LAST_FILE, PREVIOUS_FILE
+from utils.app.stores import local_path
 from utils.training.options import Plan
 
 logger = logging.getLogger(__name__)
-LAST_FILE, PREVIOUS_FILE = "last.ckpt", "previous.ckpt"
 # To be raised where a checkpoint of this code cannot be resumed by the code before, or the other way round.
 FORMAT = 3
 
@@ -63,7 +63,7 @@ class BestCheckpoints:
     """
 
     def __init__(self, plan: Plan, metric: str) -> None:
-        self.directory, self.metric, self.mode = Path(plan.run.output_dir), metric, plan.direction
+        self.directory, self.metric, self.mode = Path(local_path(plan.run.output_dir)), metric, plan.direction
         self.count, self.conditions = plan.run.save_top_k, plan.conditions
         self.of_kept = self.conditions
         self.kept: list[dict[str, Any]] = []

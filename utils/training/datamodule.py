@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -26,8 +25,8 @@ class TrainingData(pl.LightningDataModule):
     """Loaders of training and validation.
 
     Training is one sequence of optimizer steps through all epochs, one epoch to Lightning. So the number of steps taken
-    tells the place in it; shards add a cursor, which saves reading everything before that place again. A batch of
-    the training loader is a whole optimizer step of this process, as a list of micro-batches.
+    tells the place in it. A batch of the training loader is a whole optimizer step of this process, as a list of
+    micro-batches.
 
     Attributes:
         total_steps: of `--max_steps` and `--max_epochs`, whichever ends the run first; of neither, one epoch.
@@ -41,8 +40,6 @@ class TrainingData(pl.LightningDataModule):
         super().__init__()
         self.train, self.val, self.plan = train, val, plan
         self.collate_rows, self.collate = collate_rows, collate
-        self.loader: StreamLoader | None = None
-        self.cursor: dict[str, Any] | None = None  # of the checkpoint that shards are read on from
         self.loader_options = {
             "num_workers": plan.batches.num_workers,
             "generator": torch.Generator(),  # a loader must not draw from the random state that dropout draws from
@@ -67,32 +64,25 @@ class TrainingData(pl.LightningDataModule):
         return max(0, step - 1) // self.steps_per_epoch
 
     def train_dataloader(self) -> Iterable[list[Batch]]:
-        rank, start = self.trainer.global_rank, self.trainer.global_step
+        start, is_padded = self.trainer.global_step, self._computes_padding()
+        place = {"rank": self.trainer.global_rank, "is_padded": is_padded}
+        collate = self.collate if is_padded else self.collate_rows
         if isinstance(self.order, TrainOrder):
-            steps = RunOrder(replace(self.order, rank=rank), self.total_steps, start)
-            batches = Batches(self.train, self._train_collate())
+            steps = RunOrder(replace(self.order, **place), self.total_steps, start)
+            batches = Batches(self.train, collate)
             return DataLoader(batches, batch_sampler=steps, collate_fn=list, **self.loader_options)
-        workers = min(1, self.plan.batches.num_workers)  # each of several would read everything
-        stream = replace(self.order, rank=rank, cursor=self.cursor, start=start, collate=self._train_collate())
-        self.loader = StreamLoader(stream, self.total_steps, **{**self.loader_options, "num_workers": workers})
-        return self.loader
+        stream = replace(self.order, **place, collate=collate)
+        return StreamLoader(stream, self.total_steps, start, **self.loader_options)
 
     def val_dataloader(self) -> DataLoader[Batch]:
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         batches = evaluation_batches(self.val.lengths[:, 0], self.plan.batches.eval_batch_size, rank, world_size)
         return DataLoader(Batches(self.val, self.collate), sampler=batches, batch_size=None, **self.loader_options)
 
-    def _train_collate(self) -> Collate:
-        """Batches of rows, but on GPUs where attention among rows would be computed padded."""
+    def _computes_padding(self) -> bool:
+        """True on GPUs where attention among rows would be computed padded; batches are not made rows there."""
         device, half = self.trainer.strategy.root_device, half_dtype(self.plan.hardware)
-        has_rows = device.type == "cpu" or (half is not None and has_flash(device, half))
-        return self.collate_rows if has_rows else self.collate
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"cursor": self.loader.cursor(self.trainer.global_step)} if self.loader is not None else {}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.cursor = state_dict["cursor"]
+        return device.type != "cpu" and (half is None or not has_flash(device, half))
 
     def _order(self) -> TrainOrder | TrainStream:
         """The optimizer steps of the first process."""

@@ -12,10 +12,13 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from bart.generation.graphs import forget_recordings
 from utils.app.memory import FittingSize
 from utils.data.batches import Batch, Inputs
 from utils.models.loading import LoadedModel, checkpoint_parts
@@ -23,7 +26,7 @@ from utils.tasks.task import TrainedTask
 from utils.training.optim import build_optimizer, build_schedule
 from utils.training.options import Plan
 from utils.training.precision import MasterWeights, half_dtype, precision_name
-from utils.training.recording import RecordedPasses, recorder_of
+from utils.training.recording import RecordedPasses, recordings_of
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +134,10 @@ class TrainingModule(pl.LightningModule):
         if self.plan.hardware.strategy != "fsdp" or self.trainer.world_size == 1 or isinstance(self.model, FSDPModule):
             return
         half = half_dtype(self.plan.hardware)
-        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=None if half is None else torch.float32)
+        exchanged = None if half is None else torch.float32
+        if self.plan.hardware.allreduce_dtype == "bf16":
+            exchanged = torch.bfloat16
+        policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=exchanged)
         options = {"mesh": self.device_mesh["data_parallel"], "mp_policy": policy}
         for layer in self.model.layers:
             fully_shard(layer, **options)
@@ -140,9 +146,10 @@ class TrainingModule(pl.LightningModule):
     def on_train_start(self) -> None:
         """Let each process drop out different units; after an interruption, restore the random state of that time."""
         self._follow_schedule()
-        if (recorder := recorder_of(self.plan.hardware, self.model, self.task.is_recordable)) is not None:
-            trained = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
-            self.recorded = RecordedPasses(self._passes, trained, recorder)
+        self.recorded = recordings_of(self._passes, self.model, self.plan.hardware, self.task.is_recordable)
+        if self.plan.hardware.allreduce_dtype == "bf16" and isinstance(self.trainer.model, DistributedDataParallel):
+            # In a lambda, since torch refuses the hook's name on CPUs and on AMD's GPUs, which compute it too.
+            self.trainer.model.register_comm_hook(None, lambda group, bucket: bf16_compress_hook(group, bucket))
         rank = self.trainer.global_rank
         if self.random_states:
             torch.set_rng_state(self.random_states[rank]["cpu"].cpu())
@@ -180,6 +187,7 @@ class TrainingModule(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self.validated = self.loaded
+        forget_recordings(self.model)  # training needs their memory
         self.keep_whole(False)
         metrics = self.task.metrics_of(self._summed(self.sums).tolist(), self.loaded)
         # For the callbacks; Measurements writes the files.

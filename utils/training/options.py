@@ -11,6 +11,7 @@ from typing import Any
 from bart.errors import InputError
 from utils.app.cli import card_option, changeable, option
 from utils.app.run_directory import LAST
+from utils.app.stores import STORES, in_store
 from utils.data.options import BatchOptions
 
 FINE_TUNING_RATE, LORA_RATE, SCRATCH_RATE = 3e-5, 3e-4, 1e-3  # learning rates of trained weights, adapters, random ones
@@ -37,7 +38,9 @@ class RunOptions:
     config: str | None = changeable(
         None, section="run", help="YAML file with these options by name; the command line wins over it"
     )
-    output_dir: str | None = changeable(None, help="folder of the run; by default results/NAME_TIME")
+    output_dir: str | None = changeable(
+        None, help=f"folder of the run, or a {STORES}; by default results/NAME_TIME", reaches=in_store
+    )
     seed: int = card_option(42, least=0, most=2**32 - 1, help="seed of weights, order and dropout")
     resume_from_checkpoint: str | None = changeable(
         None,
@@ -151,7 +154,7 @@ class EpochOptions:
         None,
         least=1,
         help="tokens per process and micro-batch, padding and targets included, instead of --train_batch_size; "
-        "micro-batches then hold examples of similar length, the same in every epoch",
+        "steps are made of batches of similar length, the same in every epoch",
     )
     max_epochs: int | None = changeable(
         None,
@@ -188,10 +191,11 @@ class HardwareOptions:
         choices=("O0", "O1", "O2"),
         help="for --fp16 and --bf16: O1 is autocast, O2 half weights with fp32 master copies, O0 neither",
     )
-    graphs: bool = option(
-        False,
-        help="on one GPU in half precision, record forward and backward passes as CUDA graphs; they need more memory",
-        on_resume="may_change",
+    allreduce_dtype: str = option(
+        "fp32", choices=("fp32", "bf16"), help="type in which processes add up their gradients; bf16 sends half as much"
+    )
+    no_graphs: bool = changeable(
+        False, help="on one GPU in half precision, do not record forward and backward passes as CUDA graphs"
     )
 
     def __post_init__(self) -> None:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bart.generation.graphs import Recorder, Step, cuda_recorder
+from bart.generation.graphs import Recorder, cuda_recorder
 from bart.rows import Rows
 from bart.torch_internals import foreach, has_flash
 from utils.data.batches import Inputs, moved
@@ -22,17 +23,20 @@ from utils.training.precision import half_dtype, keeps_master_weights
 
 logger = logging.getLogger(__name__)
 MOST_RECORDINGS = 256
-# A replay has the random numbers of the passes that were recorded, so only the order of sums may change gradients.
+# The share by which the gradients of a replay may differ from those of eager passes with the same random numbers, where
+# only the order of sums is another. With other random numbers or inputs they have hardly anything in common.
 TOLERANCE = 0.05
 
 # Runs both passes and gives the loss, of inputs and the factors of its parts.
 Passes = Callable[[Inputs, Tensor], Tensor]
 
 
-def recorder_of(hardware: HardwareOptions, model: nn.Module, is_recordable: bool) -> Recorder | None:
-    """The recorder for a run; None where it takes eager steps, as on a CPU."""
+def recordings_of(
+    passes: Passes, model: nn.Module, hardware: HardwareOptions, is_recordable: bool
+) -> RecordedPasses | None:
+    """The passes of a run, to be recorded; None where all its steps are eager, as on a CPU."""
     device = next(model.parameters()).device
-    if device.type != "cuda" or not hardware.graphs:
+    if device.type != "cuda" or hardware.no_graphs:
         return None
     half, parts = half_dtype(hardware), list(model.modules())
     reasons = {
@@ -47,25 +51,46 @@ def recorder_of(hardware: HardwareOptions, model: nn.Module, is_recordable: bool
     }
     reason = next((reason for reason, holds in reasons.items() if holds), None)
     logger.info("steps are %s", "recorded as CUDA graphs" if reason is None else f"not recorded: {reason}")
-    return cuda_recorder(device, torch.cuda.graph_pool_handle()) if reason is None else None
+    if reason is not None:
+        return None
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return RecordedPasses(passes, trained, partial(recorder_with_room, device))
+
+
+def recorder_with_room(device: torch.device) -> Recorder:
+    """A recorder with memory of its own; RuntimeError unless twice what a step has ever taken is free.
+
+    Recordings take as much as the largest of their steps, and so do eager steps beside them.
+    """
+    step = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
+    torch.cuda.empty_cache()
+    if torch.cuda.mem_get_info(device)[0] < 2 * step:
+        raise RuntimeError("recordings need more memory than is free")
+    return cuda_recorder(device, torch.cuda.graph_pool_handle())
 
 
 class RecordedPasses:
     """Both passes of micro-batches of rows, eager for sizes that are new, and then recorded.
 
-    The recordings that were used last are kept. They share their memory.
+    The first replay of each recording, which has other inputs than it was recorded with, is compared with eager passes.
+    The recordings that were used last are kept. They share their memory, which the one with the most rows takes first,
+    so that those of fewer rows fit in. So they are made anew where there are more rows than ever before.
     """
 
-    def __init__(self, passes: Passes, parameters: Sequence[Tensor], recorder: Recorder) -> None:
-        self.passes, self.parameters, self.recorder = passes, parameters, recorder
+    def __init__(self, passes: Passes, parameters: Sequence[Tensor], new_recorder: Callable[[], Recorder]) -> None:
+        self.passes, self.parameters, self.new_recorder = passes, parameters, new_recorder
+        self.is_on = True
         self.seen: set[Any] = set()  # sizes
+        self.checked: set[Any] = set()  # sizes whose recording gave what eager passes give
+        self.most_rows = self.recorded_rows = 0  # of a micro-batch so far, and of one that is recorded
         # By sizes: the places of inputs, factors and loss, and the replay.
         self.recordings: OrderedDict[Any, tuple[list[Tensor], Callable[[], None]]] = OrderedDict()
-        self.is_right: bool | None = None  # whether replays give what eager passes give; None: not known yet
 
     def forget(self) -> None:
         """Record anew, since passes depend on more than their inputs, such as on dropout that was switched off."""
+        self.recorded_rows = 0
         self.recordings.clear()
+        self.checked.clear()
 
     def clear_gradients(self) -> None:
         """Let gradients be 0 where they are."""
@@ -74,70 +99,85 @@ class RecordedPasses:
 
     def __call__(self, inputs: Inputs, factors: Tensor, is_first: bool) -> Tensor:
         """The loss of a micro-batch, whose gradients are added to those there are; is_first where these are 0."""
-        if self.is_right is False or not isinstance(inputs["input_ids"], Rows):
+        if not self.is_on or not isinstance(inputs["input_ids"], Rows):
             return self.passes(inputs, factors)
         fixed = {name: each.without_counts() if isinstance(each, Rows) else each for name, each in inputs.items()}
+        sides = [each for each in fixed.values() if isinstance(each, Rows)]
         tensors = [*tensors_of(fixed), factors]
-        sizes = *(each.span for each in fixed.values() if isinstance(each, Rows)), *(each.shape for each in tensors)
-        if sizes in self.recordings:
-            self.recordings.move_to_end(sizes)
-            places, replay = self.recordings[sizes]
-            for place, tensor in zip(places, tensors, strict=False):
-                place.copy_(tensor)
-            replay()
-            return places[-1]
-        # Until it is known that replays are right, they begin where the gradients are 0.
-        if sizes in self.seen and (is_first or self.is_right):
-            return self._record(sizes, fixed, tensors)
-        self.seen.add(sizes)
-        return self.passes(inputs, factors)
+        sizes = *(each.span for each in sides), *(each.shape for each in tensors)
+        if sizes in self.checked:
+            return self._replay(sizes, tensors)
+        rows = sum(each.tokens for each in sides)
+        if rows > self.most_rows:
+            self.most_rows = rows
+            self.forget()  # which leaves these passes the memory that they would have without recordings
+        if sizes not in self.seen:
+            self.seen.add(sizes)
+            return self.passes(inputs, factors)
+        before = [] if is_first else [gradient.clone() for gradient in self._gradients()]
+        self.clear_gradients()
+        generator = torch.default_generator
+        if factors.device.type == "cuda":
+            generator = torch.cuda.default_generators[factors.device.index]
+        random = generator.get_state()
+        try:
+            if sizes not in self.recordings:
+                loss = self._record(sizes, fixed, tensors, rows)
+            else:
+                self._replay(sizes, tensors)
+                replayed = [gradient.clone() for gradient in self._gradients()]
+                self.clear_gradients()
+                generator.set_state(random)
+                loss = self.passes(inputs, factors)
+                self._check(sizes, replayed)
+        except RuntimeError as error:  # of CUDA, where an operation cannot be recorded, or memory is short
+            logger.warning("steps are eager from now on: %s", str(error).split("\n")[0])
+            self.is_on = False
+        if not self.is_on:  # only here are the error and the tensors that it holds gone
+            self.forget()
+            self.clear_gradients()
+            generator.set_state(random)
+            loss = self.passes(inputs, factors)
+        if before:
+            foreach.add_(self._gradients(), before)
+        return loss
 
-    def _record(self, sizes: Any, inputs: Inputs, tensors: Sequence[Tensor]) -> Tensor:
-        """Record the passes, and take them."""
+    def _record(self, sizes: Any, inputs: Inputs, tensors: Sequence[Tensor], rows: int) -> Tensor:
+        """Record passes, and take them."""
 
         def step(state: Sequence[Tensor]) -> None:
             *given, factors, loss = state
             places = iter(given)
             loss.copy_(self.passes(moved(inputs, lambda _: next(places)), factors))
 
+        if rows > self.recorded_rows:
+            self.forget()
+            self.recorded_rows, self.recorder = rows, self.new_recorder()
         places = [*(tensor.clone() for tensor in tensors), tensors[-1].new_zeros(())]
-        replay = self.recorder(step, places) if self.is_right else self._record_first(step, places)
-        if replay is not None:
-            self.recordings[sizes] = places, replay
-            if len(self.recordings) > MOST_RECORDINGS:
-                self.recordings.popitem(last=False)
+        self.recordings[sizes] = places, self.recorder(step, places)
+        if len(self.recordings) > MOST_RECORDINGS:
+            self.checked.discard(self.recordings.popitem(last=False)[0])
         return places[-1]
 
-    def _record_first(self, step: Step, places: list[Tensor]) -> Callable[[], None] | None:
-        """Record where gradients are 0, and replay, too; where that fails, take a step again and record no others."""
-        device = places[-1].device
-        generator = torch.cuda.default_generators[device.index] if device.type == "cuda" else torch.default_generator
-        random, why = generator.get_state(), "its gradients are others"
-        try:
-            replay = self.recorder(step, places)
-            eager = self._norms(places[-1])
-            self.clear_gradients()
-            generator.set_state(random)
-            replay()
-            if eager.isfinite().all():  # fp16 overflows until the scale of its loss has come down
-                self.is_right = bool((self._norms(places[-1]) - eager).norm() <= TOLERANCE * eager.norm())
-            if self.is_right is not False:
-                return replay
-        except RuntimeError as error:  # of CUDA, where an operation cannot be recorded
-            self.is_right, why = False, str(error)
-        logger.warning("a recorded step failed (%s): steps are eager from now on", why)
-        self.forget()
-        self.clear_gradients()
-        generator.set_state(random)
-        step(places)
-        return None
+    def _replay(self, sizes: Any, tensors: Sequence[Tensor]) -> Tensor:
+        self.recordings.move_to_end(sizes)
+        places, replay = self.recordings[sizes]
+        for place, tensor in zip(places, tensors, strict=False):
+            place.copy_(tensor)
+        replay()
+        return places[-1]
+
+    def _check(self, sizes: Any, replayed: list[Tensor]) -> None:
+        """Compare the gradients of a replay with those of eager passes; RuntimeError if they differ."""
+        norm = torch.stack(foreach.norm(self._gradients())).norm()
+        if norm.isfinite():  # fp16 overflows until the scale of its loss has come down
+            foreach.add_(replayed, self._gradients(), alpha=-1)
+            if torch.stack(foreach.norm(replayed)).norm() > TOLERANCE * norm:
+                raise RuntimeError("a recorded step gave other gradients")
+            self.checked.add(sizes)
 
     def _gradients(self) -> list[Tensor]:
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
-
-    def _norms(self, loss: Tensor) -> Tensor:
-        """The loss, and the norm of each gradient."""
-        return torch.stack([loss.abs().float(), *(norm.float() for norm in foreach.norm(self._gradients()))])
 
 
 def tensors_of(inputs: Inputs) -> list[Tensor]:

@@ -12,10 +12,12 @@ import torch
 from pytorch_lightning.callbacks import Callback
 
 from bart.hub import EXPORT
+from utils.app.errors import RunError
 from utils.app.machine import peak_rate
 from utils.app.memory import peak_memory_gb
 from utils.app.run_directory import SECONDS, options_to_resume, seconds_of_sessions
 from utils.app.signals import NAMES, status
+from utils.app.stores import local_path, publish
 from utils.data.batches import Batch
 from utils.tasks.task import TrainedTask
 from utils.training.checkpoints import LAST_FILE, BestCheckpoints, check_same_start, completed
@@ -36,7 +38,7 @@ class Session(Callback):
     """
 
     def __init__(self, plan: Plan, task: TrainedTask) -> None:
-        run, self.plan, self.directory = plan.run, plan, Path(plan.run.output_dir)
+        run, self.plan, self.directory = plan.run, plan, Path(local_path(plan.run.output_dir))
         metric = task.validation_name(plan.metric)
         # Operations per second of this process's GPU at its best, where they are known.
         rate = peak_rate(torch.cuda.get_device_name(), precision_name(plan.hardware)) if plan.hardware.gpus else None
@@ -56,6 +58,7 @@ class Session(Callback):
                 leftover.unlink()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: TrainingModule) -> None:
+        publish(self.plan.run.output_dir)  # better refused now than with the first checkpoint
         self.measurements.begin(trainer)
         self.termination.begin(trainer.world_size)
         self.best.forget_absent()
@@ -119,10 +122,14 @@ class Session(Callback):
     def _save(self, trainer: pl.Trainer) -> None:
         self.divergence.check(trainer)
         trainer.save_checkpoint(self.directory / LAST_FILE)
+        try:
+            publish(self.plan.run.output_dir)
+        except RunError as error:
+            logger.warning("%s; the next checkpoint tries it again", error)
 
     def _leave(self, trainer: pl.Trainer) -> NoReturn:
         number = self.termination.asked or signal.SIGTERM  # which another process got
-        options = options_to_resume(self.directory)
+        options = options_to_resume(self.plan.run.output_dir)
         logger.info("ended by %s after step %d; %s goes on", NAMES[number], trainer.global_step, options)
         raise SystemExit(status(number))
 

@@ -125,7 +125,7 @@ def _not_finite(what: str, step: _Step, is_suspect: Tensor, trainer: pl.Trainer)
         parts: list[list[int]] = [[] for _ in range(trainer.world_size)]
         dist.all_gather_object(parts, numbers)
         numbers = [number for part in parts for number in part]
-    order = "this epoch's stream" if trainer.datamodule.streams else "the files, among the examples in use"
+    order = "the training shards" if trainer.datamodule.streams else "the files, among the examples in use"
     return (
         f"the {what} at step {step.number}, with learning rate {step.lr:.4g}; examples in its batch, counted from 1 in "
         f"the order of {order}: {', '.join(map(str, sorted(numbers)))}"

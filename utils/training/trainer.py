@@ -24,6 +24,7 @@ from utils.app.machine import is_first
 from utils.app.memory import keep_freed_memory
 from utils.app.run_directory import LAST, REPORT_ORDER, remove, scored
 from utils.app.signals import Interruption
+from utils.app.stores import local_path
 from utils.data.batches import padded_length
 from utils.models.loading import LoadedModel, export
 from utils.tasks.task import TrainedTask
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData) -> None:
     """Train, keep the best and the last checkpoint, and export the best one in Hub format."""
-    output_dir, model, model_class = Path(plan.run.output_dir), loaded.model, type(loaded.model)
+    output_dir, model, model_class = Path(local_path(plan.run.output_dir)), loaded.model, type(loaded.model)
     if plan.checkpoint is not None:
         logger.info("going on from %s", plan.checkpoint)
         if is_first():
@@ -62,8 +63,9 @@ def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData
     times = math.ceil(data.total_steps / trainer.val_check_interval)
     batches = math.ceil(len(data.val) / plan.hardware.processes / plan.batches.eval_batch_size)
     logger.info(f"validations: {times:,}, each of {len(data.val):,} examples (batches: {batches:,}){task.validation}")
+    remedy = f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {plan.run.output_dir}"
     try:
-        with lost_peers_named(f"--resume_from_checkpoint {LAST} goes on from the newest checkpoint in {output_dir}"):
+        with lost_peers_named(remedy):
             trainer.fit(module, data, ckpt_path=plan.checkpoint, weights_only=True)
             if trainer.is_global_zero:
                 best = output_dir / (session.best.kept[0]["name"] if session.best.kept else LAST_FILE)
@@ -135,7 +137,7 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Ses
         interval = int(interval * (data.total_steps if data.streams else data.steps_per_epoch))
     else:
         interval = round(interval / data.examples_per_step)
-    folder = run.output_dir
+    folder = local_path(run.output_dir)
     loggers: list[Logger] = [kind(folder, name="", version="") for kind in (CSVLogger, _TensorBoard)]
     if run.wandb_project is not None:
         loggers.append(WandbLogger(project=run.wandb_project, save_dir=folder, config=dict(plan.settings)))

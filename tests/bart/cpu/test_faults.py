@@ -52,6 +52,11 @@ def test_tensors_that_do_not_fit_are_refused(compiled: Kernels) -> None:
         lambda: compiled.cross_entropy(ones(2, 8), ones(8), labels[:1], 0, True),
         lambda: compiled.quantize_rows(ones(2, 3, dtype=torch.float64)),
         lambda: compiled.quantize_rows(ones(2, (1 << 16) + 1)),
+        lambda: compiled.log_softmax(ones(2, 3).double()),
+        lambda: compiled.log_softmax(ones(3, 2).T),
+        lambda: compiled.top_sums(ones(2, 3, 4), ones(2, 4), 2),
+        lambda: compiled.top_sums(ones(2, 3, 4), ones(2, 3).double(), 2),
+        lambda: compiled.top_sums(ones(2, 3, 4), ones(2, 3), 13),
         lambda: compiled.finish_rows(ones(2, 3), ones(1, 1), ones(3)),
         lambda: compiled.finish_rows(ones(2, 3), ones(2, 1), ones(3), False, torch.int8),
         lambda: compiled.drop(ones(2, 8).double(), draws),
@@ -103,6 +108,7 @@ for bad in (torch.nan, torch.inf, -torch.inf):
     kernels.code_heads(states.flatten(2), 1, 2)
     kernels.attend(*[states.transpose(1, 2)] * 3)
     kernels.cross_entropy(rows.clone(), torch.ones(rows.shape[1]), torch.zeros(4, dtype=torch.int64), 0.1, True)
+    kernels.top_sums(kernels.log_softmax(rows.clone())[None], torch.zeros(1, 4), 3)
     kernels.finish_rows(rows.clone(), torch.ones(4, 1), torch.ones(rows.shape[1]), True, torch.bfloat16)
     if kernels.attends_in_int8:
         kernels.attend_many(*[states.transpose(1, 2)] * 3)

@@ -1,6 +1,8 @@
-"""Kernels that work row by row, against torch in double precision: codes and GELU."""
+"""Kernels that work row by row, against torch in double precision: codes, GELU, and scores of the next ids."""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 import torch
@@ -84,3 +86,37 @@ def test_rounding_to_bf16_keeps_nan_and_infinity(compiled: Kernels) -> None:
     nothing = torch.zeros(numbers.shape[1])
     result = compiled.finish_rows(numbers.clone(), torch.ones(1, 1), nothing, dtype=torch.bfloat16)
     torch.testing.assert_close(result, numbers.bfloat16(), equal_nan=True, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("count, width", [(1, 1), (3, 7), (6, 50265)])
+def test_log_probabilities(compiled: Kernels, count: int, width: int, dtype: torch.dtype) -> None:
+    logits = (torch.randn(count, width) * torch.logspace(-2, 3, count)[:, None]).to(dtype)
+    logits[:, 1:2] = -torch.inf  # banned by the model
+    expected, distance = logits.double().log_softmax(dim=1), logits.double() - logits.amax(dim=1, keepdim=True)
+    scores = compiled.log_softmax(logits)
+    assert scores.dtype == torch.float32 and (scores is logits) == (dtype == torch.float32)
+    finite = expected.isfinite()
+    assert torch.equal(scores.isfinite(), finite)
+    # The logarithm of a sum of powers to 3e-7, which is rounded, and two differences.
+    allowed = 3e-7 + U * (math.log(width) + distance.abs() + expected.abs())
+    assert ((scores - expected).abs() <= allowed)[finite].all()
+
+
+def test_log_probabilities_of_rows_that_have_none(compiled: Kernels) -> None:
+    rows = torch.zeros(3, 300)
+    rows[0, 7], rows[1, 299], rows[2] = torch.nan, torch.inf, -torch.inf
+    assert compiled.log_softmax(rows).isnan().all()  # as by torch
+
+
+@pytest.mark.parametrize("articles, beams, width", [(1, 1, 1), (2, 3, 100), (5, 4, 1600), (3, 6, 2057)])
+def test_greatest_sums(compiled: Kernels, articles: int, beams: int, width: int) -> None:
+    scores, bases = torch.randn(articles, beams, width).mul(9).round(), torch.randn(articles, beams).round()
+    scores[torch.rand(scores.shape) < 0.1] = -torch.inf
+    scores[0, 0, -1] = torch.nan
+    every = (scores + bases[:, :, None]).flatten(1)
+    for count in {1, min(12, beams * width), beams * width if width < 200 else 5}:
+        sums, places = compiled.top_sums(scores, bases, count)
+        expected, order = every.sort(dim=1, descending=True, stable=True)
+        assert torch.equal(places, order[:, :count])
+        assert torch.equal(sums.nan_to_num(9e9), expected[:, :count].nan_to_num(9e9))

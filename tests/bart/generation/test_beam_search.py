@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from bart.backend import TORCH, Backend
+from bart.cpu.backend import CpuBackend
 from bart.generation import GenerationConfig
-from bart.generation.beam_search import BeamSearch, _top_sums
+from bart.generation.beam_search import BeamSearch
 from bart.generation.rules import draw
 
 PAD, EOS, START, A, B = range(5)
@@ -189,9 +191,10 @@ def test_no_eos_runs_to_max_length():
     torch.testing.assert_close(search.finished.scores, logs(0.6**3, 0.6**2 * 0.4) / 3)
 
 
+@pytest.mark.parametrize("backend", [TORCH, CpuBackend()], ids=["torch", "CPU"])
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("columns", [100, 128 * 40, 128 * 40 + 77])
-def test_the_greatest_sums_of_many(beams: int, columns: int):
+def test_the_greatest_sums_of_many(beams: int, columns: int, backend: Backend):
     generator = torch.Generator().manual_seed(0)
     for count in (1, 8, 12):
         scores = torch.randn(3, beams, columns, generator=generator)
@@ -199,11 +202,13 @@ def test_the_greatest_sums_of_many(beams: int, columns: int):
         scores[0], bases[0] = scores[0].round(), bases[0].round()  # ties
         scores[1, :, 5:] = -torch.inf
         scores[2, -1, -1] = 9.0
-        actual, places = _top_sums(scores, bases, count)
+        actual, places = backend.top_sums(scores, bases, count)
         sums = (scores + bases[:, :, None]).flatten(1)
         assert torch.equal(actual, sums.topk(count).values)
         assert torch.equal(sums.gather(1, places), actual)
         assert all(len(set(row)) == count for row in places.tolist())
+    scores[2, 0, 7] = torch.nan  # is the greatest to torch
+    assert backend.top_sums(scores, bases, 1)[1].tolist()[2] == [7]
 
 
 def test_draw_avoids_banned_columns_and_survives_rows_without_any():

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bart.errors import InputError
 from scripts.benchmarks import decoding
 
 TRANSFORMERS, CTRANSLATE2, OURS = "transformers_fp32", "ctranslate2_fp32", "ours_fp32"
@@ -30,6 +31,18 @@ def test_peers_agree_on_random_weights(tmp_path: Path, capsys: pytest.CaptureFix
     for mode, result in zip(modes, report["results"], strict=True):
         assert (result["mode"], len(result["rates"])) == (mode, 2)
         assert result["rate"] * result["seconds"] == pytest.approx(3)
-        assert (
-            result["identical_share"] > 0.6
-        )  # two beams may be closer than rounding; of three articles at most one differs
+        # Two beams may be closer than rounding; of three articles at most one differs.
+        assert result["identical_share"] > 0.6
+
+
+def test_parts_of_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out.json"
+    decoding.main(["--shape", "tiny", "--threads", "1", "--modes", OURS, "--parts", "--output", str(output)])
+    rows = {row["part"]: row for row in json.loads(output.read_text())["results"]}
+    logits = rows["product 9 x 128 x 300"]  # of 3 articles with 3 beams, in each of 12 steps
+    assert logits["calls"] == 12 and logits["gflop_s"] > 0 and logits["bound"] > 0
+    assert rows["attention to the source"]["calls"] == rows["attention to itself"]["calls"] == 24  # of 2 layers
+    assert sum(row["share"] for row in rows.values()) == pytest.approx(2)  # the parts, and all
+    assert "product 9 x 128 x 300" in capsys.readouterr().out
+    with pytest.raises(InputError, match="--parts with --modes transformers_fp32 .* allowed: ours, cpu"):
+        decoding.main(["--parts", "--modes", TRANSFORMERS])

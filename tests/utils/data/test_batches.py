@@ -84,6 +84,14 @@ def test_a_batch_goes_to_a_device_as_one() -> None:
     assert batch.inputs["ids"].device.type == "cpu"
 
 
+def test_pairs_of_sizes_are_few() -> None:
+    """Targets are rounded like sources, of which there are more, up to a sixteenth of these."""
+    pairs = [Pair(np.full(100, 5), np.full(3, 5)) for _ in range(6)]
+    for multiple, sizes in ((1, (601, 19)), (8, (608, 24)), (4096, (608, 32))):
+        inputs = pairs_as_rows(collate_pairs(pairs, 1), multiple)
+        assert tuple(len(inputs[name].texts) for name in ("input_ids", "labels")) == sizes
+
+
 def test_rows_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Page-locked memory is a GPU's; here the tensors only change their place."""
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor + 100)

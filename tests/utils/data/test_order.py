@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from utils.data.batches import padded_length
-from utils.data.order import ORDER, RunOrder, TrainOrder
+from utils.data.order import ORDER, RunOrder, Step, TrainOrder, deal
 
 
 def lengths_of(count: int) -> np.ndarray:
@@ -28,6 +28,7 @@ options = st.fixed_dictionaries(
         "world_size": st.integers(1, 3),
         "group_by_length": st.booleans(),
         "max_tokens": st.none() | st.integers(100, 20_000),
+        "is_padded": st.booleans(),
     }
 )
 
@@ -38,11 +39,16 @@ def order_of(count: int, batch_size: int = 1, seed: int = 7, **options: Any) -> 
 
 def steps(epoch: int, world_size: int, **options: Any) -> list[set[int]]:
     """The examples that count in each optimizer step of an epoch, of all ranks together."""
-    ranks = [order_of(world_size=world_size, rank=rank, **options).epoch(epoch) for rank in range(world_size)]
     return [
         {index for share in shares for batch in share for index in batch if index >= 0}
-        for shares in zip(*ranks, strict=True)
+        for shares in steps_of_ranks(epoch, world_size=world_size, **options)
     ]
+
+
+def steps_of_ranks(epoch: int = 0, **options: Any) -> list[tuple[Step, ...]]:
+    """The steps of an epoch, as each rank has them."""
+    ranks = [order_of(rank=rank, **options).epoch(epoch) for rank in range(options["world_size"])]
+    return list(zip(*ranks, strict=True))
 
 
 @settings(deadline=None)
@@ -70,11 +76,15 @@ CUTS = [(12 // (k * ranks), k, ranks) for ranks in (1, 2, 3) for k in (1, 2, 3, 
 @settings(deadline=None)
 @given(options=options, epoch=st.integers(0, 3))
 def test_steps_are_the_same_however_they_are_cut(options: dict[str, Any], epoch: int) -> None:
-    """12 examples at once, as 4 micro-batches of 3, on 2 ranks in 6 micro-batches each; of tokens, 12 micro-batches."""
+    """12 examples at once, as 4 micro-batches of 3, on 2 ranks in 6 micro-batches each; of tokens, 12 micro-batches.
+
+    Nor does it matter whether they are padded.
+    """
     cuts = [cut for cut in CUTS if options["max_tokens"] is None or cut[0] == 1]
     steps_of_cuts = [
-        steps(epoch, **{**options, "batch_size": batch_size, "accumulation": accumulation, "world_size": ranks})
-        for batch_size, accumulation, ranks in cuts
+        steps(epoch, **{**options, "batch_size": size, "accumulation": k, "world_size": ranks, "is_padded": padded})
+        for size, k, ranks in cuts
+        for padded in (False, True)
     ]
     assert len(steps_of_cuts) > 2
     assert all(held == steps_of_cuts[0] for held in steps_of_cuts)
@@ -94,17 +104,19 @@ def test_a_run_goes_through_epochs_and_on_from_any_step(
     resumed = RunOrder(order_of(rank=rank, **options), total, start)
     assert list(resumed) == whole[start:]
     assert len(resumed) == total
+    assert list(order.steps(1, start=1)) == order.epoch(1)[1:]
 
 
 def test_the_order_has_its_number() -> None:
     """Where this fails, the order has changed: raise ORDER, so that no run goes on from a checkpoint of the other."""
     lengths = np.stack([np.random.RandomState(seed).randint(5, 900, 2000) for seed in (1, 2)], axis=1)
     digest = hashlib.sha256()
-    for how in ({}, {"group_by_length": False}, {"max_tokens": 9000}, {"accumulation": 2, "world_size": 2, "rank": 1}):
+    two = {"accumulation": 2, "world_size": 2, "rank": 1}
+    for how in ({}, {"group_by_length": False}, {"max_tokens": 9000}, two, {**two, "is_padded": True}):
         for epoch in (0, 1):
             batches = [batch for step in TrainOrder(lengths, 3, 7, **how).epoch(epoch) for batch in step]
             digest.update(json.dumps(batches).encode())
-    assert (ORDER, digest.hexdigest()[:16]) == (2, "79ab6b35967e42ee")
+    assert (ORDER, digest.hexdigest()[:16]) == (3, "7d8645e13cafd008")
 
 
 @settings(deadline=None)
@@ -115,14 +127,43 @@ def test_batches_of_tokens_keep_to_their_budget_with_the_padding_that_they_get(
     order = order_of(**{**options, "max_tokens": max_tokens})
     for batch in (batch for step in order.epoch(0) for batch in step):
         if len(batch) > 1:
-            assert len(batch) * padded_length(order.lengths[batch].max(axis=0)).sum() <= max_tokens
+            padded = len(batch) * padded_length(order.lengths[batch].max(axis=0)).sum()
+            assert (padded if options["is_padded"] else order.lengths[batch].sum()) <= max_tokens
 
 
 def test_batches_of_tokens_stay_the_same_and_are_nearly_full() -> None:
-    order = order_of(4000, max_tokens=16_000)
+    order = order_of(4000, max_tokens=16_000, is_padded=True)
     sets = [{frozenset(batch) for step in order.epoch(epoch) for batch in step} for epoch in (0, 1)]
     assert sets[0] == sets[1]
     assert order.lengths.sum() / (16_000 * order.steps_per_epoch) > 0.85
+
+
+@given(work=st.lists(st.integers(0, 50), max_size=60), parts=st.integers(1, 9))
+def test_parts_have_like_counts_and_differ_by_no_more_than_one_item(work: list[int], parts: int) -> None:
+    dealt = deal(work, parts)
+    assert sorted(np.concatenate(dealt).tolist()) == list(range(len(work))) and len(dealt) == parts
+    counts, sums = [len(part) for part in dealt], [sum(work[item] for item in part) for part in dealt]
+    assert max(counts) - min(counts) <= 1
+    assert max(sums) - min(sums) <= max(work, default=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "most"),
+    [
+        ({"batch_size": 8}, 0.05),
+        ({"batch_size": 2, "accumulation": 4, "group_by_length": False}, 0.05),
+        ({"batch_size": 1, "accumulation": 8}, 0.05),
+        ({"max_tokens": 4000}, 0.05),
+        ({"max_tokens": 4000, "accumulation": 3}, 0.05),
+        ({"batch_size": 2, "accumulation": 4, "is_padded": True}, 0.3),
+    ],
+)
+def test_ranks_have_like_work(options: dict[str, Any], most: float) -> None:
+    """The share of the time in which ranks wait, if it is that of tokens; four ranks, 63 whole steps and a half one."""
+    order = order_of(2032, **options)
+    steps = steps_of_ranks(count=2032, world_size=4, **options)
+    work = np.array([[sum(map(order._work, map(np.array, share))) for share in step] for step in steps])
+    assert 0 <= 1 - work.mean(axis=1).sum() / work.max(axis=1).sum() < most
 
 
 def news_lengths(count: int, mean_words: float, spread: float, longest: int) -> np.ndarray:
@@ -140,7 +181,7 @@ def test_batches_of_like_lengths_are_padded_by_less_than_a_twentieth(accumulatio
         """Share of the padding in what the network gets to read, of both sides."""
         padded = 0
         for rank in range(world_size):
-            places = {"accumulation": accumulation, "rank": rank, "world_size": world_size}
+            places = {"accumulation": accumulation, "rank": rank, "world_size": world_size, "is_padded": True}
             order = TrainOrder(lengths, 40, 7, group_by_length=grouped, **places)
             for batch in (batch for step in order.epoch(0) for batch in step if batch[0] >= 0):
                 padded += len(batch) * padded_length(lengths[batch].max(axis=0)).sum()
@@ -151,8 +192,7 @@ def test_batches_of_like_lengths_are_padded_by_less_than_a_twentieth(accumulatio
 
 def test_a_process_without_examples_gets_the_shortest_as_a_stand_in() -> None:
     """One example on 2 ranks in 3 micro-batches each."""
-    ranks = [order_of(1, accumulation=3, world_size=2, rank=rank).epoch(0) for rank in (0, 1)]
-    assert ranks == [[[[0], [~0], [~0]]], [[[~0], [~0], [~0]]]]
+    assert steps_of_ranks(count=1, accumulation=3, world_size=2) == [([[0], [~0], [~0]], [[~0], [~0], [~0]])]
     order = order_of(50, 60, accumulation=2)
     last = order_of(1 + 2 * 60, 60, accumulation=2)
     assert last.epoch(0)[-1][1] == [~int(last.lengths[:, 0].argmin())]

@@ -2,19 +2,21 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache, partial
-from itertools import dropwhile, islice, pairwise, takewhile
+from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils.data import DataLoader
 
 from bart.errors import InputError
 from bart.modeling.modeling_bart import IGNORE_INDEX
@@ -25,19 +27,14 @@ from utils.data import streaming
 from utils.data.batches import Batch, collate_pairs
 from utils.data.corruption import Corruption
 from utils.data.options import BatchOptions, CorruptionOptions
-from utils.data.shards import Manifest, ShardExamples, ShardReader, ShardRow, StreamedShards
-from utils.data.streaming import StreamLoader, TrainStream
+from utils.data.shards import Manifest, Shard, ShardExamples, ShardRow, StreamedShards, read_shards
+from utils.data.streaming import BinOrder, StreamLoader, TrainStream
 
 BINS, TRAIN, VAL = (12, 20, 32), 23, 5
 collate = partial(collate_pairs, pad_token_id=1)
-Steps = list[tuple[dict[str, Any], list[Batch]]]
+Steps = list[list[Batch]]
 # Steps of 12 examples: batch size, accumulation and ranks.
 CUTS = [(12 // (k * ranks), k, ranks) for ranks in (1, 2, 3) for k in (1, 2, 4) if 12 % (k * ranks) == 0]
-
-
-@pytest.fixture(autouse=True)
-def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(streaming, "WINDOW", 3)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -77,24 +74,24 @@ def rows_of(files: int, split: str = "train") -> list[tuple[list[int], int]]:
 
 
 def stream_of(files: int = 2, limit: int = -1, **given: Any) -> TrainStream:
-    places = {name: given.pop(name) for name in ("rank", "world_size", "cursor", "start", "seed") if name in given}
+    places = {name: given.pop(name) for name in ("rank", "world_size", "seed") if name in given}
     shards = StreamedShards(manifest_of(files), corruption(), limit)
     return TrainStream(shards, collate, BatchOptions(n_train=limit, **given), 7, **places)
 
 
-def epoch_of(epoch: int = 0, **given: Any) -> Steps:
+def epoch_of(epoch: int = 0, lanes: int = 128, **given: Any) -> Steps:
     """The steps of one epoch."""
-    steps = dropwhile(lambda step: step[0]["epoch"] < epoch, stream_of(**given))
-    return list(takewhile(lambda step: step[0]["epoch"] == epoch, steps))
+    stream = stream_of(**given)
+    with patch.object(streaming, "LANES", lanes):
+        return [stream[epoch * stream.steps_per_epoch + step] for step in range(stream.steps_per_epoch)]
 
 
-def plain(steps: Steps) -> list[Any]:
-    """Steps as values that can be compared."""
-
-    def values_of(batch: Batch) -> tuple[Any, ...]:
-        return batch.index, batch.is_real, batch.tokens, {name: each.tolist() for name, each in batch.inputs.items()}
-
-    return [(cursor, [*map(values_of, step)]) for cursor, step in steps]
+def plain(step: Sequence[Batch]) -> list[Any]:
+    """A step as values that can be compared."""
+    return [
+        (batch.index, batch.is_real, batch.tokens, {name: each.tolist() for name, each in batch.inputs.items()})
+        for batch in step
+    ]
 
 
 def examples(batches: Sequence[Batch]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -111,7 +108,7 @@ def examples(batches: Sequence[Batch]) -> list[tuple[tuple[int, ...], tuple[int,
 
 def contents(ranks: list[Steps]) -> list[set[Any]]:
     """What each optimizer step holds, from the steps of all ranks."""
-    return [{example for _, step in shares for example in examples(step)} for shares in zip(*ranks, strict=True)]
+    return [{example for step in shares for example in examples(step)} for shares in zip(*ranks, strict=True)]
 
 
 # All that decides on an epoch's batches but for the rank.
@@ -123,6 +120,7 @@ options = st.fixed_dictionaries(
         "train_batch_size": st.integers(1, 4),
         "gradient_accumulation_steps": st.integers(1, 3),
         "limit": st.just(-1) | st.integers(1, 70),
+        "lanes": st.sampled_from([1, 5, 128]),
     }
 )
 
@@ -133,16 +131,17 @@ def test_every_example_once_an_epoch_and_one_bin_a_step_on_any_number_of_ranks(o
     ranks = [epoch_of(rank=rank, **options) for rank in range(options["world_size"])]
     rows = rows_of(options["files"])
     bins = {(0, *ids, 2): longest for ids, longest in rows}
-    targets = [target for steps in ranks for _, step in steps for target, _ in examples(step)]
+    targets = [target for steps in ranks for step in steps for target, _ in examples(step)]
     count = len(rows) if options["limit"] < 0 else min(options["limit"], len(rows))
     assert len(targets) == len({*targets}) == count and {*targets} <= bins.keys()
     bins_of_steps = [{bins[target] for target, _ in step} for step in contents(ranks)]
     assert all(len(step) == 1 for step in bins_of_steps)
-    batches = [batch for steps in ranks for _, step in steps for batch in step]
-    assert sorted(index for batch in batches if batch.is_real for index in batch.index) == list(range(count))
+    batches = [batch for steps in ranks for step in steps for batch in step]
+    numbers = {(0, *ids, 2): number for number, (ids, _) in enumerate(rows)}
+    for batch in batches:
+        assert batch.index == [numbers[target] for target, _ in examples([replace(batch, is_real=True)])]
     size = options["train_batch_size"] * options["gradient_accumulation_steps"] * options["world_size"]
     assert sum(len(step) < size for step in contents(ranks)) <= len(BINS)
-    assert stream_of(**{name: options[name] for name in options if name != "epoch"}).steps_per_epoch == len(ranks[0])
 
 
 @settings(deadline=None, max_examples=5)
@@ -158,15 +157,18 @@ def test_steps_are_the_same_however_they_are_cut_down_to_their_noise(options: di
 
 @settings(deadline=None, max_examples=15)
 @given(options=options, data=st.data())
-def test_the_stream_goes_on_from_any_step_bit_for_bit(options: dict[str, Any], data: st.DataObject) -> None:
-    """From the beginning, or from the cursor of a step at or before the place, as a checkpoint has it."""
-    rank = data.draw(st.integers(0, options["world_size"] - 1))
-    options = {**options, "rank": rank, "epoch": 0}
-    expected = epoch_of(**options)
-    start = data.draw(st.integers(0, len(expected) - 1))
-    for cursor in (None, expected[max(0, start - 1)][0], expected[start][0]):
-        cursor = json.loads(json.dumps(cursor))
-        assert plain(epoch_of(**options, cursor=cursor, start=start)) == plain(expected[start:])
+def test_a_step_is_the_same_whichever_steps_a_process_made_before_it(
+    options: dict[str, Any], data: st.DataObject
+) -> None:
+    """So a run goes on from any step, and loader processes share the steps."""
+    del options["lanes"]
+    expected = [plain(step) for step in epoch_of(**options)]
+    steps = len(expected)
+    stream = stream_of(**{name: value for name, value in options.items() if name != "epoch"})
+    for step in data.draw(st.lists(st.integers(0, 3 * steps - 1), max_size=4)):
+        stream[step]
+    step = data.draw(st.integers(0, steps - 1))
+    assert plain(stream[options["epoch"] * steps + step]) == expected[step]
 
 
 def test_noise_is_that_of_the_example_in_the_epoch() -> None:
@@ -178,7 +180,7 @@ def test_noise_is_that_of_the_example_in_the_epoch() -> None:
         for row in pq.read_table(shards_of(2) / shard["file"]).to_pylist()
     ]
     for epoch in (0, 1):
-        for target, source in (pair for _, step in epoch_of(epoch, train_batch_size=5) for pair in examples(step)):
+        for target, source in (pair for step in epoch_of(epoch, train_batch_size=5) for pair in examples(step)):
             number = numbers[target]
             (expected,) = noise([np.array(target[1:-1])], [np.array(sentences[number])], epoch, [number])
             assert source == tuple(expected.tolist())
@@ -193,16 +195,49 @@ def test_bins_are_mixed_and_orders_differ_between_epochs() -> None:
         assert sum(before != after for before, after in pairwise(order)) > 12
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_process_gives_what_the_process_itself_reads(workers: int) -> None:
-    expected = [step for _, step in islice(stream_of(train_batch_size=4), 40)]
-    stream = pickle.loads(pickle.dumps(stream_of(train_batch_size=4)))
-    loader = StreamLoader(stream, 40, num_workers=workers)
-    for step, (ours, theirs) in enumerate(zip(loader, expected, strict=True), 1):
-        assert examples(ours) == examples(theirs)
-        resumed = stream_of(train_batch_size=4, cursor=loader.cursor(step), start=step)
-        if step < 40:
-            assert examples(next(iter(resumed))[1]) == examples(expected[step])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_loader_processes_give_what_the_process_itself_reads(workers: int) -> None:
+    expected = stream_of(train_batch_size=4)
+    stream = pickle.loads(pickle.dumps(expected))
+    loader = StreamLoader(stream, 40, 3, num_workers=workers)
+    for step, ours in enumerate(loader, 3):
+        assert plain(ours) == plain(expected[step])
+    assert step == 39 and len(loader) == 40
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_a_process_reads_its_part_of_the_row_groups(tmp_path: Path, ranks: int) -> None:
+    write_tiny_shards(tmp_path, bins=(24,), files=3, train=480)
+    manifest = Manifest.read(tmp_path)
+    for rank in range(ranks):
+        batches = BatchOptions(train_batch_size=24 // ranks)
+        stream = TrainStream(StreamedShards(manifest, corruption()), collate, batches, 7, rank, ranks)
+        with patch.object(shards_module, "read_row_group", wraps=shards_module.read_row_group) as read:
+            for step in range(stream.steps_per_epoch):
+                stream[step]
+        read_groups = [(call.args[1].file, call.args[2]) for call in read.call_args_list]
+        assert len({*read_groups}) <= 60 // ranks + 2  # of 60
+        assert len(read_groups) <= len({*read_groups}) + 24 // ranks  # one that belongs to two lanes, of 24, again
+
+
+@pytest.mark.parametrize("batch_size, lanes", [(8, 128), (32, 128), (8, 12)])
+def test_the_shares_of_processes_are_of_like_length(batch_size: int, lanes: int) -> None:
+    """The share of the time for which processes wait, if it takes time in proportion to the tokens."""
+    ranks, rng = 16, np.random.default_rng(0)
+    shards = [Shard(str(file), 128, 8192, "", 8192 * file, 1024) for file in range(8)]
+    lengths = {(file, group): rng.integers(10, 127, size=1024) for file in range(8) for group in range(8)}
+    with patch.object(streaming, "LANES", lanes):
+        order = BinOrder(shards, range(8), ranks * batch_size, (7, 0, 0))
+    keys = zip(order.files.tolist(), order.groups.tolist(), strict=True)
+    rows = [lengths[key][order.arranged(place, lengths[key])] for place, key in enumerate(keys)]
+    arranged, slots = np.concatenate(rows), np.arange(ranks * batch_size)
+
+    def waiting(in_order: np.ndarray) -> float:
+        steps = np.stack([in_order[order.positions(step, slots)] for step in range(order.full)])
+        work = steps.reshape(order.full, ranks, batch_size).sum(axis=2)
+        return 1 - float(work.mean() / work.max(axis=1).mean())
+
+    assert waiting(arranged) < 0.5 * waiting(rng.permutation(arranged))
 
 
 # ---- Reading
@@ -219,7 +254,7 @@ def test_a_limit_takes_its_share_of_every_bin(limit: int) -> None:
     count = 3 * TRAIN if limit < 0 else min(limit, 3 * TRAIN)
     counts = [sum(shard.examples for shard in shards if shard.bin == longest) for longest in BINS]
     assert sum(counts) == count and max(counts) - min(counts) <= 1
-    rows = listed(iter(ShardReader(shards_of(2), shards)))
+    rows = listed(read_shards(shards_of(2), shards))
     assert [ids for number, ids, _ in rows] == [rows_of(2)[number][0] for number, _, _ in rows]
 
 
@@ -292,6 +327,20 @@ def test_shards_that_are_not_whole_are_named(made: Path) -> None:
     assert message(made).startswith(f"{shard}: the shard is missing, ")
 
 
+def test_shards_whose_row_groups_are_not_those_of_the_manifest(made: Path) -> None:
+    shard = made / "train" / "16-00001.parquet"
+    pq.write_table(pq.read_table(shard), shard, 4)
+    assert message(made) == f"{shard}: the shard has row groups of 4 examples; manifest.json says 8"
+
+
+def test_one_process_of_a_machine_looks_at_all_shards(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (made / "train" / "16-00001.parquet").unlink()
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert len(Manifest.read(made).shards("train")) == 2
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert "16-00001.parquet: the shard is missing" in message(made)
+
+
 def test_shards_of_another_length_or_vocabulary(made: Path) -> None:
     manifest = Manifest.read(made)
     manifest.check(tiny_tokenizer())
@@ -312,9 +361,11 @@ def test_a_shard_that_disappears_while_it_is_read_ends_a_run_in_one_line(made: P
     stream = TrainStream(StreamedShards(Manifest.read(made), corruption()), collate, BatchOptions(), 7)
     for shard in (made / "train").iterdir():
         shard.unlink()
-    (error,) = DataLoader(stream, batch_size=None)
-    assert isinstance(error, RunError)
-    assert str(made / "train") in str(error) and "the shard cannot be read (" in str(error) and "\n" not in str(error)
+    with pytest.raises(RunError) as error:
+        list(StreamLoader(stream, 2, num_workers=1))
+    assert re.fullmatch(
+        rf"{made / 'train'}/\S+: the shard cannot be read \(.+\); --resume_from_checkpoint last .*", str(error.value)
+    )
 
 
 def test_no_flipped_bit_of_a_shard_is_read_as_other_data(made: Path) -> None:
@@ -328,5 +379,5 @@ def test_no_flipped_bit_of_a_shard_is_read_as_other_data(made: Path) -> None:
         path.write_bytes(changed)
         shards_module._sha256_of.cache_clear()  # as a new process has it
         with pytest.raises(RunError) as error:
-            list(ShardReader(made, [shard]))
+            list(read_shards(made, [shard]))
         assert str(error.value) == f"{path}: the shard is damaged: its SHA-256 is not the one in manifest.json"

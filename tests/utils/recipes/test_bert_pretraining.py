@@ -17,7 +17,7 @@ from tests.fake_cuda.training import waits_in_a_step
 from tests.tiny_pretraining import PROGRAM, write_tiny_pretraining
 from tests.tiny_run import ALIKE, Train, compute_in_double, rows, weights
 from utils.data.shard_format import MLM_NSP
-from utils.data.shards import Manifest, ShardReader
+from utils.data.shards import Manifest, read_shards
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
 
 
@@ -54,7 +54,7 @@ def test_figures_of_held_out_pairs_are_those_of_transformers(pretrain: Train, ti
     assert (found["val_accuracy"], found["val_next_sentence_accuracy"]) == pytest.approx((right.item(), related.item()))
     assert found["val_loss"] < rows(output, "val_loss")[0]["val_loss"]
     manifest = Manifest.read(tmp_path / "shards")
-    stored = list(ShardReader(manifest.directory, manifest.shards("val")))
+    stored = list(read_shards(manifest.directory, manifest.shards("val")))
     assert batch["token_type_ids"].sum(1).tolist() == [int(row.sentences[1]) + 1 for row in stored]
     assert batch["next_sentence_label"].tolist() == [row.label for row in stored]
 

@@ -26,7 +26,7 @@ from tests.tiny_shards import WORDS, tiny_tokenizer
 from utils.corpora import make_shards
 from utils.corpora.shard_options import MakeShardsOptions
 from utils.data.shard_format import DENOISING, MLM, MLM_NSP
-from utils.data.shards import Manifest, ShardReader
+from utils.data.shards import Manifest, read_shards
 from utils.recipes.pretraining_arguments import parse_pretraining_arguments
 
 NETWORKS = {MLM: transformers.BertForMaskedLM, DENOISING: transformers.BartForConditionalGeneration}
@@ -155,7 +155,7 @@ def test_shards_are_made_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(make_shards, "make_shards", noted)
     first = shards_of(place, DENOISING)
     read = [
-        [row.ids.tolist() for row in ShardReader(first.directory, first.shards(split))] for split in ("train", "val")
+        [row.ids.tolist() for row in read_shards(first.directory, first.shards(split))] for split in ("train", "val")
     ]
     tokenizer = tiny_tokenizer()
     texts = [" ".join(tokenizer.batch_decode(examples)) for examples in read]

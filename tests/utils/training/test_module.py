@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from bart.cpu.backend import CpuBackend
-from bart.generation import graphs
+from bart.generation import cache, graphs
 from bart.modeling import layers
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tokenization.tokenization_bart import BartTokenizer
 from tests import forked
+from tests.bart.generation.test_graphs import repeat
 from tests.tiny_run import ALIKE, Train, compute_in_double, rows, weights
 from utils.data.batches import TokenPairs, collate_pairs
 from utils.data.tables import read_pairs
@@ -154,12 +155,20 @@ def test_validation_decodes_by_a_copy_what_the_model_itself_decodes(
     assert copied == [pytest.approx(row, rel=1e-5) for row in expected] and len(expected) == 2
 
 
+def test_validation_keeps_no_memory_of_recordings(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = []
+    monkeypatch.setattr(graphs, "recorder_for", lambda *_: lambda *given: recorded.append(given) or repeat(*given))
+    monkeypatch.setattr(cache, "has_fixed_shapes", lambda device: True)
+    train("run", *BEAMS)
+    assert recorded and not any(graphs._kept.values())
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("level", ["O1", "O2"])
 def test_validation_with_beams_records_its_steps(train: Train, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Under autocast they could not be recorded."""
     made, record = [], graphs.cuda_recorder
-    monkeypatch.setattr(graphs, "cuda_recorder", lambda device: made.append(device) or record(device))
+    monkeypatch.setattr(graphs, "cuda_recorder", lambda *given: made.append(given) or record(*given))
     output = train("run", "--gpus", 1, "--bf16", "--amp_level", level, *BEAMS)
     assert made and len(rows(output, "val_rouge2")) == 2
 

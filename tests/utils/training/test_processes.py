@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from tests import forked
 from tests.tiny_run import checkpoint_of, rows, same, weights, write_tiny_run
@@ -186,3 +188,29 @@ def test_processes_without_training_share_the_test_split(options: list[str], tmp
     one, two = (json.loads((tmp_path / name / "test_scores.json").read_text()) for name in ("one", "two"))
     assert one == two and one["examples"] == 7
     assert json.loads((tmp_path / "two" / "test_speed.json").read_text())["processes"] == 2
+
+
+def demand_gradients(dtype: torch.dtype) -> None:
+    """End the run unless its gradients were added up in this type."""
+    original = TrainingModule.on_before_optimizer_step
+
+    def checked(self: TrainingModule, optimizer: torch.optim.Optimizer) -> None:
+        gradients = [parameter.grad for parameter in self.model.parameters() if parameter.grad is not None]
+        gradients = [gradient.to_local() if isinstance(gradient, DTensor) else gradient for gradient in gradients]
+        rounded = all(gradient.equal(gradient.bfloat16().float()) for gradient in gradients)
+        assert gradients and rounded == (dtype is torch.bfloat16)
+        original(self, optimizer)
+
+    TrainingModule.on_before_optimizer_step = checked
+
+
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+def test_gradients_are_exchanged_in_half_precision(strategy: str, tiny: list[str], tmp_path: Path) -> None:
+    options = [*tiny, "--strategy", strategy, "--max_steps", "6", "--log_every_n_steps", "1", "--dropout", "0"]
+    options += ["--optimizer", "sgd", "--learning_rate", "0.1"]
+    losses = []
+    for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
+        run = [*options, "--allreduce_dtype", name]
+        forked.run(run, tmp_path / name, ranks=2, before=partial(demand_gradients, dtype))
+        losses.append([float(row["train_loss"]) for row in rows(tmp_path / name, "train_loss")])
+    assert losses[0] != losses[1] == pytest.approx(losses[0], rel=1e-3) and losses[0][-1] < 0.98 * losses[0][0]

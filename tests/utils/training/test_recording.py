@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,11 +70,14 @@ def micro_batches(count: int) -> Iterator[Inputs]:
 class Trained:
     """A model that takes steps of two micro-batches, by a recorder or without one."""
 
-    def __init__(self, model: PretrainedModel, recorder: Recorder | None) -> None:
+    def __init__(self, model: PretrainedModel, recorder: Recorder | None, new_recorder: Any = None) -> None:
         self.model = copy.deepcopy(model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         parameters = list(self.model.parameters())
-        self.recorded = None if recorder is None else RecordedPasses(self.passes, parameters, recorder)
+        if recorder is None:
+            self.recorded = None
+        else:
+            self.recorded = RecordedPasses(self.passes, parameters, new_recorder or (lambda: recorder))
 
     def resumed(self, recorder: Recorder | None) -> Trained:
         other = Trained(self.model, recorder)
@@ -117,16 +121,27 @@ def test_recorded_steps_are_those_of_eager_ones(model: PretrainedModel, recorder
                 if trained.recorded is not None:
                     trained.recorded.forget()
             results[-1].append(trained.step(next(batches), next(batches)))
-    assert trained.recorded.is_right
-    sizes = len(trained.recorded.recordings)
-    assert sizes == 4 and counting.recordings == 12 and counting.replays > 70
+    assert trained.recorded.is_on and len(trained.recorded.checked) == 4
+    assert counting.recordings < 20 and counting.replays > 70
     for number, (eager, recorded) in enumerate(zip(*results, strict=True)):
         assert all(map(torch.equal, eager, recorded)), number
 
 
-def gives_others(step: Any, state: Any) -> Any:
+def keeps_inputs(step: Any, state: Any) -> Any:
     step(state)
-    return lambda: None
+    kept = [tensor.clone() for tensor in state]
+    return lambda: step(kept)
+
+
+def keeps_random_numbers(step: Any, state: Any) -> Any:
+    random = torch.get_rng_state()
+    step(state)
+
+    def replay() -> None:
+        torch.set_rng_state(random)
+        step(state)
+
+    return replay
 
 
 def fails(step: Any, state: Any) -> Any:
@@ -134,27 +149,84 @@ def fails(step: Any, state: Any) -> Any:
     raise RuntimeError("operation not permitted when stream is capturing")
 
 
-@pytest.mark.parametrize("wrong", [gives_others, fails])
-def test_a_run_goes_on_without_recordings_that_fail(
-    model: PretrainedModel, wrong: Recorder, caplog: pytest.LogCaptureFixture
+def has_no_memory(step: Any, state: Any) -> Any:
+    step(state)
+    raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("wrong", [keeps_inputs, keeps_random_numbers, fails, has_no_memory])
+def test_a_run_goes_on_without_recordings_when_one_fails(
+    model: PretrainedModel, wrong: Recorder, after: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    [inputs] = micro_batches(1)
+    """Each recording is checked, not only the first; and by other inputs than it was made with."""
+    few, many = two_sizes()
+    counting = Counting(lambda step, state: (repeat if counting.recordings <= after else wrong)(step, state))
     results = []
-    for recorder in (None, wrong):
+    for recorder in (None, counting):
         torch.manual_seed(0)
         trained = Trained(model, recorder)
-        results.append([trained.step(inputs, inputs) for _ in range(4)])
-    assert "a recorded step failed" in caplog.text and trained.recorded.is_right is False
+        results.append([trained.step(*step) for step in zip([*many[:4], *few[:4]], [*few[:4], *many[:4]], strict=True)])
+    assert counting.recordings > after and not trained.recorded.is_on and not trained.recorded.recordings
+    [message] = [text for text in caplog.messages if "steps are eager from now on" in text]
+    assert "\n" not in message
     for eager, recorded in zip(*results, strict=True):
         assert all(map(torch.equal, eager, recorded))
+
+
+def two_sizes() -> list[list[Inputs]]:
+    """Micro-batches of the fewest rows, and of the most."""
+    batches = [*micro_batches(40)]
+    rows = [sum(len(rows.texts) for rows in inputs.values()) for inputs in batches]
+    return [[inputs for inputs, count in zip(batches, rows, strict=True) if count == many(rows)] for many in (min, max)]
+
+
+def test_gradients_that_overflow_check_nothing(model: PretrainedModel) -> None:
+    [inputs], counting, checked = micro_batches(1), Counting(repeat), []
+    trained = Trained(model, counting)
+    for scale in (1.0, torch.inf, torch.inf, 1.0, 1.0):
+        trained.recorded(inputs, torch.tensor(scale, dtype=torch.float64), is_first=True)
+        trained.recorded.clear_gradients()
+        checked.append(len(trained.recorded.checked))
+    assert counting.recordings == 1 and checked == [0, 0, 0, 1, 1]
+
+
+def test_more_rows_than_ever_take_the_memory_of_recordings_first(model: PretrainedModel) -> None:
+    """So the most rows are recorded first, and those of fewer fit in, where there is room for both."""
+    few, many = (batches[0] for batches in two_sizes())
+    counting, rooms = Counting(repeat), []
+    trained = Trained(model, counting, lambda: rooms.append(len(trained.recorded.recordings)) or counting)
+    for inputs, recordings in ((few, 0), (few, 1), (many, 0), (few, 1), (many, 1), (few, 2)):
+        trained.step(inputs)
+        assert len(trained.recorded.recordings) == recordings
+    assert rooms == [0, 0, 0]  # each time none is left, so that its memory counts as free
+
+
+@pytest.mark.parametrize("free", [6.0, 5.9])
+def test_where_memory_is_short_nothing_is_recorded(
+    model: PretrainedModel, free: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A step takes 3 more than the 2 that are held, and eager steps and recordings need that each."""
+    emptied, device = [], torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 5.0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 2.0)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append(True))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 9.0) if emptied else (0.0, 9.0))
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
+    monkeypatch.setattr(recording, "cuda_recorder", lambda *_: repeat)
+    trained, [inputs] = Trained(model, repeat, partial(recording.recorder_with_room, device)), micro_batches(1)
+    for _ in range(2):
+        trained.step(inputs)
+    assert len(trained.recorded.recordings) == trained.recorded.is_on == (free == 6.0)
+    assert ("steps are eager from now on: recordings need more memory than is free" in caplog.text) == (free < 6.0)
 
 
 def test_the_last_recordings_are_kept(model: PretrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recording, "MOST_RECORDINGS", 2)
     counting = Counting(repeat)
-    trained, batches = Trained(model, counting), list(micro_batches(12))
-    of_size = {inputs["input_ids"].ids.shape[1] * 100 + inputs["labels"].ids.shape[1]: inputs for inputs in batches}
-    first, second, third = [*of_size.values()][:3]
+    trained = Trained(model, counting)
+    of_size = {tuple(len(rows.texts) for rows in inputs.values()): inputs for inputs in micro_batches(12)}
+    first, second, third = (of_size[size] for size in sorted(of_size, reverse=True)[:3])
     for inputs in (first, first, second, second, first, third, third, first):
         trained.step(inputs)
     assert counting.recordings == 3 and len(trained.recorded.recordings) == 2

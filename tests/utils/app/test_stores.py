@@ -1,0 +1,167 @@
+"""Places in object stores, on a server of moto's: what is fetched, what is published, what is refused."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import threading
+from argparse import ArgumentTypeError
+from pathlib import Path
+
+import pytest
+import s3fs
+
+from bart.errors import InputError
+from utils.app import stores
+from utils.app.errors import RunError
+from utils.app.stores import fetch, in_store, local_path, names_at, publish
+
+
+def write(bucket: str, name: str, text: str) -> None:
+    s3fs.S3FileSystem().pipe_file(f"{bucket}/{name}", text.encode())
+
+
+def read(bucket: str) -> dict[str, str]:
+    store = s3fs.S3FileSystem()
+    store.invalidate_cache()
+    prefix = f"{bucket.removeprefix('s3://')}/"
+    return {name.removeprefix(prefix): store.cat_file(name).decode() for name in store.find(bucket)}
+
+
+def test_a_folder_is_fetched_and_again_only_where_it_changed(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("run/a.txt", "run/export/b.txt", "run2/c.txt", "run/folder/"):
+        write(bucket, name, name)
+    folder = Path(fetch(f"{bucket}/run/"))
+    assert str(folder) == fetch(f"{bucket}/run") == local_path(f"{bucket}/run") and folder.name == "run"
+    assert {path.name for path in folder.rglob("*") if path.is_file()} == {"a.txt", "b.txt"}
+
+    fetched: list[str] = []
+    get_file = s3fs.S3FileSystem._get_file
+
+    async def counted(fs: s3fs.S3FileSystem, there: str, *rest: object, **options: object) -> object:
+        fetched.append(there)
+        return await get_file(fs, there, *rest, **options)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_get_file", counted)
+    s3fs.S3FileSystem.clear_instance_cache()
+    write(bucket, "run/a.txt", "RUN/A.TXT")  # as long as before
+    (folder / "left.txt").write_text("by a killed run")
+    (folder / "previous.ckpt").write_text("by a killed run")
+    (folder / ".cache").write_text("of this machine")
+    (folder / "export" / "b.txt").unlink()
+    fetch(f"{bucket}/run")
+    assert fetched == ["bucket/run/a.txt", "bucket/run/export/b.txt"]
+    assert (folder / "a.txt").read_text() == "RUN/A.TXT"
+    assert {path.name for path in folder.iterdir()} == {"a.txt", "export", ".cache"}
+
+
+def test_what_is_published_is_what_is_there(bucket: str) -> None:
+    place = f"{bucket}/deep/run"
+    folder = Path(fetch(place, may_be_missing=True))
+    (folder / "export").mkdir(parents=True)
+    for name in ("log.txt", "last.ckpt", "previous.ckpt", "_epoch1_step2.ckpt", "export/model", ".lock"):
+        (folder / name).write_text(name)
+    publish(place)
+    names = {"log.txt", "last.ckpt", "_epoch1_step2.ckpt", "export/model"}
+    assert read(f"{place}") == {f"{name}": name for name in names}
+    assert names_at(place) == {name.partition("/")[0] for name in names}
+    (folder / "last.ckpt").write_text("newer")
+    (folder / "_epoch1_step2.ckpt").unlink()
+    publish(place)
+    assert read(place) == {"log.txt": "log.txt", "last.ckpt": "newer", "export/model": "export/model"}
+
+
+def test_the_newest_checkpoint_gets_its_name_last_and_goes_on_after_a_failure(
+    bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = f"{bucket}/run"
+    folder = Path(fetch(place, may_be_missing=True))
+    folder.mkdir(parents=True)
+    for name in ("last.ckpt", "metrics.csv", "_epoch1_step2.ckpt"):
+        (folder / name).write_text(name)
+    put_file, written = s3fs.S3FileSystem._put_file, []
+
+    async def failing(fs: s3fs.S3FileSystem, here: str, *rest: object, **options: object) -> object:
+        written.append(Path(here).name)
+        if Path(here).name == "last.ckpt" and written.count("last.ckpt") == 1:
+            raise OSError("the network is away")
+        return await put_file(fs, here, *rest, **options)
+
+    monkeypatch.setattr(s3fs.S3FileSystem, "_put_file", failing)
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(RunError, match="^s3://bucket/run cannot be reached or written .OSError: the network is away"):
+        publish(place)
+    assert "last.ckpt" not in read(place) and written[-1] == "last.ckpt" and len(written) == 3
+    publish(place)  # is no other run's
+    assert read(place)["last.ckpt"] == "last.ckpt"
+
+
+def test_two_runs_at_one_url(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On two machines, which have no lock in common."""
+    place = f"{bucket}/run"
+    folders = []
+    for machine in ("one", "two"):
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / machine))
+        folders.append(Path(fetch(place, may_be_missing=True)))
+        folders[-1].mkdir(parents=True)
+        (folders[-1] / "last.ckpt").write_text(machine)
+    publish(place)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "one"))
+    with pytest.raises(InputError, match=r"^s3://bucket/run: another run has written or removed last\.ckpt since"):
+        publish(place)
+    assert read(place) == {"last.ckpt": "two"}
+    assert Path(fetch(place), "last.ckpt").read_text() == "two"  # who begins anew has what is there
+    publish(place)
+
+
+def test_other_processes_of_a_machine_wait_for_the_first(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(bucket, "data/train.csv", "text,label\n")
+    monkeypatch.setattr(stores.time, "sleep", lambda _: (monkeypatch.setenv("LOCAL_RANK", "0"), fetch(place)))
+    place = f"{bucket}/data/train.csv"
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert Path(fetch(place)).read_text() == "text,label\n" and Path(fetch(place)).name == "train.csv"
+
+
+def test_processes_that_fetch_at_once_fetch_once(bucket: str) -> None:
+    write(bucket, "data/train.csv", "text,label\n")
+    threads = [threading.Thread(target=fetch, args=[f"{bucket}/data"]) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert Path(local_path(f"{bucket}/data"), "train.csv").read_text() == "text,label\n"
+
+
+@pytest.mark.parametrize("place", ["s3://bucket/nothing", "s3://no-bucket/run"])
+def test_what_is_not_there_is_named(bucket: str, place: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(place)}.*(no such file or folder|bucket does not exist)"):
+        fetch(place)
+    if "no-" in place:
+        with pytest.raises(InputError, match=re.escape(place)):
+            fetch(place, may_be_missing=True)
+
+
+def test_urls_of_stores_and_the_packages_that_reach_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert in_store("s3://bucket/run") and in_store("hf://datasets/a/b")
+    for place in (
+        "data",
+        "./s3:/bucket",
+        "s3://",
+        "s4://bucket",
+        "/s3://bucket",
+        "https://host/x",
+        "s3://b/{split}",
+        "",
+    ):
+        assert not in_store(place) and fetch(place) == place
+    monkeypatch.setattr(stores, "find_spec", lambda _: None)
+    with pytest.raises(ArgumentTypeError, match=r"^'gs://bucket/run' needs the package gcsfs: pip install gcsfs$"):
+        in_store("gs://bucket/run")
+
+
+def test_a_missing_package_is_one_line_of_a_command() -> None:
+    words = ["finetune.py", "--do_train", "--output_dir", "gs://bucket/run"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    message = "argument --output_dir: 'gs://bucket/run' needs the package gcsfs: pip install gcsfs"
+    assert (done.returncode, done.stderr) == (2, f"finetune.py: error: {message}\n")
