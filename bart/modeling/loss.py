@@ -123,7 +123,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, of_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         # The factor is a vector of one, so that halves are multiplied in fp32: the scale of a loss may exceed fp16.
         gradients = (
-            None if each is None else torch.mul(each, of_loss[None], out=torch.empty_like(each, dtype=dtype))
-            for each, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+            None if gradient is None else (gradient * of_loss[None]).to(dtype)
+            for gradient, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
         return *gradients, None, None, None, None
