@@ -44,8 +44,10 @@ class BatchOptions:
     num_workers: int = changeable(
         2, least=0, most=256, help="loader processes per GPU; 0 loads in the training process"
     )
-    train_batch_size: int = card_option(8, least=1, help="examples per process and micro-batch")
-    gradient_accumulation_steps: int = card_option(1, least=1, help="micro-batches per optimizer step")
+    train_batch_size: int = card_option(8, least=1, help="examples per process and micro-batch", on_resume="by_content")
+    gradient_accumulation_steps: int = card_option(
+        1, least=1, help="micro-batches per optimizer step", on_resume="by_content"
+    )
     eval_batch_size: int = changeable(8, least=1, help="examples per process in validation")
 
     def __post_init__(self) -> None:
