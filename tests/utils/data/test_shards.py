@@ -212,7 +212,7 @@ def test_a_process_reads_its_part_of_the_row_groups(tmp_path: Path, ranks: int) 
     for rank in range(ranks):
         batches = BatchOptions(train_batch_size=24 // ranks)
         stream = TrainStream(StreamedShards(manifest, corruption()), collate, batches, 7, rank, ranks)
-        with patch.object(shards_module, "read_row_group", wraps=shards_module.read_row_group) as read:
+        with patch.object(streaming, "read_row_group", wraps=streaming.read_row_group) as read:
             for step in range(stream.steps_per_epoch):
                 stream[step]
         read_groups = [(call.args[1].file, call.args[2]) for call in read.call_args_list]
