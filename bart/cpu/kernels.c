@@ -4,8 +4,8 @@
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh head width; N rows.
 // This is plain C, whose inner loops the compiler vectorises. The slowest parts also have code for some processors:
-// products for AVX-512 with VNNI and for AVX2; attention with heads of 64, which all published BART models have, for
-// AVX-512. -DBART_PLAIN leaves that code out.
+// products for AVX-512 with VNNI and for AVX2; attention with heads of 64, which all published BART models have, and
+// of 32, for AVX-512 and AVX2. -DBART_PLAIN leaves that code out.
 //
 // compiling.py reads the signatures behind EXPORT. These functions return 0, or 1 if there is no memory. In their
 // arguments a kind is FP32, BF16 or CODES, and strides count elements.
@@ -29,6 +29,9 @@
 #elif defined(__FMA__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)  // whose processors oneDNN and MKL serve
 #define AVX2
 #endif
+#if defined(AVX512) || defined(AVX2)
+#define VECTORS
+#endif
 #endif
 #define EXPORT __attribute__((visibility("default")))
 #define INLINE static inline __attribute__((always_inline))
@@ -51,8 +54,10 @@ enum {
     SMALL = 32000,   // numbers below which one thread is about as fast as two
 #ifdef AVX512
     VECTOR = 16,     // numbers in a register
+    SIDE = 4,        // keys, or registers of a value, that AT_ONCE queries are multiplied by in registers
 #else
     VECTOR = 8,
+    SIDE = 2,
 #endif
 #ifdef AVX2
     TILE_ROWS = 5,   // rows that are multiplied by a panel at once; GCC keeps the sums of 6 in memory
@@ -274,64 +279,81 @@ INLINE __m512 sum_quarters(const __m512 *sum)
     return _mm512_add_ps(_mm512_castpd_ps(_mm512_unpacklo_pd(c, d)), _mm512_castpd_ps(_mm512_unpackhi_pd(c, d)));
 }
 
-INLINE __m512 load_16(const void *numbers, int kind, int64_t offset)
+// The sum of each of SIDE registers, one behind the other.
+INLINE void store_sums(float *to, const vector *sums)
 {
-    const void *from = (const char *)numbers + offset * SIZES[kind];
-    if (kind == FP32) return _mm512_loadu_ps(from);
-    if (kind == CODES) return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from)));
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from)), 16));
+    __m512 quarters = sum_quarters((__m512[]){(__m512)sums[0], (__m512)sums[1], (__m512)sums[2], (__m512)sums[3]});
+    __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps(quarters, 1));
+    _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1)));
 }
 
+INLINE vector load_vector(const void *numbers, int kind, int64_t offset)
+{
+    const void *from = (const char *)numbers + offset * SIZES[kind];
+    if (kind == FP32) return *(const vector *)from;
+    if (kind == CODES) return (vector)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from)));
+    return (vector)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from)), 16);
+}
+#elif defined(AVX2)
+INLINE void store_sums(float *to, const vector *sums)
+{
+    __m256 pairs = _mm256_hadd_ps((__m256)sums[0], (__m256)sums[1]);
+    __m128 fours = _mm_add_ps(_mm256_castps256_ps128(pairs), _mm256_extractf128_ps(pairs, 1));
+    _mm_storel_pi((__m64 *)to, _mm_hadd_ps(fours, fours));
+}
+
+INLINE vector load_vector(const void *numbers, int kind, int64_t offset)
+{
+    const void *from = (const char *)numbers + offset * SIZES[kind];
+    if (kind == FP32) return *(const vector *)from;
+    if (kind == CODES) return (vector)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(from)));
+    return (vector)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(from)), 16);
+}
+#endif
+
+#ifdef VECTORS
 // As score(), for so many queries; it also fetches the values into the cache.
 INLINE void score_some(int queries, struct head head, const float *query, float *scores)
 {
     const int64_t size = SIZES[head.kind];
-    for (int64_t j = 0; j < head.count; j += 4) {
-        __m512 sums[AT_ONCE][4];
-        for (int k = 0; k < queries; k++)
-            for (int i = 0; i < 4; i++) sums[k][i] = _mm512_setzero_ps();
-#pragma GCC unroll 4
-        for (int64_t d = 0; d < head.width; d += LANES) {
-            __m512 key[4];
-            for (int i = 0; i < 4; i++) {
+    for (int64_t j = 0; j < head.count; j += SIDE) {
+        vector sums[AT_ONCE][SIDE] = {{{0}}};
+#pragma GCC unroll 8
+        for (int64_t d = 0; d < head.width; d += VECTOR) {
+            vector key[SIDE];
+            for (int i = 0; i < SIDE; i++) {
                 int64_t offset = head.offsets[j + i] + d;
-                key[i] = load_16(head.keys, head.kind, offset);
+                key[i] = load_vector(head.keys, head.kind, offset);
                 if (d * size % CACHE_LINE == 0) {
                     _mm_prefetch((const char *)head.keys + offset * size + AHEAD, _MM_HINT_T0);
                     _mm_prefetch((const char *)head.values + offset * size, _MM_HINT_T1);
                 }
             }
             for (int k = 0; k < queries; k++) {
-                __m512 numbers = _mm512_loadu_ps(query + k * head.width + d);
-                for (int i = 0; i < 4; i++) sums[k][i] = _mm512_fmadd_ps(key[i], numbers, sums[k][i]);
+                vector numbers = *(const vector *)(query + k * head.width + d);
+                for (int i = 0; i < SIDE; i++) sums[k][i] += key[i] * numbers;
             }
         }
-        for (int k = 0; k < queries; k++) {
-            __m512 quarters = sum_quarters(sums[k]);
-            __m256 halves = _mm256_add_ps(_mm512_castps512_ps256(quarters), _mm512_extractf32x8_ps(quarters, 1));
-            __m128 total = _mm_add_ps(_mm256_castps256_ps128(halves), _mm256_extractf128_ps(halves, 1));
-            _mm_storeu_ps(scores + k * head.count + j, total);
-        }
+        for (int k = 0; k < queries; k++) store_sums(scores + k * head.count + j, sums[k]);
     }
 }
 
-// As weigh(), for so many queries.
+// As weigh(), for so many queries; SIDE registers of each value at a time, or all.
 INLINE void weigh_some(int queries, struct head head, const float *weights, float *context)
 {
-    const int64_t parts = head.width / LANES;
-    __m512 sums[AT_ONCE][WIDTH / LANES];
-    for (int k = 0; k < queries; k++)
-        for (int i = 0; i < parts; i++) sums[k][i] = _mm512_setzero_ps();
-    for (int64_t j = 0; j < head.count; j++) {
-        __m512 value[WIDTH / LANES];
-        for (int i = 0; i < parts; i++) value[i] = load_16(head.values, head.kind, head.offsets[j] + i * LANES);
-        for (int k = 0; k < queries; k++) {
-            __m512 weight = _mm512_set1_ps(weights[k * head.count + j]);
-            for (int i = 0; i < parts; i++) sums[k][i] = _mm512_fmadd_ps(value[i], weight, sums[k][i]);
+    const int64_t parts = least(SIDE, head.width / VECTOR);
+    for (int64_t d = 0; d < head.width; d += parts * VECTOR) {
+        vector sums[AT_ONCE][SIDE] = {{{0}}};
+        for (int64_t j = 0; j < head.count; j++) {
+            vector value[SIDE];
+            for (int i = 0; i < parts; i++)
+                value[i] = load_vector(head.values, head.kind, head.offsets[j] + d + i * VECTOR);
+            for (int k = 0; k < queries; k++)
+                for (int i = 0; i < parts; i++) sums[k][i] += value[i] * weights[k * head.count + j];
         }
+        for (int k = 0; k < queries; k++)
+            for (int i = 0; i < parts; i++) *(vector *)(context + k * head.width + d + i * VECTOR) = sums[k][i];
     }
-    for (int k = 0; k < queries; k++)
-        for (int i = 0; i < parts; i++) _mm512_storeu_ps(context + k * head.width + i * LANES, sums[k][i]);
 }
 
 INLINE void score_of_kind(int kind, struct head head, const float *query, int64_t queries, float *scores)
@@ -438,7 +460,7 @@ INLINE void score_of_width(int64_t width, struct head head, const float *query, 
 #ifdef BF16_DOT
     if (width == WIDTH && head.kind == BF16) return score_bf16(head, query, queries, scores);
 #endif
-#ifdef AVX512
+#ifdef VECTORS
     if (head.kind == FP32) score_of_kind(FP32, head, query, queries, scores);
     else if (head.kind == BF16) score_of_kind(BF16, head, query, queries, scores);
     else score_of_kind(CODES, head, query, queries, scores);
@@ -453,7 +475,7 @@ INLINE void weigh_of_width(int64_t width, struct head head, float *weights, int6
 #ifdef BF16_DOT
     if (width == WIDTH && head.kind == BF16) return weigh_bf16(head, weights, queries, context);
 #endif
-#ifdef AVX512
+#ifdef VECTORS
     if (head.kind == FP32) weigh_of_kind(FP32, head, weights, queries, context);
     else if (head.kind == BF16) weigh_of_kind(BF16, head, weights, queries, context);
     else weigh_of_kind(CODES, head, weights, queries, context);
@@ -660,7 +682,7 @@ struct attention {
     const word *query, *keys, *values;
     int kind;
     const float *mask;
-    const int64_t *query_starts, *key_starts;
+    const int32_t *query_starts, *key_starts;
     int64_t query_article, query_head, query_row, key_article, key_head, key_row, mask_article, mask_row;
     int64_t heads, queries, length, width;
     int is_causal;
@@ -680,7 +702,7 @@ struct part {
 
 INLINE struct part part_of(const struct attention *all, int64_t b, int64_t h)
 {
-    const int64_t *q = all->query_starts, *k = all->key_starts;
+    const int32_t *q = all->query_starts, *k = all->key_starts;
     int64_t query = h * all->query_head, key = h * all->key_head;
     if (q == NULL) {
         query += b * all->query_article, key += b * all->key_article;
@@ -832,7 +854,7 @@ static void gradients_of_head(const struct attention *all, int64_t item, const w
 // scores are rounded for products. The draws are a function of the seed and of `queries`.
 EXPORT int attend_dropped(const void *query, int64_t query_article, int64_t query_head, int64_t query_row,
                           const void *keys, const void *values, int kind, int64_t key_article, int64_t key_head,
-                          int64_t key_row, const int64_t *query_starts, const int64_t *key_starts, const float *mask,
+                          int64_t key_row, const int32_t *query_starts, const int32_t *key_starts, const float *mask,
                           int64_t mask_article, int64_t mask_row, int is_causal, const void *gradient, void *context,
                           void *of_query, void *of_keys, void *of_values, int64_t articles, int64_t heads,
                           int64_t queries, int64_t length, int64_t width, int64_t seed, int64_t dropped, float scale,
@@ -950,7 +972,7 @@ EXPORT int finish_rows(const float *products, const float *peak, const float *bi
 
 // Rows of logits without their bias -> the cross entropy of each, and with `gradients`, in place, those by the logits,
 // else whether the label is the first of the greatest. A share of each label, smoothing, is spread over all. Where the
-// label is negative, losses and hits are 0, and gradients mean nothing.
+// label is negative, losses, hits and gradients are 0.
 EXPORT int cross_entropy(void *logits, int kind, const float *bias, const int64_t *labels, float smoothing,
                          int gradients, float *losses, int64_t *correct, int64_t rows, int64_t width, int threads)
 {
@@ -961,6 +983,8 @@ EXPORT int cross_entropy(void *logits, int kind, const float *bias, const int64_
     for (int64_t r = 0; r < rows; r++) {
         if (labels[r] < 0) {
             losses[r] = correct[r] = 0;
+            if (gradients && kind == BF16) memset((uint16_t *)logits + r * width, 0, width * sizeof(uint16_t));
+            if (gradients && kind == FP32) memset((float *)logits + r * width, 0, width * sizeof(float));
             continue;
         }
         float *row = kind == FP32 ? (float *)logits + r * width : memory + omp_get_thread_num() * room;

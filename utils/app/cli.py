@@ -32,7 +32,7 @@ PYTHON_M = "python -m "
 _ELSEWHERE = {
     "affinity": "leave it off: torchrun --numa-binding=node binds processes to cores",
     "batching": "leave it off: new articles take the places of those that are done",
-    "allreduce_post_accumulation_half_precision": "leave it off: gradients are averaged in fp32",
+    "allreduce_post_accumulation_half_precision": "--allreduce_dtype bf16 sends half as much",
     **dict.fromkeys(("num_beam_groups", "diversity_penalty"), "leave it off: finetune.py --do_sample varies outputs"),
     **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "finetune.py --distill sft removes layers"),
     **dict.fromkeys(("do_train", "do_predict"), "leave it off: run_pretraining.py trains, run_eval.py scores"),
@@ -45,7 +45,6 @@ _ELSEWHERE = {
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
     **dict.fromkeys(("max_option_sets", "max_articles_per_request"), "leave it off: --max_queue bounds what waits"),
     "max_summary_length": "leave it off: a summary has at most as many tokens as the model has positions",
-    "drain_seconds": "leave it off: --request_timeout bounds the work that the service finishes when it ends",
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
     "per_article": "leave it off: run_eval.py writes each article's scores into test_articles.jsonl",
     **dict.fromkeys(("picture", "repeats"), "leave it off: utils.corpora.inspect prints counts and lengths"),

@@ -14,16 +14,21 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Callable, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import hypercorn.asyncio
+from fastapi import HTTPException
+from fastapi.responses import JSONResponse
 from hypercorn.config import Sockets
 
 from bart.errors import InputError
 from utils.app.cli import parse_dataclass
 from utils.app.signals import Signals
-from utils.serving.app import create_app
+from utils.serving.app import Message, Receive, Send, create_app, failure
 from utils.serving.arguments import SUMMARIZATION, ServeArguments
 from utils.serving.service import Service
 from utils.tasks import task_of
@@ -34,6 +39,7 @@ logger = logging.getLogger("utils.serving")
 KERNELS_KEPT = "128"
 MOST_DESCRIPTORS = 4096  # files and connections; further connections wait
 TICK = 0.05  # seconds
+MOST_CLOSING = 5  # seconds in which clients read their last answers
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
@@ -58,7 +64,7 @@ class Config(hypercorn.Config):
         super().__init__()
         self.listening = Listening(fileno=bound.detach())
         self.keep_alive_timeout = read_timeout  # from a connection's beginning to its header, too
-        self.graceful_timeout = read_timeout + 1
+        self.graceful_timeout = min(read_timeout + 1, MOST_CLOSING)
         if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux then closes connections whose clients do not read
             self.listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, math.ceil(1000 * read_timeout))
         self.backlog = 1  # where descriptors run out, asyncio logs an error for each that it tries to accept
@@ -73,39 +79,68 @@ class Config(hypercorn.Config):
 
 
 async def serve(service: Service, bound: socket.socket, is_to_end: Callable[[], object]) -> None:
-    """Answer until `is_to_end` says so, and then finish what is in work."""
+    """Answer until `is_to_end` says so, and then finish what is in work, for as long as --drain_seconds says."""
 
     async def end() -> None:
         while not is_to_end():
             await asyncio.sleep(TICK)
         service.is_ending = True
-        while service.in_work:
+        end = time.monotonic() + service.args.drain_seconds
+        while service.in_work and time.monotonic() < end:
             await asyncio.sleep(TICK)
+        service.has_ended.set_result(None)
 
     host, port = bound.getsockname()[:2]
     logger.info("listening at http://%s:%d", f"[{host}]" if ":" in host else host, port)
     await hypercorn.asyncio.serve(create_app(service), Config(bound, service.args.read_timeout), shutdown_trigger=end)
 
 
+@contextmanager
+def answered(bound: socket.socket, read_timeout: float) -> Iterator[None]:
+    """Answer at the socket meanwhile: /livez by 200, and all else by 503, since the model is being loaded."""
+    has_loaded = threading.Event()
+
+    async def answer(scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            headers = {"Retry-After": "5", "Connection": "close"}
+            loading = failure(HTTPException(503, "the model is being loaded", headers))
+            is_live = scope["path"] == "/livez"
+            await (JSONResponse({"status": "loading"}, 200, headers) if is_live else loading)(scope, receive, send)
+
+    async def end() -> None:
+        while not has_loaded.is_set():
+            await asyncio.sleep(TICK)
+
+    server = hypercorn.asyncio.serve(answer, Config(bound.dup(), read_timeout), shutdown_trigger=end)
+    thread = threading.Thread(target=asyncio.run, args=[server], daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        has_loaded.set()
+        thread.join()
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     args = parse_dataclass(
         ServeArguments, argv, "Serve summaries, or predictions of a model of another task, over HTTP."
     )
-    import torch  # here, because --help needs none of it
-
-    from utils.serving.predictions import PredictionService
-    from utils.serving.summaries import SummaryService
-
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)  # read when torch first computes
-    # The decoding thread sets this too. If only that thread does, memory grows by 60 MB in 19,200 requests; if both do,
-    # by 20 MB.
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
     bound = bound_socket(args.host, args.port)
-    args = replace(args, task=task_of(args.inference.model, args.task))
-    logger.info("loading %s ...", args.inference.model)
-    service = SummaryService(args) if args.task == SUMMARIZATION else PredictionService(args)
+    with answered(bound, args.read_timeout):
+        import torch  # here, because --help needs none of it
+
+        from utils.serving.predictions import PredictionService
+        from utils.serving.summaries import SummaryService
+
+        # The engine's thread sets this too. If only that thread does, memory grows by 60 MB in 19,200 requests; if both
+        # do, by 20 MB.
+        if args.threads is not None:
+            torch.set_num_threads(args.threads)
+        args = replace(args, task=task_of(args.inference.model, args.task))
+        logger.info("loading %s ...", args.inference.model)
+        service = SummaryService(args) if args.task == SUMMARIZATION else PredictionService(args)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

@@ -31,7 +31,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 TRIM_SECONDS = 5
-PATHS = ("/", "/healthz", "/metrics", "/openapi.json")  # of every service
+ENDING = 503, "the service is shutting down", {"Retry-After": "5"}
+PATHS = ("/", "/healthz", "/livez", "/readyz", "/metrics", "/openapi.json")  # of every service
 BEARER = HTTPBearer(auto_error=False, description="The key that the service was started with.")
 PAGE_POLICY = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
@@ -82,8 +83,8 @@ class Gate:
 
     def _refusal(self, scope: Message) -> App | None:
         """The answer to a request that is not let in."""
-        if self.service.is_ending:
-            return failure(HTTPException(503, "the service is shutting down", {"Retry-After": "5"}))
+        if self.service.is_ending and scope["path"] != "/livez":
+            return failure(HTTPException(*ENDING))
         most = self.service.args.max_clients
         if scope["method"] != "GET" and self.service.in_work >= most:
             found = f"{most} requests are in work; allowed: {most}; try again"
@@ -142,11 +143,14 @@ async def _result(request: Request, content: BaseModel, service: Service) -> dic
     seconds = service.args.request_timeout
     work, departure = map(asyncio.ensure_future, (service.compute(content), _departure(request)))
     try:
-        await asyncio.wait({work, departure}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        ends = {work, departure, service.has_ended}
+        await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
         if work.done():
             return work.result()
         if departure.done():
             raise HTTPException(499, "the client left")  # nginx's status for this
+        if service.has_ended.done():
+            raise HTTPException(*ENDING)
         raise HTTPException(504, f"the answer was not there within {seconds:g} seconds")
     finally:
         work.cancel()
@@ -159,6 +163,7 @@ def create_app(service: Service) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         trimming = asyncio.ensure_future(_give_back_memory())
+        service.has_ended = asyncio.get_running_loop().create_future()
         yield
         trimming.cancel()
         await service.stop()
@@ -219,9 +224,23 @@ def create_app(service: Service) -> FastAPI:
     @app.get("/healthz")
     async def healthz() -> Response:
         """200 while requests are answered, 500 if none is any more."""
-        works, waiting, in_work = service.health
-        content = {"status": "ok" if works else "failed", "queue": waiting, "batch": in_work}
-        return JSONResponse(content, 200 if works else 500)
+        engine = service.engine
+        status, code = ("failed", 500) if engine.has_ended else ("ok", 200)
+        return JSONResponse({"status": status, "queue": len(engine.waiting), "batch": len(engine.in_work)}, code)
+
+    @app.get("/livez")
+    async def livez() -> dict[str, str]:
+        """200 unless only a new process can answer requests."""
+        if service.engine.has_ended and not service.is_ending:
+            raise HTTPException(503, "decoding has ended; the service's log says why")
+        return {"status": "ok"}
+
+    @app.get("/readyz")
+    async def readyz() -> dict[str, str]:
+        """200 while there is room for requests."""
+        await livez()
+        with service.room(1):
+            return {"status": "ok"}
 
     @app.get("/metrics", dependencies=guards)
     async def metrics() -> Response:

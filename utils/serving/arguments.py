@@ -36,6 +36,9 @@ class ServeArguments:
         10.0, above=0, help="seconds that a client has to send a header, to send a body, and to read an answer"
     )
     request_timeout: float = option(60.0, above=0, help="seconds from the whole request to the answer")
+    drain_seconds: float = option(
+        20.0, above=0, help="seconds after a signal to end in which requests in work are finished"
+    )
 
     host: str = option("127.0.0.1", section="server", help="address to listen at; 0.0.0.0 is all addresses")
     port: int = option(8000, least=0, most=65535, help="port to listen at; 0 takes a free one")

@@ -1,11 +1,12 @@
-"""One thread that decodes the articles of many requests, in batches that articles join and leave as they run."""
+"""One thread that works on the inputs of many requests, called articles here, in batches that these share."""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,12 +14,13 @@ from typing import Any
 import torch
 from fastapi import HTTPException
 
-from bart.generation import generate_live
-from bart.modeling.modeling_bart import BartForConditionalGeneration
 from utils.app.memory import is_out_of_memory
 
 logger = logging.getLogger(__name__)
 Options = tuple[tuple[str, Any], ...]  # sorted, so that equal options are equal keys
+Arrivals = Callable[[int], list[tuple[int, Any]]]  # at most so many articles that wait, with their numbers
+# It takes arrivals, how many articles may be in work at once, and options; it yields numbers with results.
+Work = Callable[..., Iterator[tuple[int, Any]]]
 
 
 class DecodingFailed(HTTPException):
@@ -30,10 +32,11 @@ class DecodingFailed(HTTPException):
 
 @dataclass(eq=False)
 class _Article:
-    ids: Sequence[int]
+    content: Any
     options: Options
     turn: int  # articles with equal options are decoded in the order of their turns
-    result: Future[list[int]] = field(default_factory=Future)
+    arrived: float  # the same for all articles of a request
+    result: Future[Any] = field(default_factory=Future)
 
     def claim(self) -> bool:
         """Return true if its client still waits. From now on the client cannot cancel it."""
@@ -56,7 +59,7 @@ class Engine:
     batch is larger than that.
     """
 
-    model: BartForConditionalGeneration  # in eval mode; nobody else may use it
+    work: Work
     batch_size: int  # articles decoded at once
     threads: int | None = None  # that torch computes with; None leaves it to torch
 
@@ -71,14 +74,14 @@ class Engine:
         self.thread = threading.Thread(target=self._run, name="decoding", daemon=True)  # the caller starts it
 
     @property
-    def waiting(self) -> int:
-        """Articles that wait for a place in the batch."""
+    def waiting(self) -> list[float]:
+        """The times, by time.monotonic(), at which those articles arrived that wait for a place in the batch."""
         with self._changed:
             self._forget_cancelled()
-            return len(self._waiting)
+            return [article.arrived for article in self._waiting]
 
-    def submit(self, sources: Sequence[Sequence[int]], options: Mapping[str, Any]) -> list[Future[list[int]]]:
-        """Queue the articles of a request, ids without padding, for the ids that will be generated.
+    def submit(self, contents: Sequence[Any], options: Mapping[str, Any]) -> list[Future[Any]]:
+        """Queue the articles of a request for their results.
 
         Cancelling removes an article from the queue; what is in the batch already is decoded to its end.
         """
@@ -87,7 +90,8 @@ class Engine:
             if self.has_ended:
                 raise DecodingFailed
             # Requests take turns: the first article of this one comes before the second of those that wait already.
-            articles = [_Article(ids, key, turn) for turn, ids in enumerate(sources, self._turn + 1)]
+            now = time.monotonic()
+            articles = [_Article(content, key, turn, now) for turn, content in enumerate(contents, self._turn + 1)]
             self._waiting += articles
             self._changed.notify()
         return [article.result for article in articles]
@@ -104,8 +108,8 @@ class Engine:
         """Remove the articles whose clients have left from the queue."""
         self._waiting = [article for article in self._waiting if not article.result.cancelled()]
 
-    def _take(self, options: Options, room: int) -> list[tuple[int, Sequence[int]]]:
-        """Move at most `room` articles with these options from the queue to the batch; return their numbers and ids."""
+    def _take(self, options: Options, room: int) -> list[tuple[int, Any]]:
+        """Move at most `room` articles with these options from the queue to the batch; return them with numbers."""
         self._forget_cancelled()
         queue = sorted((each for each in self._waiting if each.options == options), key=lambda article: article.turn)
         taken = []
@@ -115,7 +119,7 @@ class Engine:
                 self._turn = max(self._turn, article.turn)
                 number = next(self._numbers)
                 self.in_work[number] = article
-                taken.append((number, article.ids))
+                taken.append((number, article.content))
         return taken
 
     def _run(self) -> None:
@@ -141,7 +145,7 @@ class Engine:
         """Decode until no articles with these options wait, or some with other options do."""
         has_begun = has_failed = out_of_memory = False
 
-        def arrivals(room: int) -> list[tuple[int, Sequence[int]]]:
+        def arrivals(room: int) -> list[tuple[int, Any]]:
             nonlocal has_begun
             with self._changed:
                 if self.has_ended:
@@ -152,12 +156,10 @@ class Engine:
                 return self._take(options, room)
 
         try:
-            decoding = {**dict(options), "num_return_sequences": 1}
-            for done in generate_live(self.model, arrivals, self.batch_size, **decoding):
-                [ids] = done.sequences.tolist()
+            for number, result in self.work(arrivals, self.batch_size, **dict(options)):
                 with self._changed:
-                    article = self.in_work.pop(done.index)
-                article.result.set_result(ids)
+                    article = self.in_work.pop(number)
+                article.result.set_result(result)
         except DecodingFailed:
             return
         except Exception as error:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Mapping
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,7 @@ from pydantic import BaseModel, Field, create_model, model_validator
 from utils.data.columns import Record
 from utils.prediction.predictor import Predictor
 from utils.serving.arguments import ServeArguments
+from utils.serving.engine import Arrivals
 from utils.serving.service import Body, Service, Text
 from utils.tasks import find_row_task
 
@@ -63,39 +61,32 @@ class PredictionService(Service):
         self.predictor = Predictor(task, options, task.EvalOptions(), args.inference, args.batch_size)
         kind = self.predictor.loaded.model.config.model_types[0]
         self.title = f"{kind.upper()}: {Path(args.task).stem.replace('_', ' ')}"
-        super().__init__(args, prediction_request(task.fields, args.max_queue))
-        self.executor = ThreadPoolExecutor(1)
-        self.at_once = 0  # inputs that the thread predicts
-
-    @property
-    def health(self) -> tuple[bool, int, int]:
-        return True, max(0, self.inputs - self.at_once), self.at_once
-
-    async def stop(self) -> None:
-        self.executor.shutdown(wait=False, cancel_futures=True)
+        super().__init__(args, prediction_request(task.fields, args.max_queue), self._predict)
 
     async def compute(self, content: BaseModel) -> dict[str, Any]:
         inputs = [each.model_dump(exclude_none=True) for each in content.inputs]
-        is_given_up = threading.Event()
-        job = self.executor.submit(self._predict, inputs, is_given_up)
-        try:
-            rows = await asyncio.wrap_future(job)
-        finally:
-            is_given_up.set()
-            job.cancel()
-        return {"predictions": [{name: row[name] for name in row if name not in _LEFT_OUT} for row in rows]}
-
-    def _predict(self, inputs: list[dict[str, Any]], is_given_up: threading.Event) -> list[dict[str, Any]]:
-        """Predict in the thread, until nobody waits for it any more."""
-
-        def check() -> None:
-            if is_given_up.is_set():
-                raise CancelledError
-
         records = [Record(f"input {number}", values) for number, values in enumerate(inputs)]
         columns = self.predictor.task.typed_columns({name for values in inputs for name in values})
-        self.at_once = len(inputs)
+        rows = await self.results(records, {"columns": tuple(columns)})
+        for row in rows:
+            if isinstance(row, Exception):
+                raise row
+        return {"predictions": [{name: row[name] for name in row if name not in _LEFT_OUT} for row in rows]}
+
+    def _predict(
+        self, arrivals: Arrivals, batch_size: int, columns: Sequence[str]
+    ) -> Iterator[tuple[int, dict[str, Any] | Exception]]:
+        """The engine's work on records; those of many requests share a batch if they have the same columns."""
+        while batch := arrivals(batch_size):
+            numbers, records = zip(*batch, strict=True)
+            yield from zip(numbers, self._rows(records, columns), strict=True)
+
+    def _rows(self, records: Sequence[Record], columns: Sequence[str]) -> list[dict[str, Any] | Exception]:
+        """The row of each record, or the error that it raises: others in its batch get their rows."""
         try:
-            return [row for row, _ in self.predictor(records, columns, check)]
-        finally:
-            self.at_once = 0
+            return [row for row, _ in self.predictor(records, columns)]
+        except Exception as error:
+            if len(records) == 1:
+                return [error]
+        half = len(records) // 2
+        return self._rows(records[:half], columns) + self._rows(records[half:], columns)

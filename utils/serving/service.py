@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import prometheus_client as prometheus
 from fastapi import HTTPException
@@ -14,6 +17,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from bart.files import as_named
 from utils.serving.arguments import ServeArguments
+
+if TYPE_CHECKING:
+    from utils.serving.engine import Work
+
+CLOSING_SECONDS = 3  # for the engine's thread to end its step
 
 
 def _not_blank(text: str) -> str:
@@ -47,8 +55,12 @@ class Service(ABC):
     page_file: str
     answer_model: type[BaseModel]
 
-    def __init__(self, args: ServeArguments, request_model: type[BaseModel]) -> None:
+    def __init__(self, args: ServeArguments, request_model: type[BaseModel], work: Work) -> None:
+        from utils.serving.engine import Engine  # here, because --help needs no torch
+
         self.args, self.request_model = args, request_model
+        self.engine = Engine(work, args.batch_size, args.threads)
+        self.engine.thread.start()
         path = Path(args.inference.model)
         # Clients see no more of a path than identifies the model.
         name = "/".join((as_named(path) if path.exists() else path).parts[-2:])
@@ -57,6 +69,7 @@ class Service(ABC):
         self.inputs = 0  # of the requests that are being answered
         self.in_work = 0  # requests that are not answered yet, but for those with GET, which are answered at once
         self.is_ending = False  # no request is let in any more
+        self.has_ended: asyncio.Future[None]  # done when those in work are given up; the application makes it
         self.registry = prometheus.CollectorRegistry()
         prometheus.ProcessCollector(registry=self.registry)  # memory, processor time, open files; on Linux
         self.answers = prometheus.Counter(
@@ -66,6 +79,12 @@ class Service(ABC):
         self.seconds = prometheus.Histogram(
             f"bart_{self.path[1:]}_seconds", "From a request to its answer", registry=self.registry
         )
+        gauges = [
+            prometheus.Gauge("bart_requests_waiting", "Requests with inputs that wait", registry=self.registry),
+            prometheus.Gauge("bart_queue_seconds", "For how long the first one waits", registry=self.registry),
+        ]
+        gauges[0].set_function(lambda: len({*self.engine.waiting}))
+        gauges[1].set_function(lambda: max(0.0, time.monotonic() - min(self.engine.waiting, default=math.inf)))
 
     @contextmanager
     def room(self, count: int) -> Iterator[None]:
@@ -80,15 +99,20 @@ class Service(ABC):
         finally:
             self.inputs -= count
 
-    @property
-    @abstractmethod
-    def health(self) -> tuple[bool, int, int]:
-        """True if requests are answered; how many inputs wait; how many are in work."""
+    async def results(self, contents: Sequence[Any], options: Mapping[str, Any]) -> list[Any]:
+        """The engine's results for the articles of a request, which leave its queue if this is cancelled."""
+        futures = self.engine.submit(contents, options)
+        try:
+            return await asyncio.gather(*map(asyncio.wrap_future, futures))
+        finally:
+            for future in futures:
+                future.cancel()
 
     @abstractmethod
     async def compute(self, content: BaseModel) -> dict[str, Any]:
         """Compute the fields of the answer to a request, but for the time."""
 
-    @abstractmethod
     async def stop(self) -> None:
         """Drop what is in work."""
+        self.engine.stop()
+        await asyncio.to_thread(self.engine.thread.join, CLOSING_SECONDS)

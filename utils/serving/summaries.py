@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from bart.errors import InputError
-from bart.generation import GenerationConfig
+from bart.generation import GenerationConfig, generate_live
+from bart.modeling.modeling_bart import BartForConditionalGeneration
 from utils.models.generation_options import with_lengths
 from utils.prediction.options import LongDocuments
 from utils.prediction.summarizing import Documents, known_of, load_summarizer
 from utils.serving.arguments import ServeArguments
-from utils.serving.engine import Engine
+from utils.serving.engine import Arrivals
 from utils.serving.service import Body, Service, Text
 
-CLOSING_SECONDS = 3  # for the decoding thread to end its step
 MOST_LENGTH_PENALTY = MOST_RATIO = 10
+
+
+def generate(
+    model: BartForConditionalGeneration, arrivals: Arrivals, batch_size: int, **options: Any
+) -> Iterator[tuple[int, list[int]]]:
+    """The engine's work on windows, ids without padding: yields the ids of the summary of each."""
+    for done in generate_live(model, arrivals, batch_size, **options, num_return_sequences=1):
+        [ids] = done.sequences.tolist()
+        yield done.index, ids
 
 
 def summary_request(defaults: GenerationConfig, args: ServeArguments, positions: int) -> type[BaseModel]:
@@ -75,17 +85,7 @@ class SummaryService(Service):
         if self.limit > self.positions:
             raise InputError(f"--max_source_length is {self.limit}; allowed: at most {self.positions}, the positions")
         self.defaults = model.generation_config.merged(num_return_sequences=1)
-        super().__init__(args, summary_request(self.defaults, args, self.positions))
-        self.engine = Engine(model, args.batch_size, args.threads)
-        self.engine.thread.start()
-
-    @property
-    def health(self) -> tuple[bool, int, int]:
-        return not self.engine.has_ended, self.engine.waiting, len(self.engine.in_work)
-
-    async def stop(self) -> None:
-        self.engine.stop()
-        await asyncio.to_thread(self.engine.thread.join, CLOSING_SECONDS)
+        super().__init__(args, summary_request(self.defaults, args, self.positions), partial(generate, model))
 
     async def compute(self, content: BaseModel) -> dict[str, Any]:
         options = self._decoding_options(content)
@@ -93,7 +93,7 @@ class SummaryService(Service):
         documents = await asyncio.to_thread(
             Documents, content.inputs, self.tokenizer, self.positions, how, self.limit
         )  # fmt: skip
-        outputs = await self._decode(documents.windows, options)
+        outputs = await self.results(documents.windows, options)
         summaries = await asyncio.to_thread(documents.summaries, outputs, bool(content.drop_repeated_sentences))
         return {
             "summary": None if content.text is None else summaries[0],
@@ -113,11 +113,3 @@ class SummaryService(Service):
         if config.shortest > longest:
             raise InputError(f"min_length is {config.shortest}; allowed: at most max_length ({longest})")
         return options
-
-    async def _decode(self, windows: Sequence[Sequence[int]], options: dict[str, Any]) -> list[list[int]]:
-        futures = self.engine.submit(windows, options)
-        try:
-            return await asyncio.gather(*map(asyncio.wrap_future, futures))
-        finally:
-            for future in futures:
-                future.cancel()

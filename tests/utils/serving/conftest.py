@@ -104,7 +104,7 @@ class Decoder:
 @pytest.fixture
 def decoder(monkeypatch: pytest.MonkeyPatch) -> Decoder:
     decoder = Decoder()
-    monkeypatch.setattr("utils.serving.engine.generate_live", decoder)
+    monkeypatch.setattr("utils.serving.summaries.generate_live", decoder)
     return decoder
 
 

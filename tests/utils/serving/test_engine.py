@@ -2,12 +2,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 from tests.utils.serving.conftest import Decoder, until
 from utils.serving.engine import DecodingFailed, Engine
+from utils.serving.summaries import generate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 EIGHT = {"max_length": 8}
@@ -16,7 +18,7 @@ NINE = {"max_length": 9}
 
 @pytest.fixture
 def engine(decoder: Decoder) -> Iterator[Engine]:
-    engine = Engine(SimpleNamespace(), batch_size=4)
+    engine = Engine(partial(generate, SimpleNamespace()), batch_size=4)
     engine.thread.start()
     yield engine
     engine.stop()
@@ -41,7 +43,7 @@ def test_articles_join_the_batch_that_runs(engine: Engine, decoder: Decoder) -> 
     second = engine.submit([[1, 2], [2, 3]], {})
     decoder.step()
     assert decoder.seen[-1] == ({}, [[3, 1], [1, 2], [2, 3]])
-    assert (engine.waiting, len(engine.in_work)) == (0, 3)
+    assert (len(engine.waiting), len(engine.in_work)) == (0, 3)
     decoder.run()
     assert results(first + second) == [[7, 3, 1], [7, 1, 2], [7, 2, 3]]
 
@@ -68,7 +70,7 @@ def test_cancelled_articles_leave_the_queue(engine: Engine, decoder: Decoder) ->
     futures[1].cancel()
     [eight] = engine.submit([[1, 8]], EIGHT)
     eight.cancel()
-    assert engine.waiting == 3
+    assert len(engine.waiting) == 3
     decoder.step()
     assert decoder.seen[-1][1] == [[4, 0], [1, 1], [1, 3], [1, 4]]
     decoder.run()
@@ -124,4 +126,4 @@ def test_articles_fail_when_the_engine_is_stopped(engine: Engine, decoder: Decod
         engine.submit([[1]], {})
     engine.thread.join(60)
     assert not engine.thread.is_alive()
-    assert (engine.waiting, len(engine.in_work)) == (0, 0)
+    assert (len(engine.waiting), len(engine.in_work)) == (0, 0)

@@ -28,8 +28,11 @@ import pytest
 from tests.utils.long_texts import tokens
 from tests.utils.serving.conftest import POSITIONS, Decoder, service, until
 from utils.models.loading import load_for_evaluation
+from utils.prediction.options import InferenceOptions, LongDocumentOptions
 from utils.prediction.summarizing import summarize
-from utils.serving.__main__ import bound_socket, serve
+from utils.serving.__main__ import Config, answered, bound_socket, serve
+from utils.serving.arguments import ServeArguments
+from utils.serving.service import CLOSING_SECONDS
 
 ROOT = Path(__file__).parents[3]
 OPTIONS = [{}, {}, {"num_beams": 1}, {"max_length": 9, "length_penalty": 0.5}]
@@ -226,6 +229,12 @@ def test_faults_are_answered(export: Path, decoder: Decoder, monkeypatch: pytest
         assert [answer(sent(address, ARTICLE)) for _ in range(2)] == [failed] * 2
         health = httpx2.get(f"{address}/healthz")
         assert (health.status_code, health.json()) == (500, {"status": "failed", "queue": 0, "batch": 0})
+        for path in ("livez", "readyz"):
+            found = httpx2.get(f"{address}/{path}")
+            assert (found.status_code, found.json()) == (
+                503,
+                {"error": "decoding has ended; the service's log says why"},
+            )
         monkeypatch.setattr("utils.serving.summaries.Documents", lambda *_: 1 / 0)
         assert answer(sent(address, ARTICLE)) == (500, {"error": "a fault of the service; its log says more"})
 
@@ -246,6 +255,64 @@ def test_what_is_in_work_is_finished(export: Path, decoder: Decoder) -> None:
         decoder.run()
         assert [answer(connection)[0] for connection in work] == [200] * 5
         assert idle.recv(10) == b""
+
+
+def test_work_that_takes_too_long_is_given_up_at_the_end(export: Path, decoder: Decoder) -> None:
+    """The process is alive while it finishes its work."""
+    with server_thread(export, batch_size=1, drain_seconds=0.5) as (end, address):
+        work = [sent(address, ARTICLE) for _ in range(2)]
+        in_work(address, queue=1, batch=1)
+        end()
+        until(lambda: httpx2.get(f"{address}/readyz").status_code == 503)
+        assert httpx2.get(f"{address}/livez").json() == {"status": "ok"}
+        assert [answer(connection) for connection in work] == [ENDING] * 2
+        decoder.run()
+
+
+def test_kubernetes_kills_only_what_its_default_grace_leaves() -> None:
+    args = ServeArguments(inference=InferenceOptions(model="a", gpus=0), documents=LongDocumentOptions())
+    closing = Config(bound_socket("127.0.0.1", 0), args.read_timeout).graceful_timeout
+    assert args.drain_seconds + closing + CLOSING_SECONDS < 30
+
+
+def test_readiness_and_what_waits(export: Path, decoder: Decoder) -> None:
+    def gauges() -> list[float]:
+        text = httpx2.get(f"{address}/metrics").text
+        return [
+            float(re.search(rf"^bart_{name} (\S+)$", text, re.M)[1]) for name in ("requests_waiting", "queue_seconds")
+        ]
+
+    def ready() -> tuple[int, dict[str, str]]:
+        answer = httpx2.get(f"{address}/readyz")
+        return answer.status_code, answer.json()
+
+    with server_thread(export, batch_size=1, max_queue=4) as (_, address):
+        assert (ready(), gauges()) == ((200, {"status": "ok"}), [0, 0])
+        work = [sent(address, ARTICLE)]
+        in_work(address, queue=0, batch=1)
+        work.append(sent(address, {"texts": ["A dog.", "A cat."]}))
+        in_work(address, queue=2, batch=1)
+        assert (ready(), gauges()[0]) == ((200, {"status": "ok"}), 1)
+        work.append(sent(address, ARTICLE))
+        in_work(address, queue=3, batch=1)
+        full = "4 inputs are in work and this request has 1; allowed: 4; try again"
+        assert ready() == (503, {"error": full})
+        time.sleep(0.1)
+        assert gauges()[0] == 2 and 0.1 < gauges()[1] < 60
+        decoder.run()
+        assert [answer(connection)[0] for connection in work] == [200] * 3
+        assert (ready(), gauges()) == ((200, {"status": "ok"}), [0, 0])
+
+
+def test_a_service_that_loads_is_alive_and_not_ready() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as bound:
+        address = "http://127.0.0.1:{1}".format(*bound.getsockname())
+        with answered(bound, 10):
+            assert httpx2.get(f"{address}/livez").status_code == 200
+            for ask in (httpx2.get(f"{address}/readyz"), httpx2.post(f"{address}/summarize", json=ARTICLE)):
+                assert (ask.status_code, ask.json()) == (503, {"error": "the model is being loaded"})
+        with pytest.raises(httpx2.TimeoutException):  # it waits for the service itself
+            httpx2.get(f"{address}/livez", timeout=0.2)
 
 
 def received(connection: socket.socket) -> bytes:
