@@ -213,9 +213,6 @@ class StreamedShards:
     def __len__(self) -> int:
         return sum(self.counts)
 
-    def row_group(self, shard: int, group: int) -> RowGroup:
-        return read_row_group(self.directory, self.shards[shard], group)
-
 
 class ShardExamples(TokenPairs):
     """Held-out examples in memory, with noise that is the same whatever the seed of the run."""
