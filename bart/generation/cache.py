@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -25,13 +26,21 @@ ROOM = 8
 MOST_ROOM_OF_FIXED_SHAPES = 64
 # A multiple of keys with which attention's kernels can read masks as they are.
 ALIGNMENT = 16
-# The multiple to which sources are padded where shapes should recur.
+# The least multiple to which sources are padded where shapes should recur.
 SOURCE_PIECE = 64
+
+# Takes the number of a tensor of a cache's state, and the tensor.
+Put = Callable[[int, Tensor], Tensor]
 
 
 def has_fixed_shapes(device: torch.device) -> bool:
     """True if shapes on this device should last and recur, at the price of more padding."""
     return device.type == "cuda"
+
+
+def recurring(length: int) -> int:
+    """At least so many source positions: one of two numbers between powers of two, or a multiple of a piece."""
+    return round_up(length, max(SOURCE_PIECE, (1 << (length - 1).bit_length()) // 4))
 
 
 @dataclass
@@ -63,59 +72,66 @@ class DecoderCache:
 
     Args:
         cross: per layer, the keys and values of the encoder states, each (B, H, S, Dh).
-        self_keys: some keys of self-attention (…, Dh), for their type.
-        readable: (B, S), true where a source position may be read, or None for all positions.
+        self_keys: some keys of self-attention (B, H, …, Dh), for their type.
+        readable: (B, S), true where a source position may be read.
+        put: called with the number of a tensor of `state` and the tensor; moves stores to where they are to stay.
     """
 
+    cross: list[Tensor]  # keys and values of cross-attention, those of one layer behind those of another
+    own: list[Tensor]  # those of self-attention
     cross_mask: Any  # (B, 1, 1, S), or None where all may be read; where shapes are fixed there is always one
 
     def __init__(
         self,
-        cross: Sequence[tuple[Tensor, Tensor]],
+        cross: Iterable[tuple[Tensor, ...]],
         self_keys: Tensor,
-        readable: Tensor | None,
+        readable: Tensor,
         beams: int,
         max_length: int,
+        put: Put | None = None,
     ) -> None:
-        keys = cross[0][0]
-        articles, heads, length, _ = keys.shape
-        readable = keys.new_ones(articles, length).bool() if readable is None else readable
-        self.fixed_shapes = has_fixed_shapes(keys.device)
+        articles, length = readable.shape
+        self.put = put or (lambda number, store: store)
+        self.fixed_shapes = has_fixed_shapes(self_keys.device)
         self.room = ROOM
         if self.fixed_shapes:
             pieces = math.ceil(max_length / MOST_ROOM_OF_FIXED_SHAPES)
             self.room = round_up(math.ceil(max_length / pieces), ALIGNMENT)
             max_length = self.room * pieces
-            length = round_up(length, SOURCE_PIECE)
-            cross = [(padded(k, 2, length), padded(v, 2, length)) for k, v in cross]
+            length = recurring(length)
             readable = padded(readable, 1, length)
-        empty = self_keys.new_empty((articles, heads, 0, self_keys.shape[-1]))
-        self.layers = [LayerCache(k, v, empty, empty) for k, v in cross]
+        empty = self_keys.new_empty((articles, self_keys.shape[1], 0, self_keys.shape[-1]))
+        self._set_cross(padded(store, 2, length) for store in chain.from_iterable(cross))
+        self._set_own([empty] * len(self.cross))
         self.beams = beams
         self.max_length = max_length
         self.steps = 0
         self.joined = [0] * articles  # the number of steps before each article joined
-        self.positions = torch.full((articles,), -1, device=keys.device)  # of the token that an article read last
+        self.positions = torch.full((articles,), -1, device=self_keys.device)  # of the token that an article read last
         # (B, 1, K, T·K): 0 where a beam may read a column, -inf where it may not.
         self.self_mask = self_keys.new_empty((articles, 1, beams, 0))
-        self.own_columns = additive(torch.eye(beams, dtype=torch.bool, device=keys.device), self_keys.dtype)
+        self.own_columns = additive(torch.eye(beams, dtype=torch.bool, device=self_keys.device), self_keys.dtype)
         self.free: deque[int] = deque()  # columns that no article reads
         self.used: deque[tuple[int, int]] = deque()  # (step, column) of the others, oldest first
-        self.first_columns = torch.arange(beams, device=keys.device)
+        self.first_columns = torch.arange(beams, device=self_keys.device)
         # (K,) of each beam's next token; a slice is quicker on the CPU.
         self.columns: slice | Tensor = torch.empty_like(self.first_columns) if self.fixed_shapes else slice(0, 0)
         self._set_readable(readable)
 
     @property
-    def state(self) -> list[Tensor]:
+    def layers(self) -> list[LayerCache]:
+        stores = self.cross[::2], self.cross[1::2], self.own[::2], self.own[1::2]
+        return [LayerCache(*of_layer) for of_layer in zip(*stores, strict=True)]
+
+    @property
+    def state(self) -> list[Any]:
         """The tensors that a step reads or changes, where shapes are fixed; a step may be given others instead."""
-        layers = [tensor for layer in self.layers for tensor in vars(layer).values()]
-        return [self.columns, self.positions, self.self_mask, self.cross_mask, *layers]
+        return [*self.cross, *self.own, self.columns, self.positions, self.self_mask, self.cross_mask]
 
     @state.setter
     def state(self, tensors: Sequence[Tensor]) -> None:
-        self.columns, self.positions, self.self_mask, self.cross_mask, *layers = tensors
-        self.layers = [LayerCache(*layers[first : first + 4]) for first in range(0, len(layers), 4)]
+        *stores, self.columns, self.positions, self.self_mask, self.cross_mask = tensors
+        self.cross, self.own = stores[: len(self.cross)], stores[len(self.cross) :]
 
     def advance(self) -> None:
         """Make room for the next token of each beam and let it be read. The host waits for nothing."""
@@ -138,40 +154,47 @@ class DecoderCache:
 
     def keep(self, articles: Tensor) -> None:
         """Go on with some of the articles (M,) only."""
-        self.layers = [LayerCache(*(store[articles] for store in vars(layer).values())) for layer in self.layers]
+        self._set_cross(store[articles] for store in self.cross)
+        self._set_own(store[articles] for store in self.own)
         self.self_mask, self.positions = self.self_mask[articles], self.positions[articles]
         self.joined = [self.joined[article] for article in articles.tolist()]
+        self._free_columns()
         self._changed(self.readable[articles])
 
     def replace(self, articles: Tensor, new: DecoderCache) -> None:
         """Put the articles of a cache that has read nothing yet into the places of others (M,)."""
         length = max(self.readable.shape[1], new.readable.shape[1])
-        for layer, new_layer in zip(self.layers, new.layers, strict=True):
-            layer.cross_keys = _replaced(layer.cross_keys, articles, new_layer.cross_keys, length)
-            layer.cross_values = _replaced(layer.cross_values, articles, new_layer.cross_values, length)
-            layer.self_keys[articles] = layer.self_values[articles] = 0
+        self._set_cross(
+            padded(store, 2, length).index_copy_(0, articles, padded(added, 2, length))
+            for store, added in zip(self.cross, new.cross, strict=True)
+        )
+        for store in self.own:
+            store[articles] = 0
         self.self_mask[articles] = -torch.inf
-        self.positions[articles] = -1
-        for article in articles.tolist():
-            self.joined[article] = self.steps
+        self.restart(articles)
         # A mask may still belong to the caller.
         self._changed(padded(self.readable, 1, length).index_copy(0, articles, padded(new.readable, 1, length)))
 
-    def _changed(self, readable: Tensor) -> None:
-        """Give up columns and source positions that none of the articles, of which these are readable, needs."""
+    def restart(self, articles: Tensor) -> None:
+        """Let articles (M,) begin anew; what they have read stays until it is overwritten."""
+        self.positions[articles] = -1
+        for article in articles.tolist():
+            self.joined[article] = self.steps
+        self._free_columns()
+
+    def _free_columns(self) -> None:
+        """Give up columns that none of the articles needs."""
         oldest = min(self.joined)
         while self.used and self.used[0][0] < oldest:
             self.free.append(self.used.popleft()[1])
+
+    def _changed(self, readable: Tensor) -> None:
+        """Give up source positions that none of the articles, of which these are readable, needs."""
         longest = int(readable.any(dim=0).nonzero().max()) + 1
         if self.fixed_shapes:
-            longest = round_up(longest, SOURCE_PIECE)
+            longest = recurring(longest)
         if longest < readable.shape[1]:
-            for layer in self.layers:
-                stores = layer.cross_keys[:, :, :longest], layer.cross_values[:, :, :longest]
-                # Recorded steps find tensors by their address.
-                layer.cross_keys, layer.cross_values = (
-                    store.contiguous() if self.fixed_shapes else store for store in stores
-                )
+            self._set_cross(store[:, :, :longest] for store in self.cross)
         self._set_readable(readable[:, :longest])
 
     def _grow(self) -> None:
@@ -182,21 +205,19 @@ class DecoderCache:
         more = min(tokens, self.max_length) * self.beams
         self.free.extend(range(columns, more, self.beams))
         self.self_mask = padded(self.self_mask, 3, more, -torch.inf)
-        for layer in self.layers:
-            layer.self_keys, layer.self_values = padded(layer.self_keys, 2, more), padded(layer.self_values, 2, more)
+        self._set_own(padded(store, 2, more) for store in self.own)
+
+    def _set_cross(self, stores: Iterable[Tensor]) -> None:
+        self.cross = [self.put(number, store) for number, store in enumerate(stores)]
+
+    def _set_own(self, stores: Iterable[Tensor]) -> None:
+        self.own = [self.put(number, store) for number, store in enumerate(stores, len(self.cross))]
 
     def _set_readable(self, readable: Tensor) -> None:
         self.readable = readable
         self.cross_mask = None
         if self.fixed_shapes or not bool(readable.all()):
             self.cross_mask = additive(readable, self.self_mask.dtype)[:, None, None, :]
-
-
-def _replaced(store: Tensor, articles: Tensor, new: Tensor, length: int) -> Tensor:
-    """A store (B, H, L, Dh), made longer if need be, with new articles (M, H, L', Dh) in some places."""
-    store = padded(store, 2, length)
-    store[articles] = padded(new, 2, length)
-    return store
 
 
 def padded(tensor: Tensor, dim: int, length: int, value: float = 0.0) -> Tensor:

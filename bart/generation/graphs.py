@@ -1,27 +1,32 @@
 """Decoding steps that are recorded once and then replayed: CUDA graphs.
 
-A recorded step is one launch, which reads and writes the same memory every time. Where articles leave or join, or the
-cache grows, the batch's state becomes other tensors. Those of the same shapes are copied into the recording's; with
-other shapes the next steps are eager. BART_GRAPHS=0 in the environment switches this off.
+A recorded step is one launch, which reads and writes the same memory every time. A model keeps its recordings for later
+calls, one for each choice of options and shapes; a batch's state is copied to where they read it. The recordings of a
+model share this memory, and that of what they compute in between, so one batch at a time uses them. BART_GRAPHS=0 in
+the environment switches this off.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-from collections import Counter
-from collections.abc import Callable, Sequence
+import threading
+import weakref
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from bart.configuration.configuration_generation import GenerationConfig
+from bart.generation.model import Model
+from bart.torch_internals import foreach
 
-# Recording takes as long as some eager steps. A step is recorded after so many eager steps of its shapes, if so many
-# steps are left.
-EAGER_STEPS = 1
+# Recording takes as long as some steps, so a step is recorded only if so many steps are left.
 STEPS_WORTH_RECORDING = 8
+MOST_RECORDINGS = 64  # of a model; more options and shapes than that hardly recur
 
 # Takes the state in these tensors to the next state, in the same tensors.
 Step = Callable[[Sequence[Tensor]], None]
@@ -32,22 +37,26 @@ Recorder = Callable[[Step, Sequence[Tensor]], Callable[[], None]]
 class Recordable(Protocol):
     """A batch whose steps can be recorded."""
 
+    options: Hashable
+    """All that a step depends on besides the model, the state and its shapes."""
+    constants: Any
+    """Holds the other tensors that a step reads, the model's apart."""
     state: list[Tensor]
     """All tensors that a step changes or that may be replaced between steps; a step may replace some itself."""
 
     def take_step(self) -> None:
-        """Take a step that depends on the state and its shapes alone, and does not make the host wait."""
+        """Take a step that depends on the above alone, and does not make the host wait."""
 
 
 class RecordedSteps:
-    """The recording of a batch's steps, made anew when the shapes of its state have changed."""
+    """The recordings of a model's steps that were used last, and the memory in which all of them keep the state."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, basis: list[Any]) -> None:
         self.recorder = recorder
-        self.shapes: list[torch.Size] = []
-        self.eager_steps = 0  # with these shapes
-        self.replay: Callable[[], None] | None = None
-        self.state: list[Tensor] = []  # from which the recording reads the state, and to which it writes the next
+        self.basis = basis  # see `_basis`
+        # By options and shapes: the tensors that a step reads and changes, its replay, and its constants.
+        self.recordings: OrderedDict[Hashable, tuple[list[Tensor], Callable[[], None], Any]] = OrderedDict()
+        self.memory: dict[tuple[int, torch.dtype], Tensor] = {}  # flat, for each tensor of a state
 
     def step(self, batch: Recordable, steps_left: int) -> bool:
         """Take a step by a recording; or do nothing and return False, so that the caller takes an eager step.
@@ -55,22 +64,21 @@ class RecordedSteps:
         steps_left: the most steps, this one included, for which the shapes can last.
         """
         state = batch.state
-        shapes = [tensor.shape for tensor in state]
-        if shapes != self.shapes:
-            self.shapes, self.eager_steps, self.replay, self.state = shapes, 0, None, []
-        if self.replay is not None:
-            if any(place is not tensor for place, tensor in zip(self.state, state, strict=True)):
-                _load(self.state, state)
-                batch.state = self.state
-            self.replay()
-            return True
-        self.eager_steps += 1
-        if self.eager_steps <= EAGER_STEPS or steps_left < STEPS_WORTH_RECORDING:
+        key = batch.options, *(tensor.shape for tensor in state)
+        if key in self.recordings:
+            self.recordings.move_to_end(key)
+            places, replay, _ = self.recordings[key]
+            if any(place is not tensor for place, tensor in zip(places, state, strict=True)):
+                _load(places, state)
+                batch.state = places
+            replay()
+        elif steps_left >= STEPS_WORTH_RECORDING:
+            self._record(batch, key)
+        else:
             return False
-        self._record(batch)
         return True
 
-    def _record(self, batch: Recordable) -> None:
+    def _record(self, batch: Recordable, key: Hashable) -> None:
         """Record a step, and take it."""
 
         def step(state: Sequence[Tensor]) -> None:
@@ -79,19 +87,32 @@ class RecordedSteps:
             _load(state, batch.state)
             batch.state = list(state)
 
-        # The batch's own tensors, since caches are large; copies of those that share memory with others.
         addresses = Counter(tensor.data_ptr() for tensor in batch.state)
-        self.state = [
-            tensor if tensor.is_contiguous() and addresses[tensor.data_ptr()] == 1 else tensor.clone()
-            for tensor in batch.state
-        ]
-        self.replay = self.recorder(step, self.state)
+        state = [tensor if addresses[tensor.data_ptr()] == 1 else tensor.clone() for tensor in batch.state]
+        places = [self.put(number, tensor) for number, tensor in enumerate(state)]
+        self.recordings[key] = places, self.recorder(step, places), batch.constants
+        if len(self.recordings) > MOST_RECORDINGS:
+            self.recordings.popitem(last=False)
+
+    def put(self, number: int, tensor: Tensor) -> Tensor:
+        """This tensor of a state where recordings find it; where there is no room yet, it stays where it is."""
+        memory, tensor = self.memory.get((number, tensor.dtype)), tensor.contiguous()
+        if memory is None or len(memory) < tensor.numel():
+            self.recordings.clear()  # they would hold the memory that is too small
+            memory = self.memory[number, tensor.dtype] = tensor.view(-1)
+        place = memory[: tensor.numel()].view(tensor.shape)
+        _load([place], [tensor])
+        return place
 
 
 def _load(places: Sequence[Tensor], state: Sequence[Tensor]) -> None:
+    """Copy a state to its places, by one launch for all tensors of a type."""
+    pairs: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
     for place, tensor in zip(places, state, strict=True):
-        if place is not tensor:
-            place.copy_(tensor)
+        if place is not tensor and place.data_ptr() != tensor.data_ptr():
+            pairs.setdefault(place.dtype, []).append((place, tensor))
+    for of_type in pairs.values():
+        foreach.copy_(*map(list, zip(*of_type, strict=True)))
 
 
 @functools.cache
@@ -100,13 +121,20 @@ def _recording_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
+_is_recording = threading.Lock()  # of two threads, one would record the other's operations
+
+
 def cuda_recorder(device: torch.device, pool: Any = None) -> Recorder:
     """A recorder whose graphs share a pool of memory, if one is given; none may be replayed beside another then."""
     stream = _recording_stream(device)
+    alive: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
 
     def record(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
+        nonlocal pool
+        if pool is not None and not alive:  # torch takes no pool again whose graphs have all died
+            pool = torch.cuda.graph_pool_handle()
         # Where recording fails, torch leaves its stream the current one; the outer `stream` takes that back.
-        with torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
+        with _is_recording, torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
             # A first step on the same stream: memory that libraries take on first use must not be part of the graph.
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
@@ -116,9 +144,56 @@ def cuda_recorder(device: torch.device, pool: Any = None) -> Recorder:
             with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
                 step(state)  # this computes nothing
             torch.cuda.current_stream().wait_stream(stream)
+        alive.add(graph)
         return graph.replay
 
     return record
+
+
+# By models, and by the stream on which their steps are replayed in order.
+_kept: weakref.WeakKeyDictionary[Any, dict[Any, RecordedSteps]] = weakref.WeakKeyDictionary()
+
+
+@contextmanager
+def recorded_steps(model: Model, config: GenerationConfig, has_hooks: bool) -> Iterator[RecordedSteps | None]:
+    """The recordings that a call may use and add to; None where its steps have to be eager.
+
+    They are the model's unless another call, in this thread or another one, is using these. An error drops them.
+    """
+    recorder = recorder_for(model.device, config, has_hooks)
+    if recorder is None:
+        yield None
+        return
+    kept, basis = _kept.setdefault(model, {}), _basis(model)
+    stream = torch.cuda.current_stream(model.device) if model.device.type == "cuda" else None
+    steps = kept.pop(stream, None)
+    if steps is None or steps.basis != basis:
+        steps = RecordedSteps(recorder, basis)
+    yield steps
+    kept[stream] = steps
+
+
+def forget_recordings(model: Model) -> None:
+    """Free the memory that a model's recordings hold."""
+    _kept.pop(model, None)
+
+
+def _basis(model: Model) -> list[Any]:
+    """What a model's step depends on besides the state and the numbers in the weights, to be compared with a later one.
+
+    It keeps no part of the model alive.
+    """
+
+    def identity(value: Any) -> Any:
+        if isinstance(value, Tensor):  # one of several processes' parts has no address, so it equals nothing
+            return value.data_ptr() or object(), value.shape, value.stride(), value.dtype
+        return weakref.ref(value) if type(value).__weakrefoffset__ else value
+
+    found: list[Any] = [torch.backends.cuda.matmul.fp32_precision, torch.are_deterministic_algorithms_enabled()]
+    for module in model.modules():
+        for value in vars(module).values():
+            found += [*value, *value.values()] if isinstance(value, dict) else [value]
+    return [identity(value) for value in found]
 
 
 def recorder_for(device: torch.device, config: GenerationConfig, has_hooks: bool) -> Recorder | None:
@@ -127,7 +202,7 @@ def recorder_for(device: torch.device, config: GenerationConfig, has_hooks: bool
         return None
     if torch.is_autocast_enabled("cuda") or os.environ.get("BART_GRAPHS") == "0":
         return None
-    return cuda_recorder(device)
+    return cuda_recorder(device, torch.cuda.graph_pool_handle())
 
 
 def can_be_recorded(config: GenerationConfig, has_hooks: bool) -> bool:

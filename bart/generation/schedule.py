@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,12 +10,15 @@ from torch import Tensor
 
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation.beam_search import BeamSearch, Hypotheses
-from bart.generation.cache import DecoderCache, padded
-from bart.generation.graphs import RecordedSteps, recorder_for
+from bart.generation.cache import DecoderCache, Put, padded
+from bart.generation.graphs import RecordedSteps, recorded_steps
 from bart.generation.hooks import NO_HOOKS, Hooks
 from bart.generation.model import Model
 from bart.generation.rules import NO_ID, Prefixes, Rule, rules_for
 from bart.generation.search import Search, TokenSearch
+
+# Where steps are recorded, a batch's places are halved down to so many: fewer would hardly be faster.
+FEWEST_PLACES = 4
 
 
 @dataclass
@@ -52,28 +55,47 @@ class Sources:
 class DecodingBatch:
     """The articles that are being decoded, which may have joined at different times."""
 
-    def __init__(self, model: Model, config: GenerationConfig, max_length: int, hooks: Hooks, first: Sources) -> None:
+    def __init__(
+        self,
+        model: Model,
+        config: GenerationConfig,
+        max_length: int,
+        hooks: Hooks,
+        first: Sources,
+        recorded: RecordedSteps | None = None,
+        most: int = 0,
+    ) -> None:
+        """most: the number of articles that there may be, where steps are recorded."""
         self.model = model
         self.config = config
         self.max_length = max_length
         self.hooks = hooks
-        self.numbers = list(first.numbers)
-        self.lengths = [1] * len(first.numbers)  # of each article's hypotheses
-        self.cache, self.search = self._begun(first)
+        self.recorded = recorded
+        self.most = most
+        self.options: Hashable = (repr(config), max_length)
+        self.numbers: list[int | None] = list(first.numbers)  # None: the place is vacant, and nobody reads its results
+        self.lengths = [1] * len(first.numbers)  # of each place's hypotheses
+        self.cache, self.search = self._begun(first, None if recorded is None else recorded.put)
         self.rules: list[Rule] = []
         self._set_ids(first.ids)
-        recorder = recorder_for(model.device, config, bool(hooks))
-        self.recorded = None if recorder is None else RecordedSteps(recorder)
+        self.constants = self.rules, self.search.eos_ids
+        self._widen(len(first.numbers))
 
-    def join(self, done: list[int], new: Sources) -> list[int]:
-        """Put articles into the places of those that are done, and into new places; return the places left as done."""
-        count, more = len(self.numbers), len(new.numbers) - len(done)
-        if more > 0:
-            self.keep([*range(count), *[0] * more])  # copies, which are replaced at once
-            done = [*done, *range(count, count + more)]
-        places, left = done[: len(new.numbers)], done[len(new.numbers) :]
+    @property
+    def busy(self) -> list[int]:
+        """The places that hold articles."""
+        return [place for place, number in enumerate(self.numbers) if number is not None]
+
+    @property
+    def vacant(self) -> list[int]:
+        return [place for place, number in enumerate(self.numbers) if number is None]
+
+    def join(self, new: Sources) -> None:
+        """Put articles into vacant places, and into new ones."""
+        self._widen(len(self.busy) + len(new.numbers))
+        places = self.vacant[: len(new.numbers)]
         cache, search = self._begun(new)
-        index = torch.tensor(places, dtype=torch.long, device=self.model.device)
+        index = self._index(places)
         self.cache.replace(index, cache)
         for old, added in zip(self.search.state, search.state, strict=True):
             old[index] = added
@@ -83,23 +105,52 @@ class DecodingBatch:
             width = max(self.ids.shape[1], new.ids.shape[1])
             ids = padded(self.ids, 1, width, NO_ID)
             self._set_ids(ids.index_copy(0, index, padded(new.ids, 1, width, NO_ID)))
-        return left
+
+    def settle(self) -> None:
+        """Give up vacant places; those that shapes need begin anew, so that they never come to an end."""
+        busy = self.busy
+        size = self._size(len(busy))
+        if size < len(self.numbers):
+            self.keep([*busy, *self.vacant][:size])
+        if vacant := self.vacant:
+            index = self._index(vacant)
+            self.cache.restart(index)
+            self.search.lengths[index] = 1
+            for place in vacant:
+                self.lengths[place] = 1
 
     def keep(self, places: list[int]) -> None:
-        """Go on with the articles in these places only."""
+        """Go on with what is in these places only."""
         self.numbers = [self.numbers[place] for place in places]
         self.lengths = [self.lengths[place] for place in places]
-        index = torch.tensor(places, dtype=torch.long, device=self.model.device)
+        index = self._index(places)
         self.cache.keep(index)
         self.search.state = [tensor[index] for tensor in self.search.state]
         self._set_ids(None if self.ids is None else self.ids[index])
 
-    def _begun(self, new: Sources) -> tuple[DecoderCache, Search]:
+    def _widen(self, articles: int) -> None:
+        """Have places for so many articles; new ones hold a copy of the first until others replace it."""
+        count = len(self.numbers)
+        if (more := self._size(articles) - count) > 0:
+            self.keep([*range(count), *[0] * more])
+            self.numbers[count:] = [None] * more
+
+    def _size(self, articles: int) -> int:
+        """The number of places for so many articles; there are few such numbers where steps are recorded."""
+        size = articles if self.recorded is None else self.most
+        while self.recorded is not None and size // 2 >= max(articles, FEWEST_PLACES):
+            size //= 2
+        return size
+
+    def _index(self, places: list[int]) -> Tensor:
+        return torch.tensor(places, dtype=torch.long, device=self.model.device)
+
+    def _begun(self, new: Sources, put: Put | None = None) -> tuple[DecoderCache, Search]:
         """A cache and a search before their first step."""
         config = self.config
         beams = config.num_beams if config.num_beams > 1 else config.num_return_sequences
         # The last id of a sequence is never read.
-        cache = self.model.new_cache(new.states, new.mask, beams=beams, max_length=self.max_length - 1)
+        cache = self.model.new_cache(new.states, new.mask, beams=beams, max_length=self.max_length - 1, put=put)
         given = config, self.max_length, new.limits(config, self.max_length), self.hooks.stops
         return cache, BeamSearch(*given, self.model.backend.top_sums) if config.num_beams > 1 else TokenSearch(*given)
 
@@ -127,13 +178,13 @@ class DecodingBatch:
         self._decode(1, self.max_length - 1)
 
     def active(self) -> list[bool]:
-        """True for each article whose result may still change. The host waits for the device."""
+        """True for each place whose result may still change. The host waits for the device."""
         return self.search.active[:, 0].tolist()
 
     def results(self, places: list[int]) -> tuple[list[int], Hypotheses]:
-        """The numbers and the sequences of the articles in these places."""
-        index = torch.tensor(places, dtype=torch.long, device=self.model.device)
-        return [self.numbers[place] for place in places], self.search.results().of(index)
+        """The numbers and the sequences of the articles in these places, which must not be vacant."""
+        numbers = [number for place in places if (number := self.numbers[place]) is not None]
+        return numbers, self.search.results().of(self._index(places))
 
     def _decode(self, shortest: int, longest: int) -> None:
         """A step after `cache.advance`; all lengths lie within these bounds."""
@@ -175,7 +226,7 @@ def leaving_part(device: torch.device, live: bool, are_replaced: bool) -> float:
         return 1 / 8
     if are_replaced:
         return 1 / 16
-    # The state of those that stay is copied, and on a GPU steps have to be recorded anew (see `graphs`).
+    # The state of those that stay is copied, and on a GPU the batch has half as many places (see `graphs`).
     return 1 / 2 if device.type == "cuda" else 1 / 4
 
 
@@ -202,30 +253,31 @@ def decode(
     new = sources(batch_size)
     if new is None:
         return
-    batch = DecodingBatch(model, config, max_length, hooks, new)
-    check_every = 1 if hooks else steps_between_checks(model.device)
-    steps = 0
-    while True:
-        batch.step()
-        steps += 1
-        at_the_end = max(batch.lengths) == max_length
-        if steps % check_every and not at_the_end:
-            continue
-        active = batch.active()
-        done = [place for place, busy in enumerate(active) if not busy]
-        part = leaving_part(model.device, live, are_replaced=new is not None) if may_leave else 1
-        if len(done) < part * len(active) and not at_the_end:  # too few for them to leave
-            if not live:
+    with recorded_steps(model, config, bool(hooks)) as recorded:
+        batch = DecodingBatch(model, config, max_length, hooks, new, recorded, batch_size)
+        check_every = 1 if hooks else steps_between_checks(model.device)
+        steps = 0
+        while True:
+            batch.step()
+            steps += 1
+            at_the_end = max(batch.lengths) == max_length
+            if steps % check_every and not at_the_end:
                 continue
-            done = []
-        if done:
-            yield batch.results(done)
-        while room := batch_size - len(batch.numbers) + len(done):
-            new = sources(room)
-            if new is None:
+            active, busy = batch.active(), batch.busy
+            done = [place for place in busy if not active[place]]
+            part = leaving_part(model.device, live, are_replaced=new is not None) if may_leave else 1
+            if len(done) < part * len(busy) and not at_the_end:  # too few for them to leave
+                if not live:
+                    continue
+                done = []
+            if done:
+                yield batch.results(done)
+                batch.numbers = [None if place in done else number for place, number in enumerate(batch.numbers)]
+            while room := batch_size - len(batch.busy):
+                new = sources(room)
+                if new is None:
+                    break
+                batch.join(new)
+            if not batch.busy:
                 break
-            done = batch.join(done, new)
-        if len(done) == len(batch.numbers):
-            return
-        if done:
-            batch.keep([place for place in range(len(batch.numbers)) if place not in done])
+            batch.settle()

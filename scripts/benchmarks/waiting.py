@@ -26,6 +26,7 @@ from utils.app.formatting import markdown_table
 from utils.app.machine import ROOT
 from utils.data.batches import padded_length
 from utils.data.order import TrainOrder
+from utils.data.shard_format import ROWS
 from utils.data.shards import Shard
 from utils.data.streaming import BinOrder
 
@@ -63,11 +64,12 @@ def waiting(order: TrainOrder, config: BartConfig, pads: bool) -> float:
     return 1 - times.mean() / times.max(axis=1).mean()
 
 
-def waiting_for_shards(config: BartConfig, ranks: int, size: int) -> float:
-    """The same for shards of at most 128 tokens, 107 on average, without bins."""
-    shards = [Shard(f"{number}", 128, 1 << 16, "", number << 16, 8192) for number in range(ranks * size * 4 >> 16)]
-    order = BinOrder(shards, range(len(shards)), ranks * size, (0, 0, 0))
-    lengths = np.random.default_rng(0).lognormal(np.log(131), 0.6, (len(order.ends), 8192)).clip(8, 128).astype(int)
+def waiting_for_shards(config: BartConfig, ranks: int, size: int, shortest: int) -> float:
+    """The same for shards of examples of the shortest to 128 tokens, in all 107 on average."""
+    shards = [Shard(f"{number}", 128, 1 << 16, "", number << 16, ROWS) for number in range(-(-ranks * size >> 14))]
+    order, generator = BinOrder(shards, range(len(shards)), ranks * size, (0, 0, 0)), np.random.default_rng(0)
+    drawn = generator.lognormal(np.log(131), 0.6, 1 << 20).clip(8, 128).astype(int)
+    lengths = generator.choice(drawn[drawn >= shortest], (len(order.ends), ROWS))
     read = np.concatenate([group[order.arranged(place, group)] for place, group in enumerate(lengths)])
     steps = np.stack([read[order.positions(step, np.arange(ranks * size))] for step in range(order.full)])
     times = training_operations(config, steps, steps).reshape(-1, ranks, size).sum(axis=2)
@@ -89,4 +91,8 @@ def main(argv: Sequence[str] | None = None) -> None:
                 order = TrainOrder(lengths, SIZE // order_options["accumulation"], 0, **order_options)
                 row[f"{data}, {ranks}"] = f"{100 * waiting(order, config, name.startswith('padded')):.1f} %"
     print(markdown_table(rows, {column: column for column in rows[0]}))
-    print(f"shards of 128, 320 ranks of 200 examples: {100 * waiting_for_shards(config, 320, 200):.1f} %")
+    rows = [{"shards": "without bins"}, {"shards": "a bin of 97 to 128 tokens"}]
+    for size in (1, 8, 32, 200):
+        for row, shortest in zip(rows, (8, 97), strict=True):
+            row[f"320 ranks of {size}"] = f"{100 * waiting_for_shards(config, 320, size, shortest):.1f} %"
+    print(markdown_table(rows, {column: column for column in rows[0]}))

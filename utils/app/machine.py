@@ -35,6 +35,11 @@ def is_first() -> bool:
     return all(os.environ.get(name, "0") == "0" for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
+def is_first_here() -> bool:
+    """Return true in the first of the processes of this machine, which checks files for all of them."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
 def check_gpus(gpus: int) -> None:
     """Raise InputError when the machine has fewer GPUs than asked for."""
     import torch  # here and below: option files import this module, and torch takes seconds to load

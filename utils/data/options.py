@@ -16,6 +16,7 @@ from utils.data.splits import Choice
 TEXT_FILES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".parquet")  # of raw text
 SHARDS_VAL_RATIO = 0.01  # --val_ratio of text of which shards are made
 ALL = -1  # the number of examples that stands for all of them
+MOST_HELD_OUT = 1 << 16  # examples of shards that validation takes, unless --n_val says otherwise
 
 
 def check_limit(name: str, value: int) -> None:
@@ -35,13 +36,18 @@ class BatchOptions:
         help="number of training examples to use, chosen by a hash of their texts; of shards the first; -1 for all",
     )
     n_val: int = option(
-        ALL, least=-1, help="validation examples to use, chosen in the same way; -1 for all", on_resume="validation"
+        ALL,
+        least=-1,
+        help=f"validation examples to use, chosen in the same way; -1 for all, or {MOST_HELD_OUT:,} of shards at most",
+        on_resume="validation",
     )
     num_workers: int = changeable(
         2, least=0, most=256, help="loader processes per GPU; 0 loads in the training process"
     )
-    train_batch_size: int = card_option(8, least=1, help="examples per process and micro-batch")
-    gradient_accumulation_steps: int = card_option(1, least=1, help="micro-batches per optimizer step")
+    train_batch_size: int = card_option(8, least=1, help="examples per process and micro-batch", on_resume="by_content")
+    gradient_accumulation_steps: int = card_option(
+        1, least=1, help="micro-batches per optimizer step", on_resume="by_content"
+    )
     eval_batch_size: int = changeable(8, least=1, help="examples per process in validation")
 
     def __post_init__(self) -> None:

@@ -117,8 +117,7 @@ class TrainOrder:
         """The micro-batches of each process, which may be empty, of the same steps."""
         for batches in self._steps(np.random.default_rng((self.seed, *number)))[start:]:
             shares = self._shares(batches)
-            dealt = deal([self._work(share) for share in shares], self.world_size)
-            yield [[shares[i] for i in mine] for mine in dealt]
+            yield [[shares[i] for i in mine] for mine in deal(self._tokens(shares), self.world_size)]
 
     def _steps(self, generator: np.random.Generator) -> list[list[np.ndarray]]:
         """The examples of all steps, in one batch or in those made; the last step may have fewer."""
@@ -139,20 +138,13 @@ class TrainOrder:
     def _shares(self, batches: list[np.ndarray]) -> list[np.ndarray]:
         """The examples of a step in as many micro-batches as it has: of like work or, if padded, of like lengths."""
         examples = np.concatenate(batches)
-        if not self.is_padded:
-            shares = [examples[items] for items in deal(self.lengths[examples].sum(axis=1), self.shares)]
-            if self.max_tokens is None or max(map(self._work, shares)) <= self.max_tokens:
-                return shares
-        if self.made is not None:
-            return batches
-        return np.array_split(self._longest_first(examples, 0), self.shares)
+        shares = [examples[items] for items in deal(self.lengths[examples].sum(axis=1), self.shares)]
+        if not self.is_padded and (self.max_tokens is None or max(self._tokens(shares)) <= self.max_tokens):
+            return shares
+        return batches if self.made else np.array_split(self._longest_first(examples, 0), self.shares)
 
-    def _work(self, batch: np.ndarray) -> int:
-        """The tokens of a micro-batch that are computed, padding included if it has any."""
-        lengths = self.lengths[batch]
-        if self.is_padded and len(batch):
-            return len(batch) * int(padded_length(lengths.max(axis=0)).sum())
-        return int(lengths.sum())
+    def _tokens(self, batches: list[np.ndarray]) -> list[int]:
+        return [int(self.lengths[batch].sum()) for batch in batches]
 
     def _like_lengths(self, indices: np.ndarray) -> np.ndarray:
         """Examples by their first length and, in small groups of these, by the other lengths."""

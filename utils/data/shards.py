@@ -23,9 +23,10 @@ from bart.errors import InputError, brief
 from bart.files import sha256_of
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.app.errors import RunError
+from utils.app.machine import is_first_here
 from utils.data.batches import TokenPairs
 from utils.data.noise import Noise
-from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, ROWS, SPECIAL, TOKENIZER, ShardRow
+from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, ROWS, TOKENIZER, ShardRow
 from utils.data.tokenized import TokenizedTexts
 
 MAKE = "python -m utils.corpora.make_shards"
@@ -58,7 +59,7 @@ class Manifest:
 
     @classmethod
     def read(cls, directory: str | Path) -> Manifest:
-        """Read the manifest, and check that every shard is there in its whole length."""
+        """Read the manifest; one process of a machine checks that every shard is there in its whole length."""
         folder = Path(directory)
         path = folder / MANIFEST
         if not path.exists():
@@ -74,7 +75,7 @@ class Manifest:
             raise InputError(f"{path}: not a manifest of shards ({type(error).__name__}: {brief(error)})") from None
         if stored_format != FORMAT:
             raise InputError(f"{path}: its format is {stored_format!r}; allowed: {FORMAT}")
-        for shard in (shard for shards in splits.values() for shard in shards):
+        for shard in (shard for shards in splits.values() for shard in shards if is_first_here()):
             manifest._check(shard)
         if not manifest.shards("train"):
             raise InputError(f"{path}: the train split has no examples")
@@ -202,7 +203,6 @@ class StreamedShards:
 
     def __init__(self, manifest: Manifest, noise: Noise, limit: int = -1, split: str = "train") -> None:
         self.directory, self.noise = manifest.directory, noise
-        self.special = SPECIAL[manifest.task]
         self.shards = manifest.shards(split, limit)
         self.bins = list(_by_bin(self.shards).values())
         self.counts = [sum(self.shards[number].examples for number in members) for members in self.bins]
@@ -211,9 +211,6 @@ class StreamedShards:
 
     def __len__(self) -> int:
         return sum(self.counts)
-
-    def row_group(self, shard: int, group: int) -> RowGroup:
-        return read_row_group(self.directory, self.shards[shard], group)
 
 
 class ShardExamples(TokenPairs):

@@ -17,6 +17,7 @@ from bart.errors import InputError
 from bart.files import PathName
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
+from utils.app.machine import is_first_here
 from utils.app.output_files import LOCK, file_digest, held, writable_folder, write_whole
 from utils.app.progress import progress
 from utils.app.stores import cache_home
@@ -55,15 +56,16 @@ class TextFile:
         return (line for number, line in enumerate(iter_lines(self.path)) if number in kept)
 
     def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
-        """Tokenise the lines; the ids are mapped from an Arrow file, which is made once and checked by a digest."""
+        """Tokenise the lines; the ids are mapped from an Arrow file, made and checked by one process of a machine."""
         made_with = (_FORMAT, self.digest, max_length, self.kept, tokenizer.add_prefix_space, tokenizer.to_json())
         folder = made_once(
             *(self.cache, self.path.name, made_with, DIGEST),
             lambda folder: self._write(folder, tokenizer, max_length),
         )
-        if file_digest(folder / IDS) != (folder / DIGEST).read_text():
-            raise RunError(f"{folder}: it is damaged; remove it and start again")
-        return TokenizedTexts(pa.ipc.open_file(pa.memory_map(str(folder / IDS))).read_all().to_batches())
+        with suppress(pa.ArrowException, OSError):
+            if not is_first_here() or file_digest(folder / IDS) == (folder / DIGEST).read_text():
+                return TokenizedTexts(pa.ipc.open_file(pa.memory_map(str(folder / IDS))).read_all().to_batches())
+        raise RunError(f"{folder}: it is damaged; remove it and start again")
 
     def _write(self, folder: Path, tokenizer: BartTokenizer, max_length: int) -> None:
         folder.mkdir(exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -43,7 +44,7 @@ from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.training_arguments import TrainingArguments
 from utils.tasks.task import ScoredTask, TrainedTask
 from utils.training import trainer
-from utils.training.checkpoints import FORMAT, find_checkpoint
+from utils.training.checkpoints import FORMAT, agreed_checkpoint
 from utils.training.datamodule import TrainingData
 from utils.training.options import Plan
 from utils.training.precision import half_dtype, precision_name
@@ -138,12 +139,15 @@ def train(
 ) -> None:
     """Train on the splits train and val, from the beginning or from a checkpoint."""
     output_dir = Path(local_path(args.run.output_dir))
-    checkpoint = find_checkpoint(args.resumed, output_dir)
+    checkpoint = agreed_checkpoint(args.resumed, output_dir)
     loaded = task.initial_model(args.model, learned, checkpoint)
     backend = CudaBackend if args.hardware.gpus else CpuBackend
     loaded.model.compute_with(backend(leaves_out_padding=True))  # no task's loss reads padding
     train, val = (task.encode(splits[split], split, loaded) for split in ("train", "val"))
     metric = args.run.val_metric or task.metrics_for(learned)[0]
+    batches, processes = args.batches, args.hardware.processes
+    size = {"--train_batch_size": batches.train_batch_size} if args.epochs.max_tokens_per_batch is None else {}
+    size |= {"--gradient_accumulation_steps": batches.gradient_accumulation_steps, "processes": processes}
     plan = Plan(
         *(args.run, args.hardware, args.optimisation, args.batches, args.epochs),
         settings=args.settings(),
@@ -152,7 +156,9 @@ def train(
         identity={
             "format": [FORMAT, ORDER],
             **args.settings("must_stay"),
-            "processes": args.hardware.processes,
+            " x ".join(size): math.prod(size.values()),  # of an optimizer step
+            # A process alone keeps the optimizer's state in another order.
+            f"sharding by --strategy {args.hardware.strategy}": args.hardware.strategy != "ddp" and processes > 1,
             "data": train.identity,
         },
         conditions={**args.settings("validation"), "val_metric": metric, "data": val.identity},
@@ -170,6 +176,7 @@ def train(
     trainer.train(plan, task, loaded, data)
     if is_first():
         write_card(output_dir, output_dir / EXPORT, card_options)
+    publish(args.run.output_dir)  # scoring may take hours
 
 
 def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
 from utils.data.batches import Inputs
 from utils.data.noise import Noise
-from utils.data.options import Place
+from utils.data.options import ALL, MOST_HELD_OUT, Place
 from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, ShardExamples, StreamedShards
 from utils.models.loading import LoadedModel, check_lengths, fit_vocabulary
@@ -24,6 +25,8 @@ from utils.models.model_to_train import pretraining_model, resumed_model
 from utils.models.options import NewModelOptions
 from utils.tasks.options import PretrainingOptions
 from utils.tasks.task import Model, TrainedTask
+
+logger = logging.getLogger(__name__)
 
 
 class Pretraining(TrainedTask[Model]):
@@ -62,9 +65,14 @@ class Pretraining(TrainedTask[Model]):
     def encode(
         self, raw: str, split: str, loaded: LoadedModel[Model], for_scoring: bool = False
     ) -> StreamedShards | ShardExamples:
+        limit = self.place.chosen(split)[1].limit
         if split == "train":
-            return StreamedShards(self.manifest, self.noise, self.place.chosen(split)[1].limit)
-        return ShardExamples(self.manifest, split, self.noise, self.place.chosen(split)[1].limit)
+            return StreamedShards(self.manifest, self.noise, limit)
+        held_out = sum(shard.examples for shard in self.manifest.shards(split))
+        if limit == ALL and held_out > MOST_HELD_OUT:
+            limit = MOST_HELD_OUT
+            logger.info(f"validation takes {limit:,} of {held_out:,} held-out examples; --n_val {held_out} takes all")
+        return ShardExamples(self.manifest, split, self.noise, limit)
 
     # ---- Model
 

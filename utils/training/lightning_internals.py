@@ -13,7 +13,7 @@ from pytorch_lightning.trainer.connectors.signal_connector import _SignalConnect
 class EpochLoop(_TrainingEpochLoop):
     """Lightning's loop over batches, which validates after the last batch too, whatever the interval.
 
-    It has no broadcast of SIGTERM before every batch, for which the host would wait; `stopping.Termination` has one.
+    It has no broadcast of SIGTERM before every batch, for which the host would wait; a training step tells them all.
     """
 
     def _should_check_val_fx(self, data_fetcher: _DataFetcher) -> bool:

@@ -12,28 +12,19 @@ import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
 
 from utils.app.formatting import duration, format_metric
 from utils.app.memory import peak_memory_gb
 from utils.app.progress import IN_THE_LINE, LOG_SECONDS, progress
 from utils.app.run_directory import SECONDS
 from utils.data.batches import Batch
-from utils.training.module import TrainingModule
+from utils.training.module import Stamp, TrainingModule, stamp
 from utils.training.stopping import Divergence
 
 logger = logging.getLogger(__name__)
-Stamp = float | torch.cuda.Event
 PERCENTILES = (50, 95, 99)
 SAID = 10.0  # seconds, beyond which the log says what a validation took
-
-
-def stamp(device: torch.device) -> Stamp:
-    """This moment; on a GPU the one at which the work queued so far is done, without waiting for it."""
-    if device.type != "cuda":
-        return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
 
 
 def seconds(start: Stamp, end: Stamp) -> float:
@@ -54,8 +45,9 @@ class Measurements:
 
     `train_loss` is the mean of the interval's steps; `lr` and `grad_norm` (before clipping) are those of its last one.
     `tokens_per_second` counts tokens without padding, and so does `mfu`, the share of the GPUs' peak rate that the
-    model's operations take (Chowdhery et al., 2022, appendix B). The time of a step includes the loading of its
-    batches, but neither validation nor the writing of checkpoints.
+    model's operations take (Chowdhery et al., 2022, appendix B). `waiting` is the share of the processes' time in which
+    they waited for others, or for the last gradients that these exchange, under DDP. The time of a step includes the
+    loading of its batches, but neither validation nor the writing of checkpoints.
     """
 
     def __init__(self, every: int, peak_rate: float | None = None, earlier_seconds: float = 0.0) -> None:
@@ -68,11 +60,12 @@ class Measurements:
         self.validation_began = self.validation_seconds = 0.0  # of the last validation, or of one by its first batches
         # Of the interval under way, on this process.
         self.steps: list[tuple[Stamp, Stamp]] = []
+        self.waits: list[tuple[Stamp, Stamp]] = []
         self.losses: list[Tensor | float] = []
         self.tokens = self.samples = self.operations = 0
         # Of the run so far, over all processes.
         self.step_times: list[float] = []
-        self.run_tokens = self.run_samples = self.run_seconds = 0.0
+        self.run_tokens = self.run_samples = self.run_seconds = self.run_waiting = 0.0
 
     def begin(self, trainer: pl.Trainer) -> None:
         self.line.total = trainer.datamodule.total_steps
@@ -89,6 +82,8 @@ class Measurements:
         real = [batch for batch in batches if batch.is_real]
         self.losses.append(module.train_loss)
         self.steps.append((self.since, stamp(module.device)))
+        if isinstance(trainer.model, DistributedDataParallel):
+            self.waits += module.waits
         self.tokens += sum(batch.tokens for batch in real)
         self.samples += sum(map(len, real))
         if self.peak_rate is not None:
@@ -109,7 +104,11 @@ class Measurements:
         self._count_left(trainer, time.monotonic())
         self.line.update(0)
         if closes and trainer.is_global_zero:
-            more = [named(name, values) for name in ("lr", "grad_norm", "mfu", "skipped_steps") if values.get(name)]
+            more = [
+                named(name, values)
+                for name in ("lr", "grad_norm", "mfu", "waiting", "skipped_steps")
+                if values.get(name)
+            ]
             logger.info("  ".join([self.line.text(), *more]), extra=IN_THE_LINE)
 
     def _count_left(self, trainer: pl.Trainer, trained_until: float, validation: float | None = None) -> None:
@@ -161,36 +160,38 @@ class Measurements:
         return self.earlier_seconds + time.perf_counter() - self.began
 
     def state_dict(self) -> dict[str, Any]:
-        sums = [self.run_tokens, self.run_samples, self.run_seconds]
+        sums = [self.run_tokens, self.run_samples, self.run_seconds, self.run_waiting]
         return {"losses": [float(loss) for loss in self.losses], "sums": sums, SECONDS: self.wall_seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.losses = state_dict["losses"]
-        # A session that was killed has written metrics after its last checkpoint; one that was ended, before it. Former
-        # versions kept losses alone.
-        self.earlier_seconds = max(self.earlier_seconds, state_dict.get(SECONDS, 0.0))
-        self.run_tokens, self.run_samples, self.run_seconds = state_dict.get("sums", (0.0, 0.0, 0.0))
+        # A session that was killed has written metrics after its last checkpoint; one that was ended, before it.
+        self.earlier_seconds = max(self.earlier_seconds, state_dict[SECONDS])
+        self.run_tokens, self.run_samples, self.run_seconds, self.run_waiting = state_dict["sums"]
 
     def _close_interval(self, trainer: pl.Trainer, device: torch.device) -> dict[str, float]:
         """The interval's loss, speed and memory; waits for the device, and reduces over processes."""
-        times = [seconds(*step) for step in self.steps]
-        totals = torch.tensor([self.tokens, self.samples, self.operations], dtype=torch.float64, device=device)
+        times, waited = [seconds(*step) for step in self.steps], sum(seconds(*wait) for wait in self.waits)
+        totals = torch.tensor([self.tokens, self.samples, self.operations, waited], dtype=torch.float64, device=device)
         # A step takes as long as its slowest process does.
         worst = torch.tensor([peak_memory_gb(device), sum(times), *times], dtype=torch.float64, device=device)
-        tokens, samples, operations = trainer.strategy.reduce(totals, reduce_op="sum").tolist()
+        tokens, samples, operations, waited = trainer.strategy.reduce(totals, reduce_op="sum").tolist()
         peak, elapsed, *times = trainer.strategy.reduce(worst, reduce_op="max").tolist()
         self.train_loss = sum(map(float, self.losses)) / len(self.losses)
-        self.steps, self.losses = [], []
+        waiting, measured = waited / trainer.world_size, bool(self.waits)
+        self.steps, self.waits, self.losses = [], [], []
         self.tokens = self.samples = self.operations = 0
         self.step_times += times
         self.run_tokens += tokens
         self.run_samples += samples
         self.run_seconds += elapsed
+        self.run_waiting += waiting
         return {
             "train_loss": self.train_loss,
             "tokens_per_second": tokens / elapsed,
             "samples_per_second": samples / elapsed,
             **({"mfu": operations / elapsed / (self.peak_rate * trainer.world_size)} if operations else {}),
+            **({"waiting": waiting / elapsed} if measured else {}),
             **step_time_percentiles(times),
             "peak_memory_gb": peak,
             SECONDS: self.wall_seconds,

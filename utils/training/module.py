@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,12 +13,13 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook, bf16_compress_hook
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from bart.generation.graphs import forget_recordings
 from utils.app.memory import FittingSize
 from utils.data.batches import Batch, Inputs
 from utils.models.loading import LoadedModel, checkpoint_parts
@@ -28,6 +30,16 @@ from utils.training.precision import MasterWeights, half_dtype, precision_name
 from utils.training.recording import RecordedPasses, recordings_of
 
 logger = logging.getLogger(__name__)
+Stamp = float | torch.cuda.Event
+
+
+def stamp(device: torch.device) -> Stamp:
+    """This moment; on a GPU the one at which the work queued so far is done, without waiting for it."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
 
 class TrainingModule(pl.LightningModule):
@@ -42,6 +54,7 @@ class TrainingModule(pl.LightningModule):
     train_loss: Tensor
     grad_norm: Tensor
     lr: float
+    asked: Tensor  # the number of processes that had been asked to end the run before it
 
     def __init__(self, task: TrainedTask, loaded: LoadedModel, plan: Plan, total_steps: int) -> None:
         super().__init__()
@@ -51,6 +64,9 @@ class TrainingModule(pl.LightningModule):
         self.recorded: RecordedPasses | None = None
         self.random_states: list[dict[str, Tensor]] = []  # of all processes, where a checkpoint gave them
         self.saved_steps = total_steps  # of the run that a checkpoint was written for
+        self.is_asked = False  # to end the run
+        self.waits: list[tuple[Stamp, Stamp]] = []  # of the last step: times in which DDP waited for other processes
+        self.computed: Stamp | None = None  # when this process had computed its gradients
         self.eval_batch_size = FittingSize(plan.batches.eval_batch_size, "--eval_batch_size")
 
     # ---- Training
@@ -62,9 +78,13 @@ class TrainingModule(pl.LightningModule):
         is_last = left <= self.total_steps * self.plan.optimisation.dropout_off_ratio
         if is_last and turn_dropout_off(self.model) and self.recorded is not None:
             self.recorded.forget()
-        counts = [self.task.count(self.model, batch.inputs) for batch in step if batch.is_real]
-        nothing = torch.zeros(self.task.means, dtype=torch.float64, device=self.device)  # exact, and weights fit in
-        targets = self._summed(sum(counts, nothing)).to(torch.get_default_dtype())
+        totals = torch.zeros(self.task.means + 1, dtype=torch.float64, device=self.device)  # exact, and weights fit in
+        totals[-1].fill_(self.is_asked)
+        for batch in step:
+            if batch.is_real:
+                totals[:-1] += self.task.count(self.model, batch.inputs)
+        self.waits, self.asked = [], totals[-1]
+        targets = self.summed(totals)[:-1].to(torch.get_default_dtype())
         targets += targets == 0  # a loss over nothing is 0: sentences may be cut before the end of their first word
         losses = torch.zeros(len(step), device=self.device)
         with self.model.backend.step(self.model.layers):
@@ -76,9 +96,12 @@ class TrainingModule(pl.LightningModule):
                         losses[number] = self._passes(batch.inputs, factors)
                     else:
                         losses[number] = self.recorded(batch.inputs, factors, is_first=number == 0)
+                if self.computed is not None:
+                    self.waits.append((self.computed, stamp(self.device)))
+                    self.computed = None
                 if isinstance(optimizer.optimizer, MasterWeights):
                     optimizer.optimizer.add_gradients()
-        self.train_loss = self._summed(losses.sum()) / self.trainer.world_size
+        self.train_loss = self.summed(losses.sum()) / self.trainer.world_size
         self.lr = optimizer.param_groups[0]["lr"]
         optimizer.step()
         if self.recorded is None:
@@ -104,9 +127,12 @@ class TrainingModule(pl.LightningModule):
             norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         self.grad_norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).float()
 
-    def _summed(self, value: Tensor) -> Tensor:
+    def summed(self, value: Tensor) -> Tensor:
+        """The sum over all processes, which takes the value's place."""
         if self.trainer.world_size > 1:
+            began = stamp(self.device)
             dist.all_reduce(value)  # the strategy's reduce would also wait at a barrier
+            self.waits.append((began, stamp(self.device)))
         return value
 
     @contextmanager
@@ -122,6 +148,13 @@ class TrainingModule(pl.LightningModule):
             with self.trainer.model.no_sync():
                 yield
 
+    def _exchange(self, state, bucket):  # type: ignore[no-untyped-def]  # DDP refuses annotations that are strings
+        """Average a part of the gradients over the processes, as DDP does."""
+        if bucket.is_last():
+            self.computed = stamp(self.device)
+        in_half = self.plan.hardware.allreduce_dtype == "bf16"
+        return (bf16_compress_hook if in_half else allreduce_hook)(state, bucket)
+
     def configure_optimizers(self) -> dict[str, Any]:
         options = self.plan.optimisation
         optimizer = build_optimizer(self.model, options, self.plan.hardware)
@@ -129,33 +162,37 @@ class TrainingModule(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def configure_model(self) -> None:
-        """Shard the network over all processes, layer by layer, for --strategy fsdp (Zhao et al., 2023)."""
-        if self.plan.hardware.strategy != "fsdp" or self.trainer.world_size == 1 or isinstance(self.model, FSDPModule):
+        """Shard the network layer by layer, for --strategy fsdp and hsdp (Zhao et al., 2023, section 3.2)."""
+        strategy = self.plan.hardware.strategy
+        if strategy == "ddp" or self.trainer.world_size == 1 or isinstance(self.model, FSDPModule):
             return
         half = half_dtype(self.plan.hardware)
         exchanged = None if half is None else torch.float32
         if self.plan.hardware.allreduce_dtype == "bf16":
             exchanged = torch.bfloat16
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=exchanged)
-        options = {"mesh": self.device_mesh["data_parallel"], "mp_policy": policy}
+        # Of two dimensions: copies, and shards of each.
+        mesh = self.device_mesh if strategy == "hsdp" else self.device_mesh["tensor_parallel"]
+        options = {"mesh": mesh, "mp_policy": policy}
         for layer in self.model.layers:
             fully_shard(layer, **options)
         fully_shard(self.model, **options)
 
     def on_train_start(self) -> None:
-        """Let each process drop out different units; after an interruption, restore the random state of that time."""
+        """Let each process drop out different units, or restore its random state where as many processes go on."""
         self._follow_schedule()
         self.recorded = recordings_of(self._passes, self.model, self.plan.hardware, self.task.is_recordable)
-        if self.plan.hardware.allreduce_dtype == "bf16" and isinstance(self.trainer.model, DistributedDataParallel):
-            # In a lambda, since torch refuses the hook's name on CPUs and on AMD's GPUs, which compute it too.
-            self.trainer.model.register_comm_hook(None, lambda group, bucket: bf16_compress_hook(group, bucket))
-        rank = self.trainer.global_rank
-        if self.random_states:
+        if isinstance(self.trainer.model, DistributedDataParallel):
+            self.trainer.model.register_comm_hook(None, self._exchange)
+        rank, step = self.trainer.global_rank, self.trainer.global_step
+        if len(self.random_states) == self.trainer.world_size:
             torch.set_rng_state(self.random_states[rank]["cpu"].cpu())
             if "cuda" in self.random_states[rank] and torch.cuda.is_initialized():
                 torch.cuda.set_rng_state(self.random_states[rank]["cuda"].cpu())
-        elif rank > 0:
-            torch.manual_seed(int(np.random.SeedSequence((self.plan.run.seed, rank)).generate_state(1)[0]))
+        elif rank > 0 or step > 0:
+            torch.manual_seed(int(np.random.SeedSequence((self.plan.run.seed, rank, step)).generate_state(1)[0]))
+            if self.random_states:
+                logger.info("dropout draws anew, as %d processes wrote the checkpoint", len(self.random_states))
 
     def _follow_schedule(self) -> None:
         """Take the next step's learning rate from a schedule whose length has changed since the checkpoint."""
@@ -186,14 +223,15 @@ class TrainingModule(pl.LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self.validated = self.loaded
+        forget_recordings(self.model)  # training needs their memory
         self.keep_whole(False)
-        metrics = self.task.metrics_of(self._summed(self.sums).tolist(), self.loaded)
+        metrics = self.task.metrics_of(self.summed(self.sums).tolist(), self.loaded)
         # For the callbacks; Measurements writes the files.
         values = {self.task.validation_name(name): value for name, value in metrics.items()}
         self.log_dict(values, logger=False)
 
     def keep_whole(self, whole: bool) -> None:
-        """Let every process of --strategy fsdp hold all weights, so that it waits for none, or only its share."""
+        """Let every process of --strategy fsdp and hsdp hold all weights, and wait for none, or only its share."""
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 # FSDP keeps the root's weights after the forward pass in any case, and has no public setting for it.

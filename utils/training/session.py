@@ -16,7 +16,7 @@ from utils.app.errors import RunError
 from utils.app.machine import peak_rate
 from utils.app.memory import peak_memory_gb
 from utils.app.run_directory import SECONDS, options_to_resume, seconds_of_sessions
-from utils.app.signals import NAMES, status
+from utils.app.signals import NAMES, Signals, status
 from utils.app.stores import local_path, publish
 from utils.data.batches import Batch
 from utils.tasks.task import TrainedTask
@@ -26,7 +26,7 @@ from utils.training.measurements import Measurements, step_time_percentiles
 from utils.training.module import TrainingModule
 from utils.training.options import Plan
 from utils.training.precision import precision_name
-from utils.training.stopping import Divergence, Patience, Termination
+from utils.training.stopping import Divergence, Patience, postpone
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ class Session(Callback):
         # Operations per second of this process's GPU at its best, where they are known.
         rate = peak_rate(torch.cuda.get_device_name(), precision_name(plan.hardware)) if plan.hardware.gpus else None
         self.measurements = Measurements(run.log_every_n_steps, rate, seconds_of_sessions(self.directory))
-        self.divergence, self.termination = Divergence(), Termination()
+        self.divergence = Divergence()
+        self.signals: Signals | None = None  # in training, when they ask the run to end
         self.best = BestCheckpoints(plan, metric)
         self.patience = Patience(plan, metric) if run.early_stopping_patience >= 0 else None
         self.in_validation = False
@@ -60,14 +61,14 @@ class Session(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: TrainingModule) -> None:
         publish(self.plan.run.output_dir)  # better refused now than with the first checkpoint
         self.measurements.begin(trainer)
-        self.termination.begin(trainer.world_size)
+        self.signals = Signals(postpone)
         self.best.forget_absent()
         if self.patience is not None and self.patience.has_stopped:
             trainer.should_stop = True
         self.measurements.start_clock(pl_module.device)
 
-    def on_train_batch_start(self, *_: Any) -> None:
-        self.termination.exchange()
+    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: TrainingModule, *_: Any) -> None:
+        pl_module.is_asked = self.signals.number > 0
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: TrainingModule, outputs: Any, batch: list[Batch], batch_idx: int
@@ -77,9 +78,11 @@ class Session(Callback):
         self.measurements.after_step(trainer, pl_module, batch, self.divergence)
         # Where a validation comes next, it saves and leaves.
         if (batch_idx + 1) % trainer.val_check_batch and step < trainer.datamodule.total_steps:
-            if self.termination.agreed or (every is not None and step % every == 0):
+            # Of several processes, all learn in the same step that one was asked to end.
+            ends = self.divergence.is_asked if trainer.world_size > 1 else self.signals.number
+            if ends or (every is not None and step % every == 0):
                 self._save(trainer)
-            if self.termination.agreed:
+            if ends:
                 self._leave(trainer)
         self.measurements.start_clock(pl_module.device)
 
@@ -93,7 +96,7 @@ class Session(Callback):
         self.measurements.after_validation_batch(trainer, batch_idx)
         examples = len(trainer.datamodule.val) // trainer.world_size
         all_come_here = batch_idx * self.plan.batches.eval_batch_size < examples
-        if all_come_here and not trainer.sanity_checking and self.termination.agree():
+        if all_come_here and not trainer.sanity_checking and self._is_asked(pl_module):
             pl_module.keep_whole(False)
             self.in_validation = True
             self._save(trainer)
@@ -107,17 +110,25 @@ class Session(Callback):
             self.patience.after_validation(trainer)
         self.best.after_validation(trainer)
         self._save(trainer)
-        if self.termination.agree():
+        if self._is_asked(pl_module):
             self._leave(trainer)
         self.measurements.start_clock(pl_module.device)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: TrainingModule) -> None:
         self.measurements.end(trainer, pl_module.device)
-        self.termination.end()
+        self._restore_signals()
 
     def on_exception(self, *_: Any) -> None:
         self.measurements.line.__exit__()
-        self.termination.end()
+        self._restore_signals()
+
+    def _restore_signals(self) -> None:
+        if self.signals is not None:
+            self.signals.restore()
+
+    def _is_asked(self, module: TrainingModule) -> bool:
+        """True if a process has been asked to end until now; all processes must call it at the same place."""
+        return bool(module.summed(torch.tensor(self.signals.number, device=module.device)))
 
     def _save(self, trainer: pl.Trainer) -> None:
         self.divergence.check(trainer)
@@ -128,7 +139,7 @@ class Session(Callback):
             logger.warning("%s; the next checkpoint tries it again", error)
 
     def _leave(self, trainer: pl.Trainer) -> NoReturn:
-        number = self.termination.asked or signal.SIGTERM  # which another process got
+        number = self.signals.number or signal.SIGTERM  # which another process got
         options = options_to_resume(self.plan.run.output_dir)
         logger.info("ended by %s after step %d; %s goes on", NAMES[number], trainer.global_step, options)
         raise SystemExit(status(number))
@@ -148,6 +159,7 @@ class Session(Callback):
             summary |= {
                 "samples_per_second": measured.run_samples / measured.run_seconds,
                 "tokens_per_second": measured.run_tokens / measured.run_seconds,
+                **({"waiting": measured.run_waiting / measured.run_seconds} if measured.run_waiting else {}),
                 **step_time_percentiles(measured.step_times),
                 "train_loss": measured.train_loss,
             }

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from utils.app.errors import RunError
 from utils.app.output_files import difference
-from utils.app.signals import NAMES, Signals, answer
+from utils.app.signals import NAMES, answer
 from utils.data.batches import Batch
 from utils.training.module import TrainingModule
 from utils.training.options import Plan
@@ -66,7 +66,7 @@ class Patience:
 class _Step:
     number: int
     lr: float
-    values: Tensor  # (2,) loss and gradient norm, on the host once `copied` has happened
+    values: Tensor  # (3,) loss, gradient norm and `asked`, on the host once `copied` has happened
     copied: torch.cuda.Event | None
     batches: list[Batch]  # of this process
     losses: Tensor  # of these batches
@@ -77,15 +77,20 @@ class Divergence:
 
     A step's values are read one step late. By then a GPU has computed them, so that reading does not hold it up.
     Infinite gradients in fp16 are left to the loss scaler, which skips such a step.
+
+    Attributes:
+        is_asked: whether a process had been asked to end before the last step that was read; the same in all processes.
     """
 
     def __init__(self) -> None:
+        self.is_asked = False
         self.skipped = self.in_a_row = 0  # steps: of the whole run, and one after the other at the moment
         self.unread: _Step | None = None
 
     def after_step(self, trainer: pl.Trainer, module: TrainingModule, batches: list[Batch], losses: Tensor) -> None:
         """Check the step before this one, whose micro-batches on this process have these losses."""
-        values = torch.stack([module.train_loss, module.grad_norm]).to("cpu", non_blocking=True)
+        values = [module.train_loss, module.grad_norm, module.asked]
+        values = torch.stack([value.float() for value in values]).to("cpu", non_blocking=True)
         copied = torch.cuda.Event() if module.device.type == "cuda" else None
         if copied is not None:
             copied.record()
@@ -99,7 +104,8 @@ class Divergence:
         step, self.unread = self.unread, None
         if step.copied is not None:
             step.copied.synchronize()
-        loss, grad_norm = step.values.tolist()
+        loss, grad_norm, asked = step.values.tolist()
+        self.is_asked |= asked > 0
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         if not math.isfinite(loss):
             raise RunError(_not_finite(f"training loss is {loss}", step, ~torch.isfinite(step.losses), trainer))
@@ -132,55 +138,6 @@ def _not_finite(what: str, step: _Step, is_suspect: Tensor, trainer: pl.Trainer)
     )
 
 
-class Termination:
-    """Records SIGTERM, SIGHUP and SIGINT, and lets all processes of a run agree that one has come.
-
-    Processes exchange their answers in the background, on a group that does not involve the device. The answers of one
-    step are read in the next, when they have long arrived.
-    """
-
-    def __init__(self) -> None:
-        self.asked, self._agreed = 0, False  # the signal by which this process was asked to end
-        self.signals: Signals | None = None
-        self.group: dist.ProcessGroup | None = None
-        self.flag = torch.zeros(1)
-        self.pending: dist.Work | None = None
-
-    def begin(self, world_size: int) -> None:
-        """Let signals ask the run to end; until now one ends it as it ends any program."""
-        if world_size > 1 and self.group is None:
-            self.group = dist.new_group(backend="gloo")
-        self.signals = Signals(self._ask)
-
-    def _ask(self, number: int) -> None:
-        self.asked = number
-        answer(f"{NAMES[number]}: saving after this step, or batch of validation; again: end now")
-
-    def end(self) -> None:
-        """Let signals end the process again."""
-        if self.signals is not None:
-            self.signals.restore()
-
-    def exchange(self) -> None:
-        """Read the answers that processes gave before the last step, and ask again."""
-        self._read()
-        self.flag.fill_(self.asked > 0)
-        if self.group is not None:
-            self.pending = dist.all_reduce(self.flag, group=self.group, async_op=True)
-
-    @property
-    def agreed(self) -> bool:
-        """True if a process was asked to end, and all processes know it."""
-        return self._agreed or (self.asked > 0 and self.group is None)
-
-    def agree(self) -> bool:
-        """Return true if a process has been asked to end until now; all processes must call it at the same place."""
-        self.exchange()
-        self._read()
-        return self.agreed
-
-    def _read(self) -> None:
-        if self.pending is not None:
-            self.pending.wait()
-            self.pending = None
-            self._agreed |= bool(self.flag)
+def postpone(number: int) -> None:
+    """Answer a signal that ends the run later, when all processes know of it by the sums of a step."""
+    answer(f"{NAMES[number]}: saving after this step, or batch of validation; again: end now")

@@ -13,11 +13,13 @@ def test_only_likeness_of_lengths_makes_ranks_wait(
     """1 - 492 / 1024 of the time, and a little more for attention, where one rank has all of the longest."""
     monkeypatch.setattr(waiting, "DATA", {"XSum": waiting.DATA["XSum"]})
     waiting.main(["--examples", "6400", "--ranks", "16"])
-    _, _, *lines, of_shards = capsys.readouterr().out.splitlines()
-    shares = {cells[1].strip(): float(cells[2].rstrip("% ")) for cells in (line.split("|") for line in lines)}
+    *lines, _, _, without_bins, in_bin = (line.split("|") for line in capsys.readouterr().out.splitlines()[2:])
+    shares = {cells[1].strip(): float(cells[2].rstrip("% ")) for cells in lines}
     assert shares.keys() == waiting.ORDERS.keys()
     dealt = ("default", "`--sortish_sampler`", "`--max_tokens_per_batch`")
     assert all(shares[name] < 1 for name in dealt)
     assert 50 < shares["like lengths together, as formerly"] < 55
     assert shares["padded, 4 micro-batches"] < 5
-    assert 0 < float(of_shards.split()[-2]) < 2
+    most, least = ([float(cell.rstrip("% ")) for cell in cells[2:-1]] for cells in (without_bins, in_bin))
+    assert most == sorted(most, reverse=True) and least == sorted(least, reverse=True)
+    assert 0 < least[-1] < most[-1] < 3 and least[0] < most[0] / 3

@@ -119,13 +119,30 @@ def test_the_identity_is_that_of_the_lines_that_are_used(data: Path, tmp_path: P
     assert sources(moved).identity != first
 
 
+@pytest.mark.parametrize("rank", ["0", "1"])
 @pytest.mark.parametrize("damage", [b"", b"rubbish", None])
-def test_a_damaged_cache_is_named(damage: bytes | None, data: Path, tokenizer: BartTokenizer) -> None:
+def test_a_damaged_cache_is_named(
+    damage: bytes | None, rank: str, data: Path, tokenizer: BartTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOCAL_RANK", rank)
     sources(data).tokenized(tokenizer, 24)
     (name,) = caches(data / ".cache")
     path = data / ".cache" / name / "ids.arrow"
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if damage is None else damage)
     with pytest.raises(RunError, match=f"{name}: it is damaged; remove it and start again"):
+        sources(data).tokenized(tokenizer, 24)
+
+
+def test_one_process_of_a_machine_digests_a_cache(
+    data: Path, tokenizer: BartTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources(data).tokenized(tokenizer, 24)
+    (digest,) = (data / ".cache").glob("*/ids.xxh3")
+    digest.write_text("of other ids")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    sources(data).tokenized(tokenizer, 24)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    with pytest.raises(RunError, match="it is damaged; remove it and start again"):
         sources(data).tokenized(tokenizer, 24)
 
 

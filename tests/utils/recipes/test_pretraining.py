@@ -33,6 +33,7 @@ from utils.data.batches import Batch, Pair
 from utils.evaluation.report.charts import training_charts
 from utils.evaluation.report.runs import read_run
 from utils.recipes.pretraining_arguments import PretrainingArguments, parse_pretraining_arguments
+from utils.tasks import pretraining
 from utils.training.module import TrainingModule
 
 STEPS = 15  # an epoch has about 11
@@ -97,6 +98,19 @@ def test_two_phases(pretrain: Train, tiny: list[str], tmp_path: Path) -> None:
     finetune.main(options)
     runs = (first, second, output)  # the last one reads 40 tokens
     assert [BartConfig.from_pretrained(f"{run}/export").max_source_length for run in runs] == [32, 64, 64]
+
+
+def test_validation_takes_so_many_examples_and_says_it(
+    tiny: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of ten that are held out."""
+    monkeypatch.setattr(pretraining, "MOST_HELD_OUT", 6)
+    for options, count, said in (([], 6, 1), (["--n_val", 8], 8, 0)):
+        task = parse(*tiny, "--max_steps", 1, *options).make_task()
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            assert len(task.encode("val", "val", None)) == count
+        assert caplog.messages == ["validation takes 6 of 10 held-out examples; --n_val 10 takes all"][:said]
 
 
 @pytest.mark.usefixtures("double")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
@@ -17,7 +19,8 @@ from tests.tiny_run import Train, checkpoint_of, weights
 from utils.app.errors import RunError
 from utils.data import order
 from utils.recipes import training
-from utils.training.checkpoints import AtomicCheckpointIO, find_checkpoint, keep_as_last
+from utils.training import checkpoints
+from utils.training.checkpoints import AtomicCheckpointIO, agreed_checkpoint, find_checkpoint, keep_as_last
 
 
 def write(folder: Path, number: int) -> Path:
@@ -89,6 +92,26 @@ def test_processes_that_look_later_find_the_same_checkpoint(tmp_path: Path, monk
         assert find_checkpoint("last", tmp_path) == best
 
 
+def test_one_process_compares_checksums_and_tells_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, 1)
+    last = write(tmp_path, 2)
+    last.write_bytes(last.read_bytes()[:-9])
+    store, compared = dist.HashStore(), []
+    monkeypatch.setattr(checkpoints, "meeting", lambda: store)
+    testzip = zipfile.ZipFile.testzip
+    monkeypatch.setattr(zipfile.ZipFile, "testzip", lambda file: compared.append(file.filename) or testzip(file))
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        assert agreed_checkpoint("last", tmp_path) == tmp_path / "previous.ckpt"
+        assert read_file(tmp_path / "previous.ckpt")["global_step"] == 1
+    assert compared == [str(tmp_path / "previous.ckpt")]
+    monkeypatch.setattr("bart.tensor_files._WHOLE", {})  # as in another process
+    assert agreed_checkpoint("last", tmp_path) == tmp_path / "previous.ckpt"
+    assert read_file(tmp_path / "previous.ckpt")["global_step"] == 1 and len(compared) == 1
+    write(tmp_path, 3).rename(tmp_path / "previous.ckpt")  # another file, which nobody has looked at
+    assert is_whole(tmp_path / "previous.ckpt") and len(compared) == 2
+
+
 def test_only_a_run_that_shares_data_and_optimizer_goes_on(
     train: Train, tiny: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,17 +123,12 @@ def test_only_a_run_that_shares_data_and_optimizer_goes_on(
             train("run", "--max_steps", 3, "--resume_from_checkpoint", "last", *options)
 
     for option, old, new in (
-        *(
-            ("seed", 42, 43),
-            ("train_batch_size", 4, 3),
-            ("optimizer", "'adamw'", "sgd"),
-            ("task", "'summ", "translation"),
-        ),
+        *(("seed", 42, 43), ("optimizer", "'adamw'", "sgd"), ("task", "'summ", "translation")),
         *(("learning_rate", 0.001, 0.002), ("weight_decay", 0.0, 0.1), ("max_source_length", 40, 39)),
         *(("lr_scheduler", "'linear'", "constant"), ("warmup_steps", 0, 1), ("gradient_clip_val", 1.0, 0.1)),
         *(("label_smoothing", 0.0, 0.1), ("dropout", 0.1, 0.2), ("attention_dropout", 0.0, 0.1)),
         *(("encoder_layerdrop", 0.0, 0.1), ("decoder_layerdrop", 0.0, 0.1)),
-        *(("n_train", -1, 20), ("gradient_accumulation_steps", 1, 2), ("max_tokens_per_batch", None, 300)),
+        *(("n_train", -1, 20), ("max_tokens_per_batch", None, 300)),
     ):
         refused(f"its {option} is {old}.*, this run's is '?{new}'?(;|$)", f"--{option}", new)
     way_out = f"; its weights can begin a new run, in another --output_dir, by --model_name_or_path {output}"
@@ -118,7 +136,10 @@ def test_only_a_run_that_shares_data_and_optimizer_goes_on(
     refused("its sortish_sampler is True, this run's is False", "--no_sortish_sampler")
     refused("its freeze_encoder is False, this run's is True", "--freeze_encoder")
     refused("its bf16 is False, this run's is True", "--bf16")
-    refused("its processes is 1, this run's is 2", "--gpus", 0, "--devices", 2)
+    size = "its --train_batch_size x --gradient_accumulation_steps x processes is 4, this run's is"
+    refused(f"{size} 3", "--train_batch_size", 3)
+    refused(f"{size} 8", "--gradient_accumulation_steps", 2)
+    refused(f"{size} 8", "--gpus", 0, "--devices", 2)
     for side in ("target", "source"):  # as many lines of the same lengths in another order
         path = tmp_path / "data" / f"train.{side}"
         before = path.read_text()

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
+import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import pytorch_lightning as pl
 
@@ -193,3 +198,27 @@ def test_two_processes_log_what_both_did(tiny: list[str], tmp_path: Path) -> Non
     summary = json.loads((output / "train_summary.json").read_text())
     assert summary["samples_per_second"] * summary["training_seconds"] == pytest.approx(2 * 22)
     assert summary["tokens_per_second"] * summary["training_seconds"] == pytest.approx(total)
+
+
+def be_slow(ranks: tuple[int, ...]) -> None:
+    """Let some processes take 0.3 s longer for each step."""
+    loss = Summarization.loss
+
+    def slow(self: Summarization, *arguments: Any) -> Any:
+        time.sleep(0.3 * (int(os.environ["RANK"]) in ranks))
+        return loss(self, *arguments)
+
+    Summarization.loss = slow
+
+
+@pytest.mark.parametrize(("ranks", "least", "most"), [((1,), 0.3, 0.6), ((0, 1), 0, 0.3)])
+def test_processes_say_how_long_they_wait(
+    ranks: tuple[int, ...], least: float, most: float, tiny: list[str], tmp_path: Path
+) -> None:
+    """Half of all time, where one of two processes has next to nothing to do."""
+    forked.run([*tiny, "--max_steps", 6], tmp_path / "run", ranks=2, before=partial(be_slow, ranks))
+    waiting = json.loads((tmp_path / "run" / "train_summary.json").read_text())["waiting"]
+    assert least < waiting < most
+    shares, times = zip(*((row["waiting"], row["step_time_p50"]) for row in rows(tmp_path / "run")), strict=True)
+    assert np.average(shares, weights=times) == pytest.approx(waiting)
+    assert "  waiting 0." in forked.log_of(tmp_path / "run").read_text()

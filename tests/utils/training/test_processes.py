@@ -18,7 +18,10 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from tests import forked
-from tests.tiny_run import checkpoint_of, rows, same, weights, write_tiny_run
+from tests.tiny_pretraining import PROGRAM, write_tiny_pretraining
+from tests.tiny_run import ALIKE, checkpoint_of, compute_in_double, rows, same, weights, write_tiny_run
+from utils.app.stores import fetch
+from utils.training.checkpoints import find_checkpoint
 from utils.training.module import TrainingModule
 
 ROOT = Path(__file__).parents[3]
@@ -45,6 +48,22 @@ class Ending(Summarization):
                 os.killpg(0, signal.SIGINT)
         return super().loss(model, batch)
 """
+# One in which a process dies, once.
+DYING = """
+import os, signal
+from pathlib import Path
+from utils.tasks.summarization import Summarization
+
+class Dying(Summarization):
+    steps = 0
+    def loss(self, model, batch):
+        self.steps += 1
+        place = Path(__file__).with_name("died")
+        if self.steps == 9 and os.environ["RANK"] == "1" and not place.exists():
+            place.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().loss(model, batch)
+"""
 
 
 @pytest.fixture
@@ -58,7 +77,7 @@ def options(tmp_path: Path) -> list[str]:
     ]
 
 
-def launch(command: list[str], options: list[str], output: Path) -> subprocess.CompletedProcess[str]:
+def launch(command: list[str], options: list[str], output: Path | str) -> subprocess.CompletedProcess[str]:
     words = [*command, *options, "--output_dir", str(output)]
     own_group = {"start_new_session": True}
     return subprocess.run(words, capture_output=True, text=True, timeout=forked.SECONDS, cwd=ROOT, **own_group)
@@ -84,6 +103,22 @@ def test_a_signal_to_a_launcher_saves_and_the_resumed_run_ends_as_the_uninterrup
     forked.run(options, tmp_path / "run", ranks=2)
     forked.run(options, tmp_path / "whole", ranks=2)
     assert_same_runs(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["a folder", "a store"])
+def test_processes_that_torchrun_restarts_end_as_uninterrupted_ones(
+    place: str, options: list[str], bucket: str, tmp_path: Path
+) -> None:
+    """The second process is killed once; `last.ckpt` is of three steps before."""
+    (tmp_path / "dying.py").write_text(DYING)
+    output = f"{bucket}/run" if place == "a store" else str(tmp_path / "run")
+    options += ["--task", str(tmp_path / "dying.py"), "--save_every_n_steps", "3"]
+    done = launch([*TORCHRUN[:3], "--max-restarts", "1", *TORCHRUN[3:]], options, output)
+    assert done.returncode == 0 and (tmp_path / "died").exists(), done.stderr
+    assert "going on from" in done.stderr and "connectFullMesh" not in done.stderr
+    forked.run(options, tmp_path / "whole", ranks=2)
+    assert_same_runs(Path(fetch(output)), tmp_path / "whole")
 
 
 def assert_same_runs(output: Path, whole: Path) -> None:
@@ -156,8 +191,7 @@ def see_another_folder(folder: Path) -> None:
     if os.environ["RANK"] == "1":
         from utils.recipes import training
 
-        find = training.find_checkpoint
-        training.find_checkpoint = lambda named, output: find(named, folder)
+        training.agreed_checkpoint = lambda named, output: find_checkpoint(named, folder)
 
 
 @pytest.mark.slow
@@ -176,6 +210,64 @@ def test_processes_that_find_different_checkpoints_are_refused(options: list[str
             )
         shutil.copy(run / "previous.ckpt", copy / "last.ckpt")
     assert same(weights(run), before)
+
+
+def cut(size: int, accumulation: int) -> list[object]:
+    return ["--train_batch_size", size, "--gradient_accumulation_steps", accumulation]
+
+
+FILES, SHARDS = "finetune", PROGRAM
+ON_8_4_6 = [(8, cut(1, 3)), (4, cut(3, 2)), (6, cut(4, 1))]  # processes, and how they share steps of 24 examples
+
+
+@pytest.mark.parametrize(
+    ("program", "more_options", "sessions"),
+    [
+        (FILES, [], [(2, cut(4, 3)), (1, cut(8, 3)), (3, cut(8, 1))]),
+        pytest.param(FILES, ["--sortish_sampler"], ON_8_4_6, marks=pytest.mark.slow),
+        pytest.param(SHARDS, [], ON_8_4_6, marks=pytest.mark.slow),
+        pytest.param(
+            SHARDS, ["--strategy", "fsdp"], [(2, cut(12, 1)), (3, cut(8, 1)), (4, cut(3, 2))], marks=pytest.mark.slow
+        ),
+        pytest.param(
+            *(FILES, ["--max_tokens_per_batch", 200]),
+            [(2, cut(8, 3)), (6, cut(8, 1)), (1, cut(8, 6))],
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_other_processes_go_on_as_one_would(
+    program: str, more_options: list[object], sessions: list[tuple[int, list[object]]], tmp_path: Path
+) -> None:
+    """Without dropout; in steps of 24 examples of 60, the last of an epoch has fewer."""
+    tiny = (
+        partial(write_tiny_run, n_train=60, n_val=8) if program == FILES else partial(write_tiny_pretraining, train=60)
+    )
+    options = [*tiny(tmp_path / "tiny"), *("--dropout", 0, "--attention_dropout", 0, "--learning_rate", 1e-3)]
+    options += [*("--lr_scheduler", "constant", "--warmup_proportion", 0, "--resume_from_checkpoint", "last")]
+    options += [*("--do_train",) * (program == FILES), *more_options]
+    start = partial(forked.run, before=compute_in_double, program=program)
+    start([*options, *sessions[-1][1], "--max_steps", 2 * len(sessions)], tmp_path / "whole", ranks=sessions[-1][0])
+    for steps, (ranks, how) in enumerate(sessions, 1):
+        start([*options, *how, "--max_steps", 2 * steps], tmp_path / "run", ranks=ranks)
+    losses = [[row["train_loss"] for row in rows(tmp_path / name)] for name in ("run", "whole")]
+    assert len(losses[0]) == 2 * len(sessions)
+    assert losses[0] == pytest.approx(losses[1], abs=ALIKE, rel=0)
+    torch.testing.assert_close(weights(tmp_path / "run"), weights(tmp_path / "whole"), rtol=0, atol=ALIKE)
+    log = forked.log_of(tmp_path / "run").read_text()
+    assert f"dropout draws anew, as {sessions[-2][0]} processes wrote the checkpoint" in log
+
+
+def test_another_global_batch_is_refused(options: list[str], tmp_path: Path) -> None:
+    forked.run([*options, "--max_steps", 4], tmp_path / "run", ranks=2)
+    assert forked.finish(forked.start(options, tmp_path / "run", ranks=3)) == [2, 2, 2]
+    error = "its --train_batch_size x --gradient_accumulation_steps x processes is 4, this run's is 6; its weights can"
+    assert error in forked.log_of(tmp_path / "run").read_text().splitlines()[-1]
+    fsdp, one = [*options, "--strategy", "fsdp"], cut(4, 1)
+    forked.run([*fsdp, "--max_steps", 4], tmp_path / "fsdp", ranks=2)
+    assert forked.finish(forked.start([*fsdp, *one], tmp_path / "fsdp")) == [2]
+    error = "its sharding by --strategy fsdp is True, this run's is False"
+    assert error in forked.log_of(tmp_path / "fsdp").read_text().splitlines()[-1]
 
 
 @pytest.mark.slow
