@@ -236,4 +236,4 @@ def test_extras_are_imported_only_by_what_they_are_for() -> None:
         for extra in ("serve", "shards")
     }
     assert {folder_of(name) for name in users["serve"]} == {"utils.serving"}
-    assert users["shards"] == {"utils.corpora.shard_cluster"}
+    assert users["shards"] == {"utils.corpora.shard_cluster", "utils.corpora.shard_stages"}

@@ -89,25 +89,20 @@ class RecordedSteps:
 
         addresses = Counter(tensor.data_ptr() for tensor in batch.state)
         state = [tensor if addresses[tensor.data_ptr()] == 1 else tensor.clone() for tensor in batch.state]
-        places = [self._place(number, tensor) for number, tensor in enumerate(state)]
-        _load(places, state)
+        places = [self.put(number, tensor) for number, tensor in enumerate(state)]
         self.recordings[key] = places, self.recorder(step, places), batch.constants
         if len(self.recordings) > MOST_RECORDINGS:
             self.recordings.popitem(last=False)
 
     def put(self, number: int, tensor: Tensor) -> Tensor:
-        """This tensor of a state where recordings find it."""
-        place = self._place(number, tensor := tensor.contiguous())
-        _load([place], [tensor])
-        return place
-
-    def _place(self, number: int, tensor: Tensor) -> Tensor:
-        """Where recordings find this tensor of a state; the first one, since caches are large, stays where it is."""
-        memory = self.memory.get((number, tensor.dtype))
+        """This tensor of a state where recordings find it; where there is no room yet, it stays where it is."""
+        memory, tensor = self.memory.get((number, tensor.dtype)), tensor.contiguous()
         if memory is None or len(memory) < tensor.numel():
             self.recordings.clear()  # they would hold the memory that is too small
-            memory = self.memory[number, tensor.dtype] = tensor.contiguous().view(-1)
-        return memory[: tensor.numel()].view(tensor.shape)
+            memory = self.memory[number, tensor.dtype] = tensor.view(-1)
+        place = memory[: tensor.numel()].view(tensor.shape)
+        _load([place], [tensor])
+        return place
 
 
 def _load(places: Sequence[Tensor], state: Sequence[Tensor]) -> None:

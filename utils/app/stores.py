@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -137,11 +137,13 @@ def publish(place: str) -> None:
 
 def names_at(place: str) -> set[str]:
     """The names of files and folders in a folder, which may be missing."""
-    from fsspec.core import url_to_fs
-
-    with _reaching(place, InputError):
-        store, root = url_to_fs(place)
-        return {Path(path).name for path in store.ls(root, detail=False)} if store.isdir(root) else set()
+    if not in_store(place):
+        return {path.name for path in Path(place).glob("*")}
+    copy = _Copy(place)
+    with _reaching(place, InputError), suppress(FileNotFoundError):
+        copy.store.invalidate_cache()
+        return {Path(path).name for path in copy.store.ls(copy.root, detail=False)}
+    return set()
 
 
 @contextmanager

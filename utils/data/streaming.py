@@ -75,7 +75,7 @@ class BinOrder:
         wanted = (self.shift + (self.slots[lanes] + slots) * _BY_SLOT + steps * _BY_STEP) % 1  # the place among lengths
         generator = np.random.default_rng((*self.seed, self.files[place], self.groups[place]))
         rows = np.empty(len(lengths), np.int64)
-        rows[np.argsort(wanted)] = np.lexsort((generator.random(len(lengths)), padded_length(lengths)))
+        rows[np.argsort(wanted, kind="stable")] = np.lexsort((generator.random(len(lengths)), padded_length(lengths)))
         return rows
 
 

@@ -176,6 +176,7 @@ def train(
     trainer.train(plan, task, loaded, data)
     if is_first():
         write_card(output_dir, output_dir / EXPORT, card_options)
+    publish(args.run.output_dir)  # scoring may take hours
 
 
 def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> None:

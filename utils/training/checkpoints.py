@@ -19,7 +19,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from bart.errors import InputError
 from bart.files import replacing
 from bart.tensor_files import read_file, take_as_whole
-from utils.app.distributed import from_first, meeting
+from utils.app.distributed import from_first, lost_peers_named, meeting
 from utils.app.errors import RunError
 from utils.app.machine import is_first
 from utils.app.output_files import difference
@@ -127,7 +127,8 @@ def agreed_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
         found = find_checkpoint(resume_from, output_dir)
         store.set("checkpoint", str(found or ""))
     else:
-        name = store.get("checkpoint").decode()
+        with lost_peers_named("its own message says why"):
+            name = store.get("checkpoint").decode()
         found = Path(name) if name else None
         if found is not None and found.is_file():
             take_as_whole(found)

@@ -122,8 +122,9 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Ses
     run, hardware = plan.run, plan.hardware
     strategy: str | Strategy = "auto"
     if hardware.processes > 1:
-        # LayerDrop leaves layers without gradients, for which plain DDP would wait.
-        strategy = DDPStrategy(find_unused_parameters=drops_layers(model), gradient_as_bucket_view=True)
+        # LayerDrop leaves layers without gradients, for which plain DDP would wait. No buffer changes in training.
+        exchange = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
+        strategy = DDPStrategy(find_unused_parameters=drops_layers(model), **exchange)
         if hardware.strategy != "ddp":
             # Lightning's names for the two dimensions of the mesh; `configure_model` shards over the second alone.
             copies = hardware.processes // hardware.devices if hardware.strategy == "hsdp" else 1
