@@ -6,8 +6,9 @@ made ready for a device; `bart.cpu.backend` has that of CPUs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +21,22 @@ from bart.rows import Rows, Spans
 # cuDNN's attention makes a plan for each shape, which takes 40 ms and more, and batches have many; in torch 2.11 it may
 # round the rate of dropout to sixteenths.
 WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
-# States (…, D) that layers pass on: the residual stream, and the same for products, perhaps in their precision.
-Streams = tuple[Tensor, Tensor]
+# What layers pass on: states (…, D), which are the residual stream; the same for products, perhaps in their precision;
+# and the seed of the next dropout, where kernels pass it on.
+Streams = tuple[Tensor, Tensor, Tensor | None]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "relu": F.relu,
+    "gelu_new": partial(F.gelu, approximate="tanh"),
+    "silu": F.silu,
+}
 BLOCK = 128  # columns, in the search for the best of many
 IGNORE_INDEX = -100  # labels that are left out of a loss, as in torch.nn.functional.cross_entropy
+
+
+def activated(states: Tensor, activation: str | None) -> Tensor:
+    """The states after one of ACTIVATIONS, or after none."""
+    return states if activation is None else ACTIVATIONS[activation](states)
 
 
 class Backend:
@@ -89,16 +102,26 @@ class Backend:
             states = F.dropout(states, probability)
         return states if added is None else added + states
 
-    def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Streams:
-        """The norm of states (…, D) after an update (…, D), of which dropout leaves a part, is added to them."""
-        states = norm(self.dropout(update, probability, added=states))
-        return states, states
+    def activated(self, states: Tensor, layer: nn.Module, activation: str | None, probability: float) -> Any:
+        """The output of a linear layer after an activation and dropout, or what `linear` and `add_and_norm` take for
+        it.
+        """
+        return self.dropout(activated(self.linear(states, layer), activation), probability)
 
-    def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+    def add_and_norm(
+        self, inner: Any, layer: nn.Module, states: Streams, norm: nn.Module, probability: float
+    ) -> Streams:
+        """The norm of states (…, D) after the output of a branch's last layer for inner states (…, I) is added to
+        them, of which dropout leaves a part.
+        """
+        hidden = norm(self.dropout(self.linear(inner, layer), probability, added=states[0]))
+        return hidden, hidden, None
+
+    def project(self, states: Any, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         """The outputs (B, L, D) of several linear layers for the same states (B, L, D)."""
         return tuple(layer(states) for layer in layers)
 
-    def linear(self, states: Tensor, layer: nn.Module) -> Tensor:
+    def linear(self, states: Any, layer: nn.Module) -> Tensor:
         """The output (…, O) of a linear layer, or of what stands for one, for states (…, I)."""
         return self.project(states, [layer])[0]
 
@@ -111,8 +134,8 @@ class Backend:
     ) -> tuple[Tensor, Tensor]:
         """Cross entropy (Szegedy et al., 2016, section 7) of logits (N, V), which it may overwrite.
 
-        bias (V,), in fp32 or fp64, is added to the logits. labels (N,) are IGNORE_INDEX where there is no target: loss
-        and hit are 0 there, and gradients mean nothing.
+        bias (V,), in fp32 or fp64, is added to the logits. labels (N,) are IGNORE_INDEX where there is no target: loss,
+        hit and gradients are 0 there.
 
         Returns:
             The losses (N,), and with `gradients` those by the logits, as the logits; else (N,) true, or 1, where the
@@ -132,7 +155,7 @@ class Backend:
         if label_smoothing:
             gradient -= label_smoothing / logs.shape[1]
         gradient.scatter_add_(1, labels, gradient.new_full(labels.shape, label_smoothing - 1))
-        return losses, gradient.to(logits.dtype)
+        return losses, gradient.masked_fill_(~is_target[:, None], 0).to(logits.dtype)
 
     def log_softmax(self, logits: Tensor) -> Tensor:
         """The log-probabilities (N, V) in fp32 of logits (N, V), which it may overwrite, in decoding."""
@@ -166,6 +189,13 @@ def join(states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | No
         return None
     weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
     return F.linear(states, weight, bias).chunk(len(layers), dim=-1)
+
+
+def product(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """The product of two matrices in a type; on a GPU its sums in fp32 are not rounded to half precision before."""
+    if left.is_cuda and dtype == torch.float32:
+        return torch.mm(left, right, out_dtype=dtype)
+    return (left @ right).to(dtype)
 
 
 TORCH = Backend()

@@ -56,7 +56,7 @@ class Rows:
         tokens = int(counts.sum())
         # One spare row at least: where targets have some, these need a row of the sources to attend to, or become NaN.
         sizes = torch.cat([counts, torch.tensor([round_to_few(tokens + 1, multiple, beside) - tokens])])
-        starts = F.pad(sizes.cumsum(dim=0), (1, 0))
+        starts = F.pad(sizes.cumsum(dim=0), (1, 0)).int()  # as FlashAttention reads them
         texts = torch.arange(len(sizes)).repeat_interleave(sizes)
         positions = (torch.arange(len(texts)) - starts[texts]).where(texts < len(counts), 0)
         rows = cls(ids, positions[None], texts, starts, int(counts.max()), int(sizes.max()), tokens)

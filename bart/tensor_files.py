@@ -9,7 +9,6 @@ import warnings
 import zipfile
 import zlib
 from collections.abc import Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from safetensors import SafetensorError
 
 from bart.errors import InputError
 
+_WHOLE: dict[tuple[Path, int, int, int], bool] = {}  # by files as they were, since many parts of one are read
 CHECKSUM = "crc32"  # in the metadata of safetensors files that this project writes, which have none otherwise
 
 
@@ -76,17 +76,23 @@ def checksum_of(tensors: Mapping[str, torch.Tensor]) -> str:
 def is_whole(path: Path) -> bool:
     """Return true if a file is a zip file, as torch writes it, with all its parts and their checksums."""
     try:
-        status = path.stat()
-        return _has_checksums(path, status.st_ino, status.st_size, status.st_mtime_ns)
+        key = _key(path)
+        if key not in _WHOLE:
+            with zipfile.ZipFile(path) as file:
+                _WHOLE[key] = file.testzip() is None
+        return _WHOLE[key]
     except Exception:  # zipfile raises nearly anything on damaged bytes, such as UnicodeDecodeError
         return False
 
 
-@lru_cache(maxsize=16)
-def _has_checksums(path: Path, *status: int) -> bool:
-    """Compare the checksums of a file that has not changed since its `status` was asked: many parts of it are read."""
-    with zipfile.ZipFile(path) as file:
-        return file.testzip() is None
+def take_as_whole(path: Path) -> None:
+    """Compare no checksums of a file, as long as it stays the same: another process has."""
+    _WHOLE[_key(path)] = True
+
+
+def _key(path: Path) -> tuple[Path, int, int, int]:
+    status = path.stat()
+    return path, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _read_torch(path: Path, zipped: bool) -> dict[str, Any]:

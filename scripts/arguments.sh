@@ -4,6 +4,9 @@
 # shellcheck disable=SC2034 # the scripts read `options`, `precision`, `device` and `launch`
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# Processes that torchrun restarts must not find the addresses of dead ones.
+export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1
+
 install="run: cd $root && source scripts/setup_env.sh requirements.txt"
 
 fail() { # message

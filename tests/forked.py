@@ -32,6 +32,7 @@ def start(
     output: Path,
     *,
     ranks: int = 1,
+    machines: int = 1,
     before: Before | None = None,
     largest_file: int | None = None,
     program: str = "finetune",
@@ -41,14 +42,17 @@ def start(
     Args:
         output: its --output_dir; the output of rank R goes to `<output>.R.log`.
         ranks: processes that train together on the CPU, with an environment as torchrun makes it.
+        machines: on which they say that they are, as many on each.
         before: called in each process before the run; a function of a module, or a `partial` of one.
         largest_file: bytes, beyond which the system refuses to write to a file.
     """
     environments: list[dict[str, object]] = [{}]
     if ranks > 1:
         meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": free_port(), "TORCHELASTIC_RUN_ID": "test"}
-        world = {"WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks, "GROUP_RANK": 0}
-        environments = [{**meeting, **world, "RANK": rank, "LOCAL_RANK": rank} for rank in range(ranks)]
+        size = ranks // machines
+        world = {**meeting, "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": size}
+        places = [{"RANK": rank, "GROUP_RANK": rank // size, "LOCAL_RANK": rank % size} for rank in range(ranks)]
+        environments = [{**world, **place} for place in places]
     argv = [*map(str, options), "--output_dir", str(output)]
     processes = []
     for environment in environments:
@@ -72,10 +76,16 @@ def finish(processes: Sequence[BaseProcess]) -> list[int | None]:
 
 
 def run(
-    options: Sequence[object], output: Path, *, ranks: int = 1, before: Before | None = None, program: str = "finetune"
+    options: Sequence[object],
+    output: Path,
+    *,
+    ranks: int = 1,
+    machines: int = 1,
+    before: Before | None = None,
+    program: str = "finetune",
 ) -> None:
     """finetune.py, or another program, to its end, which must be a good one."""
-    statuses = finish(start(options, output, ranks=ranks, before=before, program=program))
+    statuses = finish(start(options, output, ranks=ranks, machines=machines, before=before, program=program))
     assert statuses == [0] * ranks, "\n".join(log_of(output, rank).read_text()[-3000:] for rank in range(ranks))
 
 

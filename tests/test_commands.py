@@ -147,7 +147,9 @@ IN_STORES |= {
     ("run_eval", "save_dir"),
     ("utils.predict", "file"),
     ("utils.predict", "output"),
+    ("utils.corpora.train_tokenizer", "input"),
 }
+IN_STORES |= {("utils.corpora.make_shards", name) for name in ("input", "val_input", "output")}
 
 
 def programs() -> Iterator[tuple[str, list[str]]]:

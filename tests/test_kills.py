@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import shutil
 import sys
@@ -16,7 +17,7 @@ from distributed import LocalCluster
 
 from tests import forked
 from tests.tiny_run import same, weights, write_tiny_run
-from utils.corpora import make_shards
+from utils.corpora import documents, make_shards
 
 pytestmark = [
     pytest.mark.slow,
@@ -30,7 +31,7 @@ TRAINING = {
     "run/export/*": (0.005, 2),
     "run/.test_progress/rank0.jsonl": (0.2, 3),
 }
-SHARDS = {"shards/.work/documents/*": (0.1, 1), "shards/.work/examples/*": (0.1, 1), "shards/train/*": (0.1, 1)}
+SHARDS = {"shards/.work/unpacked/*": (0.1, 1), "shards/.work/examples/*": (0.1, 1), "shards/train/*": (0.1, 1)}
 
 
 def kill_in_each(
@@ -86,6 +87,7 @@ def test_a_run_with_its_cache_its_export_and_its_scores(tmp_path: Path) -> None:
 
 
 def make_in_threads(options: Sequence[str], output: Path) -> None:
+    documents.PIECE = 1 << 15  # as a large text has, many tasks
     with LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster:
         make_shards.main([*options, "--output", str(output), "--scheduler", cluster.scheduler_address])
 
@@ -96,7 +98,13 @@ def test_shards(tmp_path: Path) -> None:
     for name in "ab":
         texts = [" ".join(rng.choices("the a dog. cat bird sat. ran".split(), k=60)) + "." for _ in range(500)]
         (tmp_path / f"{name}.txt").write_text("\n\n".join(texts))
-    options = ["--input", *(str(tmp_path / f"{name}.txt") for name in "ab"), "--tokenizer", str(tmp_path / "tokenizer")]
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress((tmp_path / "b.txt").read_bytes()))
+    options = [
+        "--input",
+        *(str(tmp_path / name) for name in ("a.txt", "c.txt.gz")),
+        "--tokenizer",
+        str(tmp_path / "tokenizer"),
+    ]
     options += ["--sequence_length", "48", "--val_ratio", "0.1"]
 
     def start(name: str = "shards") -> BaseProcess:

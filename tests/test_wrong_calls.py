@@ -96,7 +96,7 @@ COMMANDS = {
     f"{PRETRAIN} --data_dir records.jsonl": "--data_dir records.jsonl: manifest.json is missing, which shards",
     f"{PRETRAIN} --data_dir records.jsonl --tokenizer tokenizer": "records.jsonl: no text is left to train on",
     f"{PRETRAIN} --data_dir records.jsonl --task mlm --model_name_or_path model": "--task mlm: config.json: config",
-    f"{PRETRAIN} --data_dir data --model_name_or_path model": "--data_dir data: no file in this folder ends in .txt",
+    f"{PRETRAIN} --data_dir data --model_name_or_path model": "--data_dir data: no file there ends in .txt",
     f"{TRAIN} --data_dir blank": "train.source, line 2: blank line",
     f"{TRAIN} --config_path picture.png": "picture.png",
     f"{TRAIN} --tokenizer nowhere": "nowhere",

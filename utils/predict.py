@@ -8,10 +8,11 @@ if __name__ == "__main__":
     run_program("utils.predict")
 
 import logging
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,8 @@ from utils.app.stores import STORES, fetch, in_store, publish
 from utils.app.unfinished import Unfinished, model_identity
 from utils.data.columns import InputOptions, Record
 from utils.data.options import Place
-from utils.data.places import TABLES, is_table, suffix_of
-from utils.prediction.inputs import RowsToPredict
+from utils.data.places import TABLES, suffix_of
+from utils.prediction.inputs import RowsToPredict, files_of
 from utils.prediction.options import MODEL, InferenceOptions
 from utils.prediction.outputs import OUTPUTS, Format, write_file
 from utils.tasks import TASKS, find_row_task, options_of, task_of
@@ -44,14 +45,21 @@ ALL = "all"
 
 @dataclass(frozen=True, kw_only=True)
 class PredictArguments:
-    file: str | None = option(
-        None,
+    file: tuple[str, ...] = option(
+        (),
         section="texts",
         positional=True,
         help=f"a table {', '.join(TABLES)}, with the columns that training read; for tagging also .conll and similar "
         "files; or UTF-8 with an input a line: a text, or a JSON object with text and pair, words, or question and "
-        "context; by default standard input; also as a " + STORES,
+        "context; several of one kind, a folder of tables, or a pattern such as 'part-*.csv' are read one after the "
+        "other; by default standard input; also as a " + STORES,
         reaches=in_store,
+    )
+    shard: str = option(
+        "0/1",
+        metavar="I/N",
+        help="predict only the I-th of N blocks of rows, counted from 0: 0/4, 1/4, 2/4 and 3/4 are all of them; the "
+        "outputs in this order are that of one run",
     )
     task: str | None = option(
         None,
@@ -77,13 +85,18 @@ class PredictArguments:
     evaluation: Any
 
     def __post_init__(self) -> None:
-        if not (self.file is None or in_store(self.file) or Path(self.file).expanduser().exists()):
-            raise InputError(f"{self.file}: no such file")
+        if not re.fullmatch("[0-9]+/[0-9]+", self.shard) or self.block[0] >= self.block[1]:
+            raise InputError(f"--shard is {self.shard!r}; allowed: I/N with I from 0 to N - 1, such as 0/4 to 3/4")
         suffix = Path(self.output or "").suffix.lower()
         if suffix in (*NO_TEXT, ".json", ".gz"):
             raise InputError(f"--output is {self.output}; allowed: {', '.join(OUTPUTS)}, or lines, such as a .txt")
         if self.json and suffix in OUTPUTS and suffix != ".jsonl":
             raise InputError(f"--json and --output {self.output} name two forms; allowed: one of them")
+
+    @property
+    def block(self) -> tuple[int, ...]:
+        """I and N of --shard."""
+        return tuple(map(int, self.shard.split("/")))
 
     @property
     def suffix(self) -> str:
@@ -107,19 +120,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     if not model_is_first:
         raise InputError(f"the first argument is {first}; allowed: the model, and then FILE and options in any order")
-    args = args if args.file is None else replace(args, file=fetch(args.file))
+    task = find_row_task(name)
+    files = files_of([*map(fetch, args.file)], (*TABLES, *task.suffixes))
     path = fetch(args.output or "", may_be_missing=True)
-    check_output("output", path or None, args.file)
+    check_output("output", path or None, *files)
     output = None if not path or is_device(Path(path)) else Path(path)
     if output is not None:
         start_log()
     from utils.prediction.predictor import Predictor  # here, because --help needs no torch
 
-    task = find_row_task(name)
-    has_rows = args.file is not None and (is_table(args.file) or suffix_of(Path(args.file)) in task.suffixes)
-    place = Place(args.file if has_rows else "", tables=args.tables)
+    has_rows = bool(files) and suffix_of(files[0]) in (*TABLES, *task.suffixes)
+    place = Place(str(files[0]) if has_rows else "", tables=args.tables)
     predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, place)
-    source = RowsToPredict(args.file, has_rows, predictor.task, args.suffix, args.tables.skip_blank)
+    source = RowsToPredict(files, has_rows, predictor.task, args.suffix, args.tables.skip_blank, args.block)
     run = _Run(args, predictor, source)
     form = Format(args.suffix, predictor.task.separator)
     if output is None:
@@ -163,6 +176,7 @@ class _Run:
             "columns": list(self.source.chosen),
             "tables": asdict(self.args.tables),
             "form": self.args.suffix,
+            "shard": self.args.shard,
             "scores": self.args.scores,
             "settings": self.predictor.task.settings(self.predictor.loaded),
             **inference,
@@ -181,12 +195,12 @@ class _Run:
         beginning = [] if done else [list(islice(records, size))]
         blank, chosen, empty = self.source.blank, self.source.chosen, {}
         if blank:
-            first = next(record for record in self.source.records() if record.name not in blank)
-            empty = dict.fromkeys(self._cells(first, *next(self.predictor([first], chosen))))
+            filled = self.source.filled
+            empty = dict.fromkeys(self._cells(filled, *next(self.predictor([filled], chosen))))
         with warnings_added_up(), progress("predicting", self.source.rows, "rows") as bar:
             bar.begin(done)
             for part in chain(beginning, iter(lambda: list(islice(records, BATCHES_AT_ONCE * size)), [])):
-                torch.manual_seed(done)  # for tokens that are drawn: the same ones in a run that was killed
+                torch.manual_seed(self.source.block[0] + done)  # drawn tokens are the same in a run that was killed
                 filled = [record for record in part if record.name not in blank]
                 results = self.predictor(filled, chosen, bar.update) if filled else iter(())
                 yield [

@@ -682,7 +682,7 @@ struct attention {
     const word *query, *keys, *values;
     int kind;
     const float *mask;
-    const int64_t *query_starts, *key_starts;
+    const int32_t *query_starts, *key_starts;
     int64_t query_article, query_head, query_row, key_article, key_head, key_row, mask_article, mask_row;
     int64_t heads, queries, length, width;
     int is_causal;
@@ -702,7 +702,7 @@ struct part {
 
 INLINE struct part part_of(const struct attention *all, int64_t b, int64_t h)
 {
-    const int64_t *q = all->query_starts, *k = all->key_starts;
+    const int32_t *q = all->query_starts, *k = all->key_starts;
     int64_t query = h * all->query_head, key = h * all->key_head;
     if (q == NULL) {
         query += b * all->query_article, key += b * all->key_article;
@@ -854,7 +854,7 @@ static void gradients_of_head(const struct attention *all, int64_t item, const w
 // scores are rounded for products. The draws are a function of the seed and of `queries`.
 EXPORT int attend_dropped(const void *query, int64_t query_article, int64_t query_head, int64_t query_row,
                           const void *keys, const void *values, int kind, int64_t key_article, int64_t key_head,
-                          int64_t key_row, const int64_t *query_starts, const int64_t *key_starts, const float *mask,
+                          int64_t key_row, const int32_t *query_starts, const int32_t *key_starts, const float *mask,
                           int64_t mask_article, int64_t mask_row, int is_causal, const void *gradient, void *context,
                           void *of_query, void *of_keys, void *of_values, int64_t articles, int64_t heads,
                           int64_t queries, int64_t length, int64_t width, int64_t seed, int64_t dropped, float scale,
@@ -972,7 +972,7 @@ EXPORT int finish_rows(const float *products, const float *peak, const float *bi
 
 // Rows of logits without their bias -> the cross entropy of each, and with `gradients`, in place, those by the logits,
 // else whether the label is the first of the greatest. A share of each label, smoothing, is spread over all. Where the
-// label is negative, losses and hits are 0, and gradients mean nothing.
+// label is negative, losses, hits and gradients are 0.
 EXPORT int cross_entropy(void *logits, int kind, const float *bias, const int64_t *labels, float smoothing,
                          int gradients, float *losses, int64_t *correct, int64_t rows, int64_t width, int threads)
 {
@@ -983,6 +983,8 @@ EXPORT int cross_entropy(void *logits, int kind, const float *bias, const int64_
     for (int64_t r = 0; r < rows; r++) {
         if (labels[r] < 0) {
             losses[r] = correct[r] = 0;
+            if (gradients && kind == BF16) memset((uint16_t *)logits + r * width, 0, width * sizeof(uint16_t));
+            if (gradients && kind == FP32) memset((float *)logits + r * width, 0, width * sizeof(float));
             continue;
         }
         float *row = kind == FP32 ? (float *)logits + r * width : memory + omp_get_thread_num() * room;

@@ -208,7 +208,7 @@ class Kernels:
         starts: tuple[int | None, ...] = (None, None)
         if isinstance(mask, Spans):
             for part, count in zip(mask, (queries, length), strict=True):
-                _check(part.starts, (torch.int64,), (len(mask.keys) + 2,))
+                _check(part.starts, (torch.int32,), (len(mask.keys) + 2,))
                 _require(articles == 1 and int(part.starts[0]) == 0 and int(part.starts[-1]) == count)
                 _require(int(part.starts.diff().min()) >= 0 and int(part.starts.diff().max()) <= part.span)
             starts = mask.queries.starts.data_ptr(), mask.keys.starts.data_ptr()

@@ -9,14 +9,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from bart.backend import Backend, Streams, join
-from bart.cuda.linear import HalfCopies
+from bart.cuda.linear import HalfCopies, Preactivated
 from bart.rounding import multiple_of_rows
 from bart.rows import Rows
 from bart.torch_internals import attend_to_spans, has_flash, is_ampere
@@ -65,13 +66,14 @@ class CudaBackend(Backend):
     def spans(self, queries: Rows, keys: Rows, states: Tensor) -> Any:
         if not has_flash(states.device, _computed(states.dtype)):
             return super().spans(queries, keys, states)
-        return CudaSpans((queries.starts.int(), keys.starts.int()), (queries.span, keys.span))
+        return CudaSpans((queries.starts, keys.starts), (queries.span, keys.span))
 
     @contextmanager
     def step(self, layers: Sequence[nn.Module]) -> Iterator[None]:
         """Under autocast, products read copies of the weights meanwhile."""
         if torch.is_autocast_enabled("cuda") and not any(isinstance(layer, FSDPModule) for layer in layers):
-            self.copies = self.copies or HalfCopies(torch.get_autocast_dtype("cuda"))
+            device = next(layers[0].parameters()).device
+            self.copies = self.copies or HalfCopies(torch.get_autocast_dtype("cuda"), load_kernels(device))
             self.copies.refresh()
             self.joins_layers = True
         try:
@@ -79,21 +81,48 @@ class CudaBackend(Backend):
         finally:
             self.joins_layers = False
 
-    def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
-        outputs = None
-        if self.joins_layers and self.copies is not None and not torch.compiler.is_compiling():
-            outputs = self.copies.project(states, layers)
+    def _product(self, states: Any, layers: Sequence[nn.Module], has_bias: bool = True) -> tuple[Tensor, ...] | None:
+        """The outputs of layers by copies of their weights; None where there are none."""
+        if not self.joins_layers or self.copies is None or torch.compiler.is_compiling():
+            return None
+        return self.copies.project(states, layers, has_bias)
+
+    def project(self, states: Any, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
+        outputs = self._product(states, layers)
+        if outputs is None and isinstance(states, Preactivated):  # adapters are in the layer
+            states = self.dropout(F.gelu(states.states + states.bias), states.rate)
         return outputs or join(states, layers) or super().project(states, layers)
 
-    def add_and_norm(self, update: Tensor, states: Tensor, norm: nn.Module, probability: float) -> Streams:
-        """In training under autocast by one kernel, which rounds for the next product, too."""
-        types = update.dtype in (torch.float16, torch.bfloat16), states.dtype in (torch.float32, torch.bfloat16)
-        fits = all(types) and type(norm) is nn.LayerNorm and norm.weight.dtype == torch.float32
-        applies = fits and torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        kernels = load_kernels(update.device) if applies else None
+    def activated(self, states: Tensor, layer: nn.Module, activation: str | None, probability: float) -> Any:
+        has_kernels = self.copies is not None and self.copies.kernels is not None
+        outputs = self._product(states, [layer], has_bias=False) if activation == "gelu" and has_kernels else None
+        if outputs is None:
+            return super().activated(states, layer, activation, probability)
+        return Preactivated(outputs[0], cast(Tensor, layer.bias), probability)
+
+    def add_and_norm(
+        self, inner: Any, layer: nn.Module, states: Streams, norm: nn.Module, probability: float
+    ) -> Streams:
+        """In training under autocast by one kernel, which adds the bias, and rounds for the next product, too."""
+        hidden, _, seed = states
+        applies = torch.is_autocast_enabled("cuda") and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        is_norm = type(norm) is nn.LayerNorm and norm.weight.dtype == torch.float32
+        fits = applies and is_norm and hidden.dtype in (torch.float32, torch.bfloat16)
+        kernels = load_kernels(hidden.device) if fits else None
         if kernels is None:
-            return super().add_and_norm(update, states, norm, probability)
-        return kernels.AddAndNorm.apply(update, states, norm.weight, norm.bias, norm.eps, probability)
+            return super().add_and_norm(inner, layer, states, norm, probability)
+        outputs = self._product(inner, [layer], has_bias=False)
+        update, bias = (self.linear(inner, layer), None) if outputs is None else (outputs[0], layer.bias)
+        return kernels.AddAndNorm.apply(update, hidden, norm.weight, norm.bias, bias, seed, norm.eps, probability)
+
+    def cross_entropy(
+        self, logits: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, gradients: bool
+    ) -> tuple[Tensor, Tensor]:
+        fits = gradients and len(labels) > 0 and bias.dtype == torch.float32
+        kernels = load_kernels(logits.device) if fits else None
+        if kernels is None:
+            return super().cross_entropy(logits, bias, labels, label_smoothing, gradients)
+        return kernels.cross_entropy(logits, bias, labels, label_smoothing)
 
     def attend(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Any, is_causal: bool = False, dropout: float = 0.0

@@ -59,12 +59,12 @@ class Hypotheses:
     scores: Tensor
     finished: Tensor
 
-    def take(self, index: Tensor) -> Hypotheses:
-        """Hypotheses index[b, m] (B, M) of each article b."""
+    def ids_of(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """The tokens and parents of hypotheses index[b, m] (B, M) of each article b."""
         tokens, parents = (
             part.gather(1, index[:, :, None].expand(-1, -1, part.shape[2])) for part in (self.tokens, self.parents)
         )
-        return Hypotheses(tokens, parents, self.scores.gather(1, index), self.finished.gather(1, index))
+        return tokens, parents
 
     def of(self, articles: Tensor) -> Hypotheses:
         """The hypotheses of some articles (M,)."""
@@ -145,15 +145,15 @@ class BeamSearch:
         Returns:
             (B, K) for each beam, the beam of the article that it continues.
         """
-        candidates = self._extend(scores.view(-1, self.width, scores.shape[1]))
-        self.finished = self._collect(candidates, self._eligible(candidates))
+        candidates, penalty = self._extend(scores.view(-1, self.width, scores.shape[1])), self._penalty(self.lengths)
+        self.finished = self._collect(candidates, self._eligible(candidates), penalty)
         self.open = self._next_open(candidates)
-        self.active &= self._attainable() > self.finished.scores.amin(dim=1, keepdim=True)
+        self.active &= self._attainable(penalty) > self.finished.scores.amin(dim=1, keepdim=True)
         if self.config.early_stopping is True:
             self.active &= ~self.finished.finished.all(dim=1, keepdim=True)
         self.active &= ~candidates.finished.all(dim=1, keepdim=True)
         parents = column(self.open.parents, self.lengths - 1)
-        self.lengths = self.lengths + 1
+        self.lengths += 1
         return parents
 
     def results(self) -> Hypotheses:
@@ -176,13 +176,13 @@ class BeamSearch:
             sums, flat = self.top_sums(scores, self.open.scores, count)
         beams, ids = flat // vocab_size, flat % vocab_size
 
-        extended = self.open.take(beams)
-        put_column(extended.tokens, self.lengths, ids)
-        put_column(extended.parents, self.lengths - 1, beams)
+        tokens, parents = self.open.ids_of(beams)
+        put_column(tokens, self.lengths, ids)
+        put_column(parents, self.lengths - 1, beams)
         ended = is_among(ids, self.eos_ids) | (self.lengths[:, None] + 1 == self.limits[:, 1:])
         if self.stops is not None:
-            ended |= self.stops(extended.tokens, self.lengths + 1)
-        return replace(extended, scores=sums, finished=ended)
+            ended |= self.stops(tokens, self.lengths + 1)
+        return Hypotheses(tokens, parents, sums, ended)
 
     def _eligible(self, candidates: Hypotheses) -> Tensor:
         """(B, C) bool: the candidates that finish here. Those below the top can only become open hypotheses."""
@@ -192,20 +192,20 @@ class BeamSearch:
 
     def _next_open(self, candidates: Hypotheses) -> Hypotheses:
         """The K best candidates that do not end."""
-        open_scores = candidates.scores + candidates.finished * _HOPELESS
-        best = open_scores.topk(self.width).indices
-        return replace(candidates, scores=open_scores).take(best)
+        scores, best = (candidates.scores + candidates.finished * _HOPELESS).topk(self.width)
+        return Hypotheses(*candidates.ids_of(best), scores, self.open.finished)
 
-    def _collect(self, candidates: Hypotheses, eligible: Tensor) -> Hypotheses:
+    def _collect(self, candidates: Hypotheses, eligible: Tensor, penalty: Tensor) -> Hypotheses:
         """The K best of the finished hypotheses and the eligible candidates."""
-        scores = candidates.scores / self._penalty(self.lengths) + ~eligible * _HOPELESS
+        scores = candidates.scores / penalty + ~eligible * _HOPELESS
         both = Hypotheses.join([self.finished, replace(candidates, scores=scores, finished=eligible)])
-        return both.take(both.scores.topk(self.width).indices)
+        scores, best = both.scores.topk(self.width)
+        return Hypotheses(*both.ids_of(best), scores, both.finished.gather(1, best))
 
-    def _attainable(self) -> Tensor:
+    def _attainable(self, penalty: Tensor) -> Tensor:
         """(B, 1) the score that, by assumption, the article's open hypotheses can reach at best."""
         longer_is_better = self.config.early_stopping == "never" and self.config.length_penalty > 0
-        return self.open.scores[:, :1] / self._penalty(self.limits[:, 1] - 1 if longer_is_better else self.lengths)
+        return self.open.scores[:, :1] / (self._penalty(self.limits[:, 1] - 1) if longer_is_better else penalty)
 
     def _penalty(self, lengths: Tensor) -> Tensor:
         """(B,) numbers of ids after the start token -> (B, 1), the divisor of a hypothesis's score."""

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation.model import Model
+from bart.torch_internals import foreach
 
 # Recording takes as long as some steps, so a step is recorded only if so many steps are left.
 STEPS_WORTH_RECORDING = 8
@@ -87,16 +88,14 @@ class RecordedSteps:
             batch.state = list(state)
 
         addresses = Counter(tensor.data_ptr() for tensor in batch.state)
-        places = [
-            self.put(number, tensor if addresses[tensor.data_ptr()] == 1 else tensor.clone())
-            for number, tensor in enumerate(batch.state)
-        ]
+        state = [tensor if addresses[tensor.data_ptr()] == 1 else tensor.clone() for tensor in batch.state]
+        places = [self.put(number, tensor) for number, tensor in enumerate(state)]
         self.recordings[key] = places, self.recorder(step, places), batch.constants
         if len(self.recordings) > MOST_RECORDINGS:
             self.recordings.popitem(last=False)
 
     def put(self, number: int, tensor: Tensor) -> Tensor:
-        """This tensor of a state where recordings find it; it is not copied if there is no room for it yet."""
+        """This tensor of a state where recordings find it; where there is no room yet, it stays where it is."""
         memory, tensor = self.memory.get((number, tensor.dtype)), tensor.contiguous()
         if memory is None or len(memory) < tensor.numel():
             self.recordings.clear()  # they would hold the memory that is too small
@@ -107,9 +106,13 @@ class RecordedSteps:
 
 
 def _load(places: Sequence[Tensor], state: Sequence[Tensor]) -> None:
+    """Copy a state to its places, by one launch for all tensors of a type."""
+    pairs: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
     for place, tensor in zip(places, state, strict=True):
         if place is not tensor and place.data_ptr() != tensor.data_ptr():
-            place.copy_(tensor)
+            pairs.setdefault(place.dtype, []).append((place, tensor))
+    for of_type in pairs.values():
+        foreach.copy_(*map(list, zip(*of_type, strict=True)))
 
 
 @functools.cache

@@ -48,7 +48,7 @@ class TokenSearch:
         chosen = chosen.view(-1, self.tokens.shape[1])
         old = column(self.tokens, self.lengths)
         put_column(self.tokens, self.lengths, torch.where(self.unfinished, chosen, old))
-        self.lengths = self.lengths + 1
+        self.lengths += 1
         self.ends += self.unfinished
         self.unfinished &= ~is_among(chosen, self.eos_ids) & (self.lengths < self.limits[:, 1])[:, None]
         if self.stops is not None:

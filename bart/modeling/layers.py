@@ -8,12 +8,11 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
-from functools import cache, partial
+from functools import cache
 from itertools import repeat
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -24,19 +23,8 @@ from bart.generation.cache import DecoderCache, LayerCache
 from bart.rows import Rows
 from bart.torch_internals import compile_whole_layers
 
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "relu": F.relu,
-    "gelu_new": partial(F.gelu, approximate="tanh"),
-    "silu": F.silu,
-}
 # fairseq numbers positions from pad_token_id + 1 = 2, and the published tables keep the two unused rows.
 POSITION_OFFSET = 2
-
-
-def activated(states: Tensor, activation: str | None) -> Tensor:
-    """The states after one of ACTIVATIONS, or after none."""
-    return states if activation is None else ACTIVATIONS[activation](states)
 
 
 class BartAttention(BackendModule):
@@ -71,10 +59,9 @@ class BartAttention(BackendModule):
         return tuple(self._split(part) for part in self.backend.project(states, layers))
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Any = None, is_causal: bool = False) -> Tensor:
-        """Attend as `Backend.attend` does and join the heads -> (B, T, D)."""
+        """Attend as `Backend.attend` does and join the heads -> (B, T, D), the input of `out_proj`."""
         dropout = self.dropout if self.training else 0.0
-        context = self.backend.attend(query, keys, values, mask, is_causal, dropout)
-        return self.backend.linear(context.transpose(1, 2).flatten(2), self.out_proj)
+        return self.backend.attend(query, keys, values, mask, is_causal, dropout).transpose(1, 2).flatten(2)
 
 
 class _Layer(BackendModule):
@@ -90,19 +77,20 @@ class _Layer(BackendModule):
         self.fc2 = nn.Linear(ffn_dim, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model)
 
-    def _branch(self, states: Streams, norm: nn.LayerNorm, branch: Callable[[Tensor], Tensor]) -> Streams:
-        """Add a branch's output to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
-        hidden, read = states
+    def _branch(self, states: Streams, norm: nn.LayerNorm, branch: Callable[[Tensor], Any], last: nn.Module) -> Streams:
+        """Add the output of a branch and its last layer to the residual stream, normalised after (post-LN) or before
+        (Pre-LN) it.
+        """
+        hidden, read, _ = states
         dropout = self.dropout if self.training else 0.0
         if self.pre_ln:
-            hidden = self.backend.dropout(branch(norm(hidden)), dropout, added=hidden)
-            return hidden, hidden
-        return self.backend.add_and_norm(branch(read), hidden, norm, dropout)
+            hidden = self.backend.dropout(self.backend.linear(branch(norm(hidden)), last), dropout, added=hidden)
+            return hidden, hidden, None
+        return self.backend.add_and_norm(branch(read), last, states, norm, dropout)
 
-    def _feed_forward(self, hidden: Tensor) -> Tensor:
-        inner = activated(self.backend.linear(hidden, self.fc1), self.activation)
-        inner = self.backend.dropout(inner, self.activation_dropout if self.training else 0.0)
-        return self.backend.linear(inner, self.fc2)
+    def _feed_forward(self, hidden: Tensor) -> Any:
+        dropout = self.activation_dropout if self.training else 0.0
+        return self.backend.activated(hidden, self.fc1, self.activation, dropout)
 
 
 class BartEncoderLayer(_Layer):
@@ -111,18 +99,20 @@ class BartEncoderLayer(_Layer):
         self.self_attn = BartAttention(config.d_model, config.encoder_attention_heads, config.attention_dropout)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
 
-    def forward(self, hidden: Tensor, read: Tensor, mask: Any) -> Streams:
-        """hidden and read, the `Streams`, are (B, S, D), or (1, M, D) of rows; the mask is that of `Backend.attend`."""
+    def forward(self, hidden: Tensor, read: Tensor, seed: Tensor | None, mask: Any) -> Streams:
+        """hidden and read, of the `Streams`, are (B, S, D), or (1, M, D) of rows; the mask is that of
+        `Backend.attend`.
+        """
 
         def self_attention(states: Tensor) -> Tensor:
             return self.self_attn(*self.self_attn.queries_keys_values(states), mask)
 
-        states = self._branch((hidden, read), self.self_attn_layer_norm, self_attention)
-        hidden, read = self._branch(states, self.final_layer_norm, self._feed_forward)
+        states = self._branch((hidden, read, seed), self.self_attn_layer_norm, self_attention, self.self_attn.out_proj)
+        hidden, read, seed = self._branch(states, self.final_layer_norm, self._feed_forward, self.fc2)
         if hidden.dtype == torch.float16:  # an overflow must not become NaN in later layers
             limit = torch.finfo(torch.float16).max - 1000
             hidden = read = hidden.clamp(-limit, limit)
-        return hidden, read
+        return hidden, read, seed
 
 
 class BartDecoderLayer(_Layer):
@@ -138,6 +128,7 @@ class BartDecoderLayer(_Layer):
         self,
         hidden: Tensor,
         read: Tensor,
+        seed: Tensor | None,
         self_mask: Any,
         cross_mask: Any,
         sources: Tensor | tuple[Tensor, Tensor],
@@ -165,9 +156,9 @@ class BartDecoderLayer(_Layer):
             keys, values = sources if isinstance(sources, tuple) else self.encoder_attn.keys_values(sources)
             return self.encoder_attn(query, keys, values, cross_mask)
 
-        states = self._branch((hidden, read), self.self_attn_layer_norm, self_attention)
-        states = self._branch(states, self.encoder_attn_layer_norm, cross_attention)
-        return self._branch(states, self.final_layer_norm, self._feed_forward)
+        states = self._branch((hidden, read, seed), self.self_attn_layer_norm, self_attention, self.self_attn.out_proj)
+        states = self._branch(states, self.encoder_attn_layer_norm, cross_attention, self.encoder_attn.out_proj)
+        return self._branch(states, self.final_layer_norm, self._feed_forward, self.fc2)
 
 
 def _readable(mask: Any) -> Tensor | None:
@@ -245,15 +236,15 @@ class _Stack(BackendModule):
         hidden = self.layernorm_embedding(scaled + places)
         return self.backend.dropout(hidden, self.dropout if self.training else 0.0)
 
-    def _run(self, layer: nn.Module, hidden: Tensor, read: Tensor, *args: Any) -> Streams:
+    def _run(self, layer: nn.Module, states: Streams, *args: Any) -> Streams:
         if not self.training:
-            return layer(hidden, read, *args)
+            return layer(*states, *args)
         if self.layerdrop and torch.rand(()).item() < self.layerdrop:
-            return hidden, read
+            return states
         call = compiled_call() if self.compiled else _call
         if self.activation_checkpointing:
-            return checkpoint(call, layer, hidden, read, *args, use_reentrant=False)
-        return call(layer, hidden, read, *args)
+            return checkpoint(call, layer, *states, *args, use_reentrant=False)
+        return call(layer, *states, *args)
 
 
 class BartEncoder(_Stack):
@@ -273,9 +264,9 @@ class BartEncoder(_Stack):
     def _encode(self, ids: Tensor | Rows, mask: Tensor | None, added: Tensor | None = None) -> Tensor:
         hidden = self._embed(ids, mask, added=added)
         readable = self.backend.spans(ids, ids, hidden) if isinstance(ids, Rows) else _readable(mask)
-        states = hidden, hidden
+        states: Streams = (hidden, hidden, None)
         for layer in self.layers:
-            states = self._run(layer, *states, readable)
+            states = self._run(layer, states, readable)
         return self.layer_norm(states[0])
 
 
@@ -319,9 +310,9 @@ class BartDecoder(_Stack):
             self_mask, cross_mask = _readable(attention_mask), _readable(encoder_attention_mask)
             if self_mask is not None:
                 self_mask = self_mask & self_mask.new_ones(hidden.shape[1], hidden.shape[1]).tril()
-        states = hidden, hidden
+        states: Streams = (hidden, hidden, None)
         for layer, sources in zip(self.layers, self._sources(encoder_hidden_states), strict=False):
-            states = self._run(layer, *states, self_mask, cross_mask, sources)
+            states = self._run(layer, states, self_mask, cross_mask, sources)
         return self.layer_norm(states[0])
 
     def _sources(self, encoder_states: Tensor) -> Iterable[Tensor | tuple[Tensor, Tensor]]:
@@ -338,7 +329,8 @@ class BartDecoder(_Stack):
 
     def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
         """The next token of each beam (B, K), for which `cache.advance` made room -> states (B, K, D)."""
-        states = (self._embed(input_ids, positions=cache.positions[:, None]),) * 2
+        hidden = self._embed(input_ids, positions=cache.positions[:, None])
+        states = hidden, hidden, None
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             sources = layer_cache.cross_keys, layer_cache.cross_values
             states = layer(*states, cache.self_mask, cache.cross_mask, sources, layer_cache, cache.columns)

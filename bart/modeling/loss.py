@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from bart.backend import IGNORE_INDEX, TORCH, Backend
+from bart.backend import IGNORE_INDEX, TORCH, Backend, product
 from bart.generation.cache import padded
 from bart.rounding import fast_side, recurring
 
@@ -38,10 +38,8 @@ def chunked_cross_entropy(
         The loss summed over the targets, in fp32 (fp64 of fp64 states); and, where no gradients are wanted, the number
         of targets that are the arg-max of their row, otherwise 0. Both are scalars.
     """
-    if states.device.type == "cpu":
+    if states.device.type == "cpu":  # counting the targets of another device would wait for it
         states, labels = _targets_alone(states, labels)
-    else:  # counting the targets would wait for the device
-        states = states.where((labels != IGNORE_INDEX)[:, None], 0)
     given = states, weight, bias
     with_gradients = tuple(torch.is_grad_enabled() and tensor.requires_grad for tensor in given)
     return _ChunkedCrossEntropy.apply(*given, labels, label_smoothing, with_gradients, backend)
@@ -66,8 +64,6 @@ def loss_of_tokens(logits: Tensor, labels: Tensor | None) -> Tensor | None:
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """States of rows without a target are 0, and so add nothing to the gradient of the weight."""
-
     @staticmethod
     def forward(
         ctx: Any,
@@ -86,7 +82,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         size = max(1, LOGITS_AT_ONCE // len(weight))
         wants_gradients = any(with_gradients)
         of_states_wanted, of_weight_wanted, of_bias_wanted = with_gradients
-        losses = torch.zeros((), dtype=precise, device=states.device)
+        losses: Any = 0
         correct = torch.zeros((), dtype=torch.long, device=states.device)
         of_states = torch.empty_like(states) if of_states_wanted else None
         of_weight = None
@@ -97,25 +93,27 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             matrix, bias = padded(weight.to(dtype), 0, side), bias.to(precise)
 
             def add_chunk(part: slice) -> None:  # a function, which keeps nothing of one chunk for the next
-                nonlocal of_weight
+                nonlocal losses, of_weight
                 chunk = states[part].to(dtype)
-                logits = (chunk @ matrix.t())[:, : len(weight)]
-                of_chunk, gradients_or_hits = backend.cross_entropy(
-                    logits, bias, labels[part], label_smoothing, wants_gradients
+                logits = chunk @ matrix.t()
+                of_rows, gradients_or_hits = backend.cross_entropy(
+                    logits[:, : len(weight)], bias, labels[part], label_smoothing, wants_gradients
                 )
-                losses.add_(of_chunk.sum())
+                losses = losses + of_rows.sum()
                 if not wants_gradients:
                     correct.add_(gradients_or_hits.sum())
                 if of_states is not None:
-                    of_states[part] = padded(gradients_or_hits, 1, side) @ matrix
+                    is_in_place = gradients_or_hits.data_ptr() == logits.data_ptr()  # and logits behind V are 0
+                    of_states[part] = (logits if is_in_place else padded(gradients_or_hits, 1, side)) @ matrix
                 if of_weight_wanted:
-                    product = gradients_or_hits.t() @ chunk
-                    of_weight = product.to(precise) if of_weight is None else of_weight.add_(product)
+                    of_chunk = product(gradients_or_hits.t(), chunk, precise)
+                    of_weight = of_chunk if of_weight is None else of_weight.add_(of_chunk)
                 if of_bias is not None:
                     of_bias.add_((labels[part] != IGNORE_INDEX).to(dtype) @ gradients_or_hits)
 
             for start in range(0, max(1, len(states)), size):  # once without targets, too, for gradients of zeros
                 add_chunk(slice(start, start + size))
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(of_states, of_weight, of_bias)
         ctx.mark_non_differentiable(correct)
         return losses, correct

@@ -11,13 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bart.backend import TORCH, BackendModule
+from bart.backend import TORCH, BackendModule, activated
 from bart.cpu.backend import CpuBackend
 from bart.cpu.kernels import MOST_KEYS, NO_DRAWS, WIDTH, Kernels, PackedCodes, PackedWeight, load
 from bart.cuda.backend import CudaBackend
 from bart.errors import InputError
 from bart.generation.cache import additive, padded
-from bart.modeling.layers import BartAttention, BartEncoderLayer, activated
+from bart.modeling.layers import BartAttention, BartEncoderLayer
 from bart.rounding import fast_side
 from bart.torch_internals import multiply_codes, pack, pack_codes, packed_linear, why_not_packed
 
@@ -207,14 +207,12 @@ class FusedAttention(BackendModule):
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
         """Attend like `BartAttention.forward`; keys and values may also be those of `Kernels.code_heads`."""
-        context = None
         if self.kernels is not None and not is_causal:
             if mask is not None and mask.dtype == torch.bool:
                 mask = additive(mask, torch.float32)
-            context = self._by(self.kernels, query, keys, values, mask)
-        if context is None:
-            context = self.backend.attend(query, keys, values, mask, is_causal).transpose(1, 2).flatten(2)
-        return self.out_proj(context)
+            if (context := self._by(self.kernels, query, keys, values, mask)) is not None:
+                return context
+        return self.backend.attend(query, keys, values, mask, is_causal).transpose(1, 2).flatten(2)
 
     def _by(self, kernels: Kernels, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor | None:
         """The context (B, T, D) by the fastest compiled function; None where torch is faster."""

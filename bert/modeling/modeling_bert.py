@@ -17,11 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from bart.backend import ACTIVATIONS
 from bart.errors import InputError
 from bart.inputs import check_ids
 from bart.modeling.checkpoint import prefix_of
 from bart.modeling.heads import SpanHead, TextLoss
-from bart.modeling.layers import ACTIVATIONS, BartEncoder
+from bart.modeling.layers import BartEncoder
 from bart.modeling.loss import chunked_cross_entropy, loss_of_tokens
 from bart.modeling.pretrained import PretrainedModel
 from bart.outputs import ClassifierOutput, EncoderOutput, ModelOutput, QuestionAnsweringOutput

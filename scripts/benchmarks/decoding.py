@@ -37,7 +37,7 @@ from utils.app.machine import ROOT
 
 # torch, transformers and ctranslate2 are imported where they are used, so that each process holds its own alone.
 
-CTRANSLATE2_PRECISIONS = {"fp32": "float32", "int8": "int8"}
+CTRANSLATE2_PRECISIONS = {"fp32": "float32", "fp16": "float16", "int8": "int8"}
 SPECIAL = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 Inputs = Mapping[str, Any]  # `articles`, a list of ids for each; `decoding`, the options
 Decode = Callable[[], list[list[int]]]  # the ids of each article
@@ -73,7 +73,7 @@ class DecodingArguments(measuring.InferenceOptions):
         "articles of 1024 ids, 60 steps, 6 beams, for GPUs; small is the quickstart's network, post-LN, 32 articles of "
         "256 ids, 60 steps, 4 beams; tiny is for trying this out",
     )
-    modes: tuple[str, ...] = measuring.modes_option("ctranslate2")
+    modes: tuple[str, ...] = measuring.modes_option("ctranslate2", "ctranslate2_fp16")
     parts: bool = option(False, help="in place of the comparison, where the time of our modes goes on a CPU")
 
 
@@ -159,10 +159,9 @@ def load_ctranslate2(folder: Path, inputs: Inputs, precision: str, device: str) 
     import ctranslate2
 
     path, decoding = folder / f"ctranslate2_{precision}", inputs["decoding"]
-    threads = int(os.environ["OMP_NUM_THREADS"])
-    translator = ctranslate2.Translator(
-        str(path), device, compute_type=CTRANSLATE2_PRECISIONS[precision], intra_threads=threads, inter_threads=1
-    )
+    threads, kind = int(os.environ["OMP_NUM_THREADS"]), CTRANSLATE2_PRECISIONS[precision]
+    kind += "_float16" * ((device, kind) == ("cuda", "int8"))
+    translator = ctranslate2.Translator(str(path), device, compute_type=kind, intra_threads=threads, inter_threads=1)
     tokens = json.loads((path / "shared_vocabulary.json").read_text(encoding="utf-8"))
     index = {token: number for number, token in enumerate(tokens)}
 

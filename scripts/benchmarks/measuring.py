@@ -24,7 +24,7 @@ from utils.app.formatting import markdown_table
 from utils.app.machine import environment, process_memory_gb
 from utils.app.output_files import check_output
 
-MODES_ON_CUDA = ("transformers_fp32", "transformers_bf16", "ours_fp32", "ours_bf16")
+MODES_ON_CUDA = "transformers_fp32 transformers_bf16 ours_fp32 ours_bf16 ctranslate2_fp16 ctranslate2_int8".split()
 LEAST_SECONDS = 2  # of inference that is timed
 
 Run = Mapping[str, Any]  # figures of one run, with `rate` and `peak_memory_gb`
@@ -65,11 +65,11 @@ class InferenceOptions(BenchmarkOptions):
             raise InputError(f"--modes: allowed with --device cuda: {', '.join(MODES_ON_CUDA)}")
 
 
-def modes_option(peer: str) -> Any:
-    """The option `modes` of a benchmark of transformers, another peer in fp32 and int8, and ours."""
+def modes_option(peer: str, *more: str) -> Any:
+    """The option `modes` of a benchmark of transformers, another peer in fp32 and int8, and ours; more for choice."""
     modes = f"transformers_fp32 transformers_bf16 {peer}_fp32 {peer}_int8 ours_fp32 ours_bf16 ours_int8".split()
-    text = "what is run, in this order; on cuda transformers and ours, but int8"
-    return option(tuple(modes), choices=modes, help=text)
+    text = f"what is run, in this order; on cuda allowed: {', '.join(MODES_ON_CUDA)}"
+    return option(tuple(modes), choices=(*modes, *more), help=text)
 
 
 def packages_of(modes: Sequence[str]) -> list[str]:
@@ -86,15 +86,15 @@ def run_peer(peers: Mapping[str, Load], mode: str, args: InferenceOptions, folde
     peer, precision = mode.split("_")
     inputs = json.loads((folder / "inputs.json").read_bytes())
     work = peers[peer](folder, inputs, precision, args.device)
-    on_cuda = args.device == "cuda"
-    if on_cuda:
-        sys.modules["torch"].cuda.reset_peak_memory_stats()
+    on_cuda, torch = args.device == "cuda", sys.modules.get("torch")  # None: memory on a GPU is not known
+    if on_cuda and torch:
+        torch.cuda.reset_peak_memory_stats()
     work()
     start, seconds, passes = time.perf_counter(), 0.0, 0
     while seconds < LEAST_SECONDS:
         outputs = work()
         seconds, passes = time.perf_counter() - start, passes + 1
-    memory = sys.modules["torch"].cuda.max_memory_allocated() / 1e9 if on_cuda else process_memory_gb()
+    memory = (torch and torch.cuda.max_memory_allocated() / 1e9) if on_cuda else process_memory_gb()
     return {"rate": passes * len(outputs) / seconds, "outputs": outputs, "peak_memory_gb": memory}
 
 
@@ -132,7 +132,7 @@ def compared(runs: Mapping[str, Sequence[Run]], peer: str) -> list[dict[str, Any
             "mode": mode,
             "rate": statistics.median(rates[mode]),
             "speed_up": statistics.median(rates[mode]) / statistics.median(rates[peer]),
-            "peak_memory_gb": max(run["peak_memory_gb"] for run in done),
+            "peak_memory_gb": max((run["peak_memory_gb"] for run in done), key=lambda peak: peak or 0),
             "rates": rates[mode],
         }
         for mode, done in runs.items()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fake_cuda.device import needs_compiler
-from tests.fake_cuda.training import MIXES, PLANTED, USUAL, launches_of_a_step, waits_in_a_step
+from tests.fake_cuda.training import MIXES, PLANTED, USUAL, kept_by_a_layer, launches_of_a_step, waits_in_a_step
 from tests.tiny_run import Train
 
 pytestmark = needs_compiler
@@ -40,12 +40,17 @@ def test_no_adapter_lets_a_step_wait(run: list[str], train: Train) -> None:
     assert waits_in_a_step([*run, *options], [(USUAL, None)]) == [{}]
 
 
+def test_memory_of_a_layer() -> None:
+    """Queries, keys and values 6 bytes, context 2, states after both sums 2 each, normed and not, inner states 8."""
+    assert 24 <= kept_by_a_layer(1024) / 1024 < 24.2
+
+
 @pytest.mark.slow
 def test_launches_of_a_network_of_twelve_layers_each(run: list[str], tmp_path: Path) -> None:
     """A recorded step launches little beside its replays, apart from the clip, which knows no lists of such tensors."""
     config = json.loads(Path(run[run.index("--config_path") + 1]).read_text())
     (tmp_path / "large.json").write_text(json.dumps({**config, "encoder_layers": 12, "decoder_layers": 12}))
     eager, recorded = launches_of_a_step([*run, "--config_path", tmp_path / "large.json"])
-    assert 700 < eager.total() < 960, eager
+    assert 600 < eager.total() <= 700, eager
     of_clip = recorded.pop("linalg_vector_norm"), recorded.pop("mul_")
     assert max(of_clip) < 520 and 20 < recorded.total() < 60, recorded

@@ -17,8 +17,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from bart.cuda.backend import CudaBackend
+from bart.rows import Rows
 from tests import forked
 from tests.fake_cuda.device import DEVICE, Launches, Storages, Watch, fake, on_device, plug_in
+from tests.tiny_run import tiny_bart
 from utils.data.batches import Batch
 from utils.training.module import TrainingModule
 from utils.training.optim import build_optimizer, build_schedule
@@ -202,6 +204,30 @@ def _launches(argv: list[str]) -> list[Counter[str]]:
     with suppress(_Computed):
         importlib.import_module("finetune").main(argv)
     return counts
+
+
+def _kept_by_a_layer(width: int) -> float:
+    plug_in()
+    sizes = {"d_model": width, "encoder_ffn_dim": 4 * width, "encoder_attention_heads": width // 64}
+    on_cpu = tiny_bart(**sizes, dropout=0.1, attention_dropout=0.1)
+    rows = Rows.of(torch.ones(8, 512, dtype=torch.long), torch.ones(8, 512))
+    with fake():
+        model = on_device(on_cpu).train()
+        model.compute_with(backend := CudaBackend())
+        rows = rows.moved(lambda tensor: tensor.to(DEVICE))
+        hidden = torch.empty(*rows.ids.shape, width, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)
+        with torch.autocast("cuda", torch.bfloat16), backend.step(model.layers):
+            for _ in range(2):  # the first time makes the copies of the weights
+                with Storages() as storages:
+                    out = model.model.encoder.layers[0](hidden, hidden, None, backend.spans(rows, rows, hidden))
+                    live = storages.live
+                del out
+    return live / len(rows.texts)
+
+
+def kept_by_a_layer(width: int) -> float:
+    """The bytes of a row that a layer of the encoder in bf16 keeps for the backward pass, its result included."""
+    return forked.call(_kept_by_a_layer, width)
 
 
 def launches_of_a_step(argv: Sequence[object]) -> list[Counter[str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 
 import pytest
 
@@ -41,6 +42,17 @@ def test_a_slurm_job_trains_and_scores_on_all_nodes(job: Slurm, monkeypatch: pyt
     }.items() <= args.items()
     assert args["resume_from_checkpoint"] == "last"
     assert args["do_predict"]
+
+
+def test_processes_of_a_slurm_job_may_be_started_again(job: Slurm) -> None:
+    from torch.distributed.run import get_args_parser
+
+    done, calls = job(TORCHRUN="torchrun --max-restarts=3")
+    assert done.returncode == 0, done.stderr
+    launch = get_args_parser().parse_args(calls[2][1:])
+    assert launch.max_restarts == 3 and train_settings(calls[2])["resume_from_checkpoint"] == "last"
+    shell = "source scripts/arguments.sh; printenv TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+    assert subprocess.run(["bash", "-c", shell], cwd=ROOT, capture_output=True, text=True).stdout == "1\n"
 
 
 def test_a_slurm_job_out_of_time_queues_again_and_goes_on(job: Slurm) -> None:

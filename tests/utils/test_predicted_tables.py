@@ -7,6 +7,7 @@ import io
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,121 @@ def test_a_killed_run_goes_on(models: dict[str, str], tmp_path: Path, monkeypatc
         predict(*words, output)
 
 
+def rounded(path: Path) -> list[Any]:
+    """An output, with scores rounded to what batches of other sizes do not change."""
+    if path.suffix == ".txt":
+        return path.read_text().splitlines()
+    return [{**row, "score": pytest.approx(float(row["score"]), abs=1e-6)} for row in read(path)]
+
+
+def joined(parts: list[Path]) -> bytes:
+    """Parts of an output as docs/tasks.md joins them."""
+    command = ["awk", "FNR > 1 || NR == 1"] if parts[0].suffix in (".csv", ".tsv") else ["cat"]
+    return subprocess.check_output([*command, *map(str, parts)])
+
+
+@pytest.mark.parametrize(
+    ("given", "form"), [(".csv", ".csv"), (".csv", ".jsonl"), (".jsonl", ".tsv"), (".jsonl", ".txt")]
+)
+def test_shards_of_many_files_join_to_the_output_of_one_run(
+    given: str, form: str, models: dict[str, str], tmp_path: Path
+) -> None:
+    rows = [{**row, "text": f"{row['id']} who"} for row in ROWS] if form == ".tsv" else ROWS
+    rows = [{**row, "note": row["note"].replace("\t", "").replace("\r", "").replace("\n", "")} for row in rows]
+    whole = write(tmp_path / f"whole{given}", rows)
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, part in (("a", rows[:5]), ("b", rows[5:6]), ("c", rows[6:])):
+        write(folder / f"part-{name}{given}", part)
+    (folder / "_SUCCESS").touch()
+    (folder / ".part-a.jsonl.crc").touch()
+    predict(models["class"], whole, "--output", tmp_path / f"one{form}")
+    expected = rounded(tmp_path / f"one{form}")
+    for places in ([folder], [folder / f"part-*{given}"], sorted(folder.glob("part-*"))):
+        parts = [tmp_path / f"out-{i}{form}" for i in range(7)]
+        for i, part in enumerate(parts):
+            predict(models["class"], *places, "--shard", f"{i}/7", "--output", part)
+            assert len(read(part) if form != ".txt" else part.read_text().splitlines()) in (3, 4)
+        (tmp_path / f"joined{form}").write_bytes(joined(parts))
+        assert rounded(tmp_path / f"joined{form}") == expected
+
+
+def test_a_shard_of_parquet_keeps_types_that_fit_all_files(models: dict[str, str], tmp_path: Path) -> None:
+    for name, notes in (
+        ("a", pa.nulls(4)),
+        ("b", pa.array([1, 2, 3], pa.int32())),
+        ("c", pa.array([4, None], pa.int64())),
+    ):
+        texts = pa.array([f"who said {name}{number}" for number in range(len(notes))])
+        pq.write_table(pa.table({"text": texts, "note": notes}), tmp_path / f"{name}.parquet")
+    rows = []
+    for i in range(3):
+        predict(models["class"], tmp_path, "--shard", f"{i}/3", "--output", tmp_path.parent / f"out{i}.parquet")
+        part = pq.read_table(tmp_path.parent / f"out{i}.parquet")
+        assert part.schema.field("note").type == pa.int64()
+        rows += part.to_pylist()
+    assert [row["note"] for row in rows] == [None] * 4 + [1, 2, 3, 4, None]
+    assert [row["text"][-2:] for row in rows] == ["a0", "a1", "a2", "a3", "b0", "b1", "b2", "c0", "c1"]
+    pq.write_table(pa.table({"text": ["a"], "note": ["b"]}), tmp_path / "d.parquet")
+    with pytest.raises(InputError, match=r"a.parquet and 3 other files cannot be opened \(ArrowTypeError: .* note "):
+        predict(models["class"], tmp_path, "--output", tmp_path.parent / "out.parquet")
+
+
+def test_a_shard_that_was_killed_goes_on_as_that_shard(
+    models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows are all blank but one."""
+    rows = [{"text": "who"}] * 2 + [{"text": ""}] * 3 + [{"text": "said"}]
+    write(tmp_path / "in.jsonl", rows)
+    words = [
+        models["class"],
+        tmp_path / "in.jsonl",
+        "--skip_blank",
+        "--batch_size",
+        "1",
+        "--output",
+        tmp_path / "out.jsonl",
+    ]
+    call = Predictor.__call__
+    monkeypatch.setattr(
+        Predictor,
+        "__call__",
+        lambda self, records, *rest: 1 / 0 if records[0].values["text"] == "said" else call(self, records, *rest),
+    )
+    with pytest.raises(ZeroDivisionError):
+        predict(*words, "--shard", "1/2")
+    monkeypatch.setattr(Predictor, "__call__", call)
+    with pytest.raises(InputError, match="another run \\(its shard is '1/2', this run's is '0/2'\\)"):
+        predict(*words, "--shard", "0/2")
+    predict(*words, "--shard", "1/2")
+    assert [(row["text"], row["prediction"] is None) for row in read(tmp_path / "out.jsonl")] == [
+        ("", True), ("", True), ("said", False)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("shard", ["4/4", "5/4", "0/0", "a/b", "-1/4", "1", "1/", "1/2/3", "1.0/2", "", "٣/٤", " 0/1"])
+def test_shards_that_are_none(shard: str, models: dict[str, str], tmp_path: Path) -> None:
+    allowed = "allowed: I/N with I from 0 to N - 1, such as 0/4 to 3/4"
+    with pytest.raises(InputError, match=f"^--shard is {re.escape(repr(shard))}; {allowed}$"):
+        predict(models["class"], write(tmp_path / "in.csv", ROWS), f"--shard={shard}")
+
+
+def test_inputs_of_several_files_that_are_none(models: dict[str, str], tmp_path: Path) -> None:
+    first, second = write(tmp_path / "a.csv", ROWS[:2]), write(tmp_path / "b.jsonl", ROWS[:2])
+    (tmp_path / "empty").mkdir()
+    for places, message in (
+        ([first, second], r"a.csv and .*b.jsonl are of two kinds; allowed: files of one kind"),
+        ([tmp_path], r"a.csv and .*b.jsonl are of two kinds; allowed: files of one kind"),
+        ([tmp_path / "*.tsv"], r"\*.tsv: no such file; allowed: .jsonl, .json, .csv"),
+        ([tmp_path / "empty"], "empty: has no file; allowed: .jsonl"),
+        ([first, tmp_path / "no.csv"], "no.csv: no such file"),
+        ([first, "--shard", "1/3"], "--shard is 1/3; .*a.csv: has 2 rows; allowed: at most 2 shards"),
+        ([first, "--output", first], "the file that is read"),
+    ):
+        with pytest.raises(InputError, match=message):
+            predict(models["class"], *places)
+
+
 def test_no_column_is_overwritten(models: dict[str, str], tmp_path: Path) -> None:
     """Nothing is left behind, and a name that the last row alone has is seen before much is predicted."""
     rows = [{"text": "a"}] * 40 + [{"text": "a", "score": 1}]
@@ -362,3 +478,21 @@ def test_inputs_that_are_no_texts_are_refused(models: dict[str, str], tmp_path: 
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match=message):
             predict(models["class"], tmp_path / name)
+
+
+def test_the_lines_for_dask(models: dict[str, str], tmp_path: Path) -> None:
+    """Those of docs/tasks.md give what this program gives."""
+    page = (Path(__file__).parents[2] / "docs/tasks.md").read_text()
+    [lines] = [text for text in re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S) if "import dask" in text]
+    rows = write(tmp_path / "in.jsonl", [{**row, "text": f"{row['text']} {row['id']}"} for row in ROWS])
+    folder = tmp_path / "predicted"
+    for there, here in (
+        ("data/sample/topics/test.jsonl", rows), ("results/topics", models["class"]),
+        ("data/predicted_by_dask", folder),
+    ):  # fmt: skip
+        assert there in lines
+        lines = lines.replace(there, str(here))
+    exec(lines, {})
+    predict(models["class"], rows, "--output", tmp_path / "out.jsonl")
+    expected = {row["text"]: row["prediction"] for row in read(tmp_path / "out.jsonl")}
+    assert {row["text"]: row["prediction"] for row in pq.read_table(folder).to_pylist()} == expected

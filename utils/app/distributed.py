@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import cache
 from typing import Any
 
 import torch.distributed as dist
@@ -28,6 +30,7 @@ def connected(remedy: str) -> Iterator[None]:
         if "LOCAL_RANK" not in os.environ or dist.is_initialized():
             yield
             return
+        meeting()
         # They exchange results only, which lie on the CPU, and a process that waits in gloo takes no time of the CPU.
         dist.init_process_group("gloo", timeout=PATIENCE)
         try:
@@ -49,6 +52,28 @@ def lost_peers_named(remedy: str) -> Iterator[None]:
             raise
         reason = str(error).splitlines()[0]
         raise RunError(f"another process of this run is gone, or cannot be reached ({reason}); {remedy}") from error
+
+
+@cache
+def meeting() -> dist.Store | None:
+    """The store where processes that torchrun started meet, before they are connected, too; None where it did not.
+
+    Where it restarted them on one machine, they get a store of their own: torchrun's has the addresses of dead ones. On
+    several machines torchrun must make one, where TORCH_DISABLE_SHARE_RDZV_TCP_STORE is 1, as scripts set it.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return None
+    variables = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "GROUP_WORLD_SIZE")
+    attempt, shares, machines = map(os.environ.get, variables)
+    if attempt not in (None, "0") and (shares, machines) == ("True", "1"):
+        old = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        if os.environ["RANK"] == "0":
+            with socket.socket() as free:
+                free.bind(("", 0))
+                old.set(f"port {attempt}", str(free.getsockname()[1]))
+        os.environ["MASTER_PORT"] = old.get(f"port {attempt}").decode()
+        os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+    return next(iter(dist.rendezvous("env://")))[0]
 
 
 def rank_and_world() -> tuple[int, int]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 from argparse import ArgumentTypeError
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -71,17 +71,18 @@ class _Copy:
         here = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items() if "/." not in f"/{name}"}
         return {name: [there.get(name), here.get(name)] for name in {**there, **here, **self.recorded}}
 
-    def fetch(self) -> None:
-        for name, (there, _) in self.changed().items():
+    def fetch(self) -> bool:
+        """Fetch what has changed; false where the store has nothing."""
+        changed = {name: state for name, state in self.states().items() if self.recorded.get(name) != state}
+        for name, (there, _) in changed.items():
             path = self.path / name
             path.unlink(missing_ok=True)  # a process that reads it keeps what it has opened
             if there is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self.store.get_file(self._url(name), str(path))
-        write_json(self._record, {name: state for name, state in self.states().items() if state[0] is not None})
-
-    def changed(self) -> dict[str, Any]:
-        return {name: state for name, state in self.states().items() if self.recorded.get(name) != state}
+        self.recorded = {name: state for name, state in self.states().items() if state[0] is not None}
+        write_json(self._record, self.recorded)
+        return bool(self.recorded)
 
     def publish(self) -> None:
         states = {name: state for name, state in self.states().items() if name != PREVIOUS_FILE}
@@ -105,21 +106,26 @@ class _Copy:
 
 
 def fetch(place: str, may_be_missing: bool = False) -> str:
-    """The local path of a place; a copy is made to be as the store has it now, by one process of a machine.
+    """The local path of a place; a copy is made to be as the store has it now, by the first process of a machine.
 
     Files that the store has not are removed, but for hidden ones.
     """
-    if in_store(place):
-        with _reaching(place, InputError):
-            while (copy := _Copy(place)).changed():
-                if not is_first_here():
-                    time.sleep(1)
-                    continue
-                with held(copy.path.parent / ".lock", f"another process fetches {place}", waits=True):
-                    copy.fetch()
-            if not (may_be_missing or copy.recorded):
-                raise InputError(f"{place}: no such file or folder")
-    return local_path(place)
+    if not in_store(place):
+        return place
+    from utils.app.distributed import meeting  # here, because --help needs no torch
+
+    path, done = local_path(place), f"{place} is on machine {os.environ.get('GROUP_RANK')}"
+    with _reaching(place, InputError):
+        if is_first_here():
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            with held(Path(path).with_name(".lock"), f"another process fetches {place}", waits=True):
+                if not _Copy(place).fetch() and not may_be_missing:
+                    raise InputError(f"{place}: no such file or folder")
+            if (store := meeting()) is not None:
+                store.set(done, "")
+        elif (store := meeting()) is not None:  # otherwise the process that started this one has fetched it
+            store.wait([done], timedelta(days=1))
+    return path
 
 
 def publish(place: str) -> None:
@@ -131,11 +137,13 @@ def publish(place: str) -> None:
 
 def names_at(place: str) -> set[str]:
     """The names of files and folders in a folder, which may be missing."""
-    from fsspec.core import url_to_fs
-
-    with _reaching(place, InputError):
-        store, root = url_to_fs(place)
-        return {Path(path).name for path in store.ls(root, detail=False)} if store.isdir(root) else set()
+    if not in_store(place):
+        return {path.name for path in Path(place).glob("*")}
+    copy = _Copy(place)
+    with _reaching(place, InputError), suppress(FileNotFoundError):
+        copy.store.invalidate_cache()
+        return {Path(path).name for path in copy.store.ls(copy.root, detail=False)}
+    return set()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Documents of raw text: files of several kinds, cut into pieces that any process can read alone.
+"""Documents of raw text: files of several kinds, here or in object stores, in pieces that any process can read alone.
 
 A text file holds documents with empty lines between them, a paragraph a line. A line of a JSON Lines file, or a row of
 a Parquet file, holds one document in a field: empty lines stand between its paragraphs, as in books, whose lines are
@@ -12,18 +12,24 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import accumulate, groupby, pairwise
+from contextlib import contextmanager
+from io import BytesIO
+from itertools import groupby
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 
 import pyarrow as pa
+from fsspec.core import url_to_fs
 from pyarrow import parquet
 
 from bart.errors import InputError, brief
 from bart.files import as_named
+from utils.app.stores import in_store
 from utils.data.options import TEXT_FILES
 
-PIECE = 1 << 24  # bytes of a file that are a piece, at least
+PIECE = 1 << 24  # bytes of a piece of a file
+BLOCK = 1 << 22  # bytes that a store is asked for at once
+OPENING = 1 << 13  # bytes that are read in the time in which a file is opened
 NOT_UTF8, NOT_JSON, NEAR_EMPTY = "not UTF-8", "not JSON", "near-empty"
 _EMPTY_LINE = re.compile(r"\n[^\S\n]*\n")
 Item = TypeVar("Item")
@@ -31,12 +37,20 @@ _ROWS = 64  # of a Parquet file that are in memory at once: they may be books
 
 
 class Piece(NamedTuple):
-    """A part of a file, of bytes or of a Parquet file's row groups, that begins and ends between two documents."""
+    """The documents of a file that begin in a range of its bytes, or in row groups there; of a whole file or a part."""
 
-    path: str
+    place: str  # a path, or a URL of an object store
     start: int
     end: int
     held_out: bool = False  # for validation
+
+    @property
+    def size(self) -> int:
+        return self.end - self.start
+
+    @property
+    def is_packed(self) -> bool:
+        return self.place.lower().endswith(".gz")
 
 
 class Document(NamedTuple):
@@ -63,25 +77,41 @@ def gathered(items: Iterable[Item], size_of: Callable[[Item], int], least: int) 
         yield group
 
 
-def find_files(option: str, places: Sequence[str]) -> list[Path]:
+def in_tasks(pieces: Iterable[Piece]) -> list[list[Piece]]:
+    """Gather pieces into tasks that take about as long as one that is not the last of its file."""
+    return [*gathered(pieces, lambda piece: piece.size + OPENING, PIECE)]
+
+
+def find_files(option: str, places: Sequence[str]) -> list[Piece]:
     """Find the files that an option names, and those of a known kind in the folders that it names; sorted by path."""
-    files: set[Path] = set()
+    files: dict[str, int] = {}
     for place in places:
         path = as_named(place)
-        if not path.exists():
+        if not in_store(place) and not path.exists():
             raise InputError(f"--{option} {place}: no such file or folder")
         try:
-            inner = {*_files_in(path, set())} if path.is_dir() else {path}
-            for file in inner:
-                file.open("rb").close()
-        except OSError as error:
+            if in_store(place):
+                inner = _sizes_in_store(place)
+            else:
+                found = _files_in(path, set()) if path.is_dir() else [path]
+                inner = {str(file): file.stat().st_size for file in found}
+        except Exception as error:  # OSError, or whatever the client of a store raises
             raise InputError(f"--{option} {place}: cannot be read ({brief(error)})") from None
         if not inner:
-            raise InputError(f"--{option} {place}: no file in this folder ends in {', '.join(TEXT_FILES)}")
+            raise InputError(f"--{option} {place}: no file there ends in {', '.join(TEXT_FILES)}")
         if not all(map(_kind_of, inner)):
             raise InputError(f"--{option} {place}: not a known kind of file; allowed: {', '.join(TEXT_FILES)}, folders")
         files |= inner
-    return sorted(files)
+    return [Piece(place, 0, size) for place, size in sorted(files.items())]
+
+
+def _sizes_in_store(url: str) -> dict[str, int]:
+    store, root = url_to_fs(url)
+    return {
+        store.unstrip_protocol(name): facts["size"]
+        for name, facts in store.find(root, detail=True).items()
+        if name == root or (_kind_of(name) and "/." not in name[len(root) :])
+    }
 
 
 def _files_in(folder: Path, seen: set[Path]) -> Iterator[Path]:
@@ -92,88 +122,82 @@ def _files_in(folder: Path, seen: set[Path]) -> Iterator[Path]:
             continue
         if path.is_dir() and path.resolve() not in seen:
             yield from _files_in(path, seen)
-        elif _kind_of(path) and not path.is_dir():
+        elif _kind_of(path.name) and not path.is_dir():
             yield path
 
 
-def _kind_of(path: Path) -> str | None:
-    return next((kind for kind in TEXT_FILES if path.name.lower().endswith(kind)), None)
+def _kind_of(name: str) -> str | None:
+    return next((kind for kind in TEXT_FILES if name.lower().endswith(kind)), None)
 
 
-def pieces_of(path: Path, text_field: str, held_out: bool = False) -> list[Piece]:
-    """Cut a file into pieces of about PIECE bytes, the same in every process."""
-    kind = _kind_of(path)
+@contextmanager
+def reading(place: str) -> Iterator[BinaryIO]:
+    """Open a file, here or in an object store; InputError where it cannot be read."""
     try:
-        if kind == ".parquet":
-            cuts = _groups(path, text_field)
-        elif kind in (".txt", ".jsonl"):
-            cuts = _cuts(path, kind)
-        else:
-            cuts = [0, path.stat().st_size]
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read ({brief(error)})") from None
-    return [Piece(str(path), *cut, held_out) for cut in pairwise(cuts)]
+        store, path = url_to_fs(place) if "://" in place else (None, place)
+        with open(path, "rb") if store is None else store.open(path, block_size=BLOCK) as file:
+            yield file
+    except (OSError, EOFError, ImportError, zlib.error, pa.ArrowException) as error:
+        raise InputError(f"{place}: cannot be read ({brief(error)})") from None
 
 
-def _cuts(path: Path, kind: str) -> list[int]:
-    """The ends of pieces: bytes behind an empty line or, in a JSON Lines file, behind a line."""
-    cuts, size = [0], path.stat().st_size
-    with path.open("rb") as file:
-        while cuts[-1] + PIECE < size:
-            file.seek(cuts[-1] + PIECE)
-            file.readline()
-            while kind == ".txt" and file.readline().strip():
-                pass
-            cuts.append(file.tell())
-    return cuts if cuts[-1] == size else [*cuts, size]
+def is_to_unpack(file: Piece) -> bool:
+    """True of a packed file that is too large for one piece."""
+    return file.is_packed and 4 * file.size > PIECE
 
 
-def _groups(path: Path, text_field: str) -> list[int]:
-    """The ends of pieces of a Parquet file: numbers of row groups."""
-    with parquet.ParquetFile(path) as file:
-        kinds = {field.name: field.type for field in file.schema_arrow}
-        if text_field not in kinds:
-            raise InputError(f"--text_field is {text_field!r}; {path} has the fields {', '.join(kinds)}")
-        if not (pa.types.is_string(kinds[text_field]) or pa.types.is_large_string(kinds[text_field])):
-            raise InputError(f"{path}: the field {text_field!r} holds {kinds[text_field]}; texts are expected")
-        sizes = [file.metadata.row_group(group).total_byte_size for group in range(file.num_row_groups)]
-        return [0, *accumulate(map(len, gathered(sizes, int, PIECE)))]
+def pieces_of(file: Piece) -> list[Piece]:
+    """Cut a file into pieces of PIECE bytes, but a packed one, which is read from its beginning on."""
+    size = file.size if file.is_packed else PIECE
+    return [file._replace(start=start, end=min(start + size, file.end)) for start in range(0, file.end, max(1, size))]
 
 
 def read_documents(piece: Piece, text_field: str) -> Iterator[Document]:
     """Read the documents of a piece, one at a time."""
-    path = Path(piece.path)
-    kind = _kind_of(path)
-    try:
+    kind = _kind_of(piece.place)
+    with reading(piece.place) as file:
         if kind == ".parquet":
-            yield from (_document(text, text_field) for text in _rows(piece, text_field))
+            yield from (_document(text, text_field) for text in _rows(file, piece, text_field))
             return
-        with gzip.open(path) if kind.endswith(".gz") else path.open("rb") as file:
-            lines = file if kind.endswith(".gz") else _lines(file, piece)
-            if kind.startswith(".jsonl"):
-                yield from (_from_json(line, text_field) for line in lines if line.strip())
-                return
-            for is_text, group in groupby(lines, lambda line: bool(line.strip())):
-                if is_text:
-                    yield _document(b"".join(group), text_field)
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read ({brief(error)})") from None
+        lines = gzip.GzipFile(fileobj=file) if piece.is_packed else _lines(file, piece, kind)
+        if kind.startswith(".jsonl"):
+            yield from (_from_json(line, text_field) for line in lines if line.strip())
+            return
+        for is_text, group in groupby(lines, lambda line: bool(line.strip())):
+            if is_text:
+                yield _document(b"".join(group), text_field)
 
 
-def _lines(file: BinaryIO, piece: Piece) -> Iterator[bytes]:
-    file.seek(piece.start)
-    left = piece.end - piece.start
-    while left > 0 and (line := file.readline()):
-        left -= len(line)
-        yield line
+def _lines(file: BinaryIO, piece: Piece, kind: str) -> BytesIO:
+    """The lines of the documents that begin in a piece."""
+    start, end = (_beginning(file, place, kind) for place in (piece.start, piece.end))
+    file.seek(start)
+    return BytesIO(file.read(max(0, end - start)))
 
 
-def _rows(piece: Piece, text_field: str) -> Iterator[bytes | None]:
-    with parquet.ParquetFile(piece.path) as file:
-        groups = range(piece.start, piece.end)
-        for batch in file.iter_batches(_ROWS, row_groups=groups, columns=[text_field]):
-            # As bytes, so that one faulty text is not the fault of all.
-            yield from batch.column(0).cast(pa.large_binary()).to_pylist()
+def _beginning(file: BinaryIO, place: int, kind: str) -> int:
+    """The first byte from `place` on that is behind an empty line or, in a JSON Lines file, behind a line."""
+    if place:
+        file.seek(place)
+        file.readline()
+        while kind == ".txt" and file.readline().strip():
+            pass
+        place = file.tell()
+    return place
+
+
+def _rows(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[bytes | None]:
+    table = parquet.ParquetFile(file)
+    kinds = {field.name: field.type for field in table.schema_arrow}
+    if text_field not in kinds:
+        raise InputError(f"--text_field is {text_field!r}; {piece.place} has the fields {', '.join(kinds)}")
+    if not (pa.types.is_string(kinds[text_field]) or pa.types.is_large_string(kinds[text_field])):
+        raise InputError(f"{piece.place}: the field {text_field!r} holds {kinds[text_field]}; texts are expected")
+    starts = [table.metadata.row_group(group).column(0).data_page_offset for group in range(table.num_row_groups)]
+    groups = [group for group, start in enumerate(starts) if piece.start <= start < piece.end]
+    for batch in table.iter_batches(_ROWS, row_groups=groups, columns=[text_field]):
+        # As bytes, so that one faulty text is not the fault of all.
+        yield from batch.column(0).cast(pa.large_binary()).to_pylist()
 
 
 def _from_json(line: bytes, text_field: str) -> Document:

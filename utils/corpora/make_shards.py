@@ -13,13 +13,13 @@ if __name__ == "__main__":
 import hashlib
 import logging
 import math
+import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
-from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +34,12 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.cli import parse_dataclass
 from utils.app.errors import unwritable
 from utils.app.output_files import LOCK, difference, file_digest, held, writable_folder
-from utils.app.progress import progress, start_log
+from utils.app.progress import start_log
+from utils.app.stores import fetch, publish
 from utils.app.unfinished import Unfinished
 from utils.corpora import shard_stages as stages
-from utils.corpora.documents import PIECE, find_files, pieces_of
-from utils.corpora.shard_cluster import Numbers, cluster_of, run_stage
+from utils.corpora.documents import PIECE, Piece, find_files, in_tasks, is_to_unpack, pieces_of
+from utils.corpora.shard_cluster import Numbers, Tasks, cluster_of, computed, run_stage, shuffled
 from utils.corpora.shard_options import WORK, MakeShardsOptions, Work
 from utils.data.options import SHARDS_VAL_RATIO, ShardOptions
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, ROWS, TOKENIZER
@@ -50,12 +51,11 @@ DONE = "done.jsonl"  # in WORK: what is done of a run that could go on
 
 def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | None = None) -> None:
     """Make a directory of shards, or go on with one; the vocabulary may be loaded already."""
-    held_out = find_files("val_input", options.val_input) if options.val_input else []
-    output, places = options.output.resolve(), {path.resolve() for path in held_out}
-    files = [(path, True) for path in held_out]
-    for path in find_files("input", options.input):
-        if path.resolve() not in places and output not in path.resolve().parents:  # the output may lie among texts
-            files.append((path, False))
+    folder = Path(fetch(options.output, may_be_missing=True))
+    held_out = [file._replace(held_out=True) for file in find_files("val_input", options.val_input)]
+    inside = f"{folder.resolve()}/", f"{options.output.rstrip('/')}/"  # the output may lie among texts
+    inputs = [file for file in find_files("input", options.input) if not file.place.startswith(inside)]
+    files = [*{file.place: file for file in [*held_out, *inputs, *held_out]}.values()]
     if tokenizer is None:
         tokenizer = (BartTokenizer if options.task == DENOISING else BertTokenizer).from_pretrained(options.tokenizer)
     plan: dict[str, Any] = {
@@ -68,61 +68,71 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
         "seed": options.seed,
         "options": options.lasting,
     }
-    with ThreadPool() as pool:
-        contents = [*progress("comparing", len(files), "files", pool.imap(file_digest, [path for path, _ in files]))]
-    sources = [
-        {"name": path.name, "bytes": path.stat().st_size, "content": content, "split": stages.SHARD_SPLITS[is_val]}
-        for (path, is_val), content in zip(files, contents, strict=True)
-    ]
-    if _is_made(options.output, plan, sources):
-        print(f"{options.output}: is there already")
-        return
-    folder = writable_folder("--output", options.output).resolve()
-    record = plan | {"source": sources}
-    work = Work(options, folder, plan["vocabulary"], "uint16" if len(tokenizer) <= 1 << 16 else "uint32")
-    with _alone(options.output, record) as done, cluster_of(options, folder) as client:
+    is_made = (folder / MANIFEST).exists()
+    if not (is_made or (folder / WORK).is_dir()) and folder.is_dir() and any(folder.iterdir()):
+        raise InputError(f"--output {folder}: other files are there; it takes a new folder, or an unfinished run's")
+    with ExitStack() as stack:
+        if not is_made:
+            folder = writable_folder("--output", folder).resolve()
+            stack.enter_context(_alone(folder))
+        client = stack.enter_context(cluster_of(options, None if is_made else folder / WORK / "dask"))
+        sources = _sources(partial(computed, client, "comparing"), files)
+        if is_made:
+            _check_made(folder, plan, sources)
+            print(f"{options.output}: is there already")
+            return
+        kind = "uint16" if len(tokenizer) <= 1 << 16 else "uint32"
+        work, otherwise = Work(options, folder, plan["vocabulary"], kind), f"name another --output, or delete {folder}"
+        done = Unfinished(folder / WORK / DONE, plan | {"source": sources}, otherwise)
+        stack.callback(done.close)
         shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
         tokenizer.save_pretrained(folder / TOKENIZER)
         try:
             manifest = plan | _make(partial(run_stage, client, done, work), work, files, sources)
+            publish(options.output)
             write_json(folder / MANIFEST, manifest)
         except InputError:  # this run cannot go on, but one with other input may follow
             done.finish()
             raise
         done.finish()
+    publish(options.output)
     _report(options.output, manifest)
 
 
-def _is_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, Any]]) -> bool:
-    """True of a folder with whole shards of these texts and options; InputError where it holds something else."""
-    if (folder / MANIFEST).exists():
-        manifest = read_json(folder / MANIFEST)
-        of_files = [manifest.get("source", {}).get("files", []), sources]
-        stored, current = ({f"{n}, {file['name']},": file for n, file in enumerate(files, 1)} for files in of_files)
-        stored = {name: manifest.get(name) for name in plan} | {"source": stored}
-        if changed := difference(stored, {**plan, "source": current}):
-            raise InputError(f"--output {folder} holds shards made otherwise ({changed}): name another folder")
-        shutil.rmtree(folder / WORK, ignore_errors=True)
-        return True
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / WORK).is_dir():
-        raise InputError(f"--output {folder}: other files are there; it takes a new folder, or an unfinished run's")
-    return False
+def _sources(compute: Callable[[Tasks], Iterable[tuple[str, Any]]], files: Sequence[Piece]) -> list[dict[str, Any]]:
+    """The facts of files that the manifest has."""
+    calls = {str(number): (stages.digests, task) for number, task in enumerate(in_tasks(files))}
+    found = dict(compute(calls))
+    contents = chain.from_iterable(map(found.get, calls))
+    return [
+        {"name": Path(place).name, "bytes": size, "content": content, "split": stages.SHARD_SPLITS[held_out]}
+        for (place, _, size, held_out), content in zip(files, contents, strict=True)
+    ]
+
+
+def _check_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, Any]]) -> None:
+    """Raise InputError where a folder holds other shards than those of these texts and options."""
+    manifest = read_json(folder / MANIFEST)
+    of_files = [manifest.get("source", {}).get("files", []), sources]
+    stored, current = ({f"{n}, {file['name']},": file for n, file in enumerate(files, 1)} for files in of_files)
+    stored = {name: manifest.get(name) for name in plan} | {"source": stored}
+    if changed := difference(stored, {**plan, "source": current}):
+        raise InputError(f"--output {folder} holds shards made otherwise ({changed}): name another folder")
+    shutil.rmtree(folder / WORK, ignore_errors=True)
 
 
 @contextmanager
-def _alone(folder: Path, record: Mapping[str, Any]) -> Iterator[Unfinished]:
-    """Keep other runs out of the folder, and yield what is done of this one, whose files stay until it is whole."""
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other runs out of the folder. The files of a run stay until it is whole, or cannot go on."""
     work = folder / WORK
     try:
-        for stage in ("documents", "examples"):
+        for stage in ("unpacked", "examples"):
             (work / stage).mkdir(parents=True, exist_ok=True)
         with held(work / LOCK, f"--output {folder}: another run is making it"):
-            done = Unfinished(work / DONE, record, f"name another --output, or delete {folder}")
             try:
-                yield done
+                yield
             finally:
-                done.close()
-                if not done.path.exists():
+                if not (work / DONE).exists():
                     shutil.rmtree(work, ignore_errors=True)
                     if not (folder / MANIFEST).exists():
                         shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
@@ -133,39 +143,46 @@ def _alone(folder: Path, record: Mapping[str, Any]) -> Iterator[Unfinished]:
 
 
 def _make(
-    run: Callable[..., list[Numbers]], work: Work, files: Sequence[tuple[Path, bool]], sources: Sequence[dict[str, Any]]
+    run: Callable[..., list[Numbers]], work: Work, files: Sequence[Piece], sources: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
     """Run all stages by `run`; return the part of the manifest that depends on the texts."""
-    options = work.options
-    pieces = chain.from_iterable(pieces_of(path, options.text_field, is_val) for path, is_val in files)
-    numbered = {f"{number:06d}": (number, piece) for number, piece in enumerate(pieces)}
-    read = run("reading", stages.hash_documents, numbered)
-    counts = [record["documents"] for record in read]
-    dropped = sum((Counter(record["dropped"]) for record in read), Counter())
-    if not sum(counts):
-        raise InputError(f"--input {' '.join(options.input)}: no text in it{_reasons(dropped)}")
-    stages.find_repeats(work)
-    firsts = np.cumsum([0, *counts])[:-1].tolist()
-    lowest = min((record["lowest"] for record in read if record["lowest"]), default=0.0)
-    # At least one document is held out, by its hash too.
-    ratio = max(options.val_ratio, math.nextafter(lowest, 1)) if options.val_ratio else 0.0
-    with_firsts = {name: (*piece, first, ratio) for (name, piece), first in zip(numbered.items(), firsts, strict=True)}
-    made = run("tokenising", stages.make_examples, with_firsts)
-    dropped = sum((Counter(record["dropped"]) for record in made), dropped)
-    kept = sum(record["kept"] for record in made)
-    shards = stages.plan_shards(work)
-    purposes = {"train": "to train on"} | ({"val": "to hold out"} if options.val_input or options.val_ratio else {})
-    for split, purpose in purposes.items():
-        if not any(shard.name.startswith(f"{split}/") for shard in shards):
-            raise InputError(
-                f"--input {' '.join(options.input)}: no text is left {purpose}{_reasons(dropped)}; documents of all: "
-                f"{kept:,}, and an empty line ends one"
-            )
-    written = run("writing", stages.write_shard, {shard.name.replace("/", "-"): (shard,) for shard in shards})
+    options, bins = work.options, work.options.bins
+    packed = {f"{number:06d}": (f"{number:06d}", file) for number, file in enumerate(files) if is_to_unpack(file)}
+    unpacked = zip(packed.values(), run("unpacking", stages.unpack, packed), strict=True)
+    plain = {file.place: file._replace(**record) for (_, file), record in unpacked}
+    groups = in_tasks(piece for file in files for piece in pieces_of(plain.get(file.place, file))) or [[]]
+    empty, last = stages.frame(stages.TEXTS.empty_table()), 2**64 - 1
+    bounds = [np.uint64(place * last // len(groups)) for place in range(len(groups) + 1)]
+    texts = shuffled(stages.read_texts, groups, empty, bounds, text_field=options.text_field)
+    names, ratio = [f"{place:06d}" for place in range(len(groups))], options.val_ratio
+    while True:
+        made = run("tokenising", stages.make_examples, {f"{name} {ratio}": (name, ratio) for name in names}, texts)
+        totals = np.sum([record["groups"] for record in made], axis=0).tolist()
+        lowest = min(chain.from_iterable(record["lowest"] for record in made), default=0.0)
+        if any(totals[len(bins) :]) or not 0 < ratio <= lowest:
+            break
+        ratio = math.nextafter(lowest, 1)  # at least one document is held out, by its hash too
+    dropped = sum((Counter(record["dropped"]) for record in made), Counter())
+    kept, of_input = sum(record["kept"] for record in made), f"--input {' '.join(options.input)}: no text"
+    if not any(record["documents"] for record in made):
+        raise InputError(f"{of_input} in it{_reasons(dropped)}")
+    for purpose, is_left in {
+        "to train on": any(totals[: len(bins)]),
+        "to hold out": any(totals[len(bins) :]) or not (options.val_input or options.val_ratio),
+    }.items():
+        if not is_left:
+            facts = f"{_reasons(dropped)}; documents of all: {kept:,}, and an empty line ends one"
+            raise InputError(f"{of_input} is left {purpose}{facts}")
+    shards = stages.plan_shards(options, totals)
+    numbers = np.bincount([*shards.values()], minlength=len(totals)).tolist()
+    empty, bounds = stages.frame(stages.EXAMPLES.empty_table()), range(len(shards) + 1)
+    examples = shuffled(stages.read_examples, names, empty, bounds, work=work, numbers=numbers)
+    tasks = {name.replace("/", "-"): (name,) for name in shards}
     splits: dict[str, list[dict[str, Any]]] = {split: [] for split in stages.SHARD_SPLITS}
-    for shard, record in zip(shards, written, strict=True):
-        facts = {"file": shard.name, "bin": options.bins[shard.group % len(options.bins)]}
-        splits[shard.name.partition("/")[0]].append(facts | record)
+    written = run("writing", stages.write_shard, tasks, examples)
+    for (name, group), record in zip(shards.items(), written, strict=True):
+        if record["examples"]:
+            splits[name.partition("/")[0]].append({"file": name, "bin": bins[group % len(bins)], **record})
     contents = "".join(source["content"] for source in sources)
     return {
         "source": {"hash": xxhash.xxh3_128_hexdigest(contents.encode()), "files": sources},
@@ -180,7 +197,7 @@ def _reasons(dropped: Mapping[str, int]) -> str:
     return "".join(f", {count:,} {reason}" for reason, count in sorted(dropped.items()) if count)
 
 
-def _report(folder: Path, manifest: Mapping[str, Any]) -> None:
+def _report(folder: str, manifest: Mapping[str, Any]) -> None:
     train, val = (sum(file["examples"] for file in manifest["splits"][split]) for split in stages.SHARD_SPLITS)
     documents = manifest["documents"]
     print(
@@ -215,20 +232,20 @@ def shards_of_text(options: ShardOptions, tokenizer: PretrainedTokenizer, task: 
             made_with = MakeShardsOptions(
                 input=(options.data_dir,),
                 tokenizer="",
-                output=folder,
+                output=str(folder),
                 task=task,
                 sequence_length=sequence_length,
                 val_ratio=val_ratio,
                 text_field=text_field,
                 # Processes take seconds to start, in which one alone reads a piece.
-                workers=None if sum(file.stat().st_size for file in files) > PIECE else 0,
+                workers=None if sum(file.size for file in files) > PIECE else 0,
             )
             make_shards(made_with, tokenizer)
         except InputError as error:
             message = str(error).replace("--input ", "--data_dir ")
             raise InputError(message.replace("--sequence_length", "--max_source_length")) from None
 
-    contents = [(str(file.relative_to(place.parent)), file_digest(file)) for file in files]
+    contents = [(os.path.relpath(file.place, place.parent), file_digest(Path(file.place))) for file in files]
     identity = FORMAT, task, sequence_length, val_ratio, text_field, tokenizer.to_json(), contents
     cache = cache_folder(place if place.is_dir() else place.parent, options.cache_dir)
     folder = str(made_once(cache, f"{place.name}-shards", identity, MANIFEST, make))

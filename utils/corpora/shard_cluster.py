@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
@@ -17,10 +17,11 @@ from utils.app.errors import RunError
 from utils.app.output_files import file_digest
 from utils.app.progress import progress
 from utils.app.unfinished import Unfinished
-from utils.corpora.shard_options import WORK, MakeShardsOptions, Work
+from utils.corpora.shard_options import MakeShardsOptions, Work
 from utils.corpora.shard_stages import StageResult
 
 if TYPE_CHECKING:
+    from dask.dataframe import DataFrame
     from distributed import Client, LocalCluster
 
 logger = logging.getLogger("utils.corpora.make_shards")
@@ -31,16 +32,14 @@ Result = tuple[Numbers, dict[str, str]]  # with the digest of each file that it 
 
 
 @contextmanager
-def cluster_of(options: MakeShardsOptions, folder: Path) -> Iterator[Client | None]:
-    """Yield a client of the cluster of --scheduler, or of one on this machine that ends with it; None of no workers."""
-    if options.workers == 0:
-        yield None
-        return
+def cluster_of(options: MakeShardsOptions, scratch: Path | None) -> Iterator[Client]:
+    """Yield a client of the cluster of --scheduler, or of one on this machine that ends with it, with files there."""
     import dask
     from distributed import Client
 
     # Dask logs much that is of no use while a cluster is shut down.
     dask.config.set({"logging.distributed": "critical", "distributed.comm.timeouts.connect": f"{CONNECT_SECONDS}s"})
+    dask.config.set({"distributed.p2p.comm.buffer": "128 MiB"})
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     if options.scheduler is not None:
         try:
@@ -62,13 +61,13 @@ def cluster_of(options: MakeShardsOptions, folder: Path) -> Iterator[Client | No
             yield client
         return
     with ThreadPoolExecutor(1) as thread, ExitStack() as stack:
-        cluster = thread.submit(_local_cluster, options.workers, folder / WORK / "dask")
+        cluster = thread.submit(_local_cluster, options.workers, scratch)
         stack.callback(lambda: cluster.result().close())
         yield stack.enter_context(Client(cluster.result()))
 
 
-def _local_cluster(workers: int | None, folder: Path) -> LocalCluster:
-    """Start processes that ignore Ctrl-C, which reaches all processes of a terminal: this program ends them.
+def _local_cluster(workers: int | None, scratch: Path | None) -> LocalCluster:
+    """Start processes, 0: a thread, that ignore Ctrl-C, which reaches all of a terminal: this program ends them.
 
     They inherit from this thread that the signal is blocked. It is not the main thread, which the signal must wake.
     """
@@ -78,36 +77,52 @@ def _local_cluster(workers: int | None, folder: Path) -> LocalCluster:
     resource_tracker.ensure_running()  # here, since it unblocks the signal
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     return LocalCluster(
-        n_workers=workers or CPU_COUNT,
+        n_workers=1 if workers == 0 else workers or CPU_COUNT,
         threads_per_worker=1,
+        processes=workers != 0,
         memory_limit=0,
         dashboard_address="127.0.0.1:0",  # a port that is free
-        local_directory=str(folder),
+        local_directory=None if scratch is None else str(scratch),
         silence_logs=logging.CRITICAL,
     )
 
 
-def finish(earlier: Result | None, function: Callable[..., StageResult], work: Work, *arguments: object) -> Result:
-    """Return the result of a function of a stage: an earlier one, if its files are as they were, else a new one."""
-    with suppress(OSError):  # a file is missing, or cannot be read
-        if earlier and all(file_digest(work.folder / name) == digest for name, digest in earlier[1].items()):
-            return earlier
+def store(function: Callable[..., StageResult], work: Work, *arguments: object) -> Result:
+    """Call a function of a stage, and take a digest of each file that it wrote."""
     numbers, files = function(work, *arguments)
     return numbers, {str(path.relative_to(work.folder)): file_digest(path) for path in files}
 
 
+def is_whole(work: Work, files: Mapping[str, str]) -> bool:
+    """True if files are as they were when their digests were taken."""
+    with suppress(OSError):  # a file is missing, or cannot be read
+        return all(file_digest(work.folder / name) == digest for name, digest in files.items())
+    return False
+
+
 def run_stage(
-    client: Client | None, done: Unfinished, work: Work, what: str, function: Callable[..., StageResult], tasks: Tasks
+    client: Client,
+    done: Unfinished,
+    work: Work,
+    what: str,
+    function: Callable[..., StageResult],
+    tasks: Tasks,
+    table: DataFrame | None = None,
 ) -> list[Numbers]:
-    """Run the tasks of a stage that are not `done`, and return the numbers of all; other files beside theirs go."""
-    results = {name: (numbers, files) for stage, name, numbers, files in done.values() if stage == what}
-    with progress(what, len(tasks), "tasks") as shown:
-        calls = {name: (results.get(name), function, work, *arguments) for name, arguments in tasks.items()}
-        for name, result in _finished(client, what, calls):
-            if result != results.get(name):
-                done.add([what, name, *result])
-                results[name] = result
-            shown.update()
+    """Run the tasks of a stage that are not `done`, and return the numbers of all; other files beside theirs go.
+
+    Where there is a table, each task takes a partition of it behind its arguments.
+    """
+    stored = {name: (numbers, files) for stage, name, numbers, files in done.values() if stage == what}
+    checks = {name: (is_whole, work, stored[name][1]) for name in tasks if name in stored}
+    results = {name: stored[name] for name, is_right in computed(client, f"checking {what}", checks) if is_right}
+    calls = {name: (store, function, work, *arguments) for name, arguments in tasks.items() if name not in results}
+    if table is not None and calls:
+        partitions = table.partitions[[place for place, name in enumerate(tasks) if name in calls]].to_delayed()
+        calls = {name: (*calls[name], partition) for name, partition in zip(calls, partitions, strict=True)}
+    for name, result in computed(client, what, calls):
+        done.add([what, name, *result])
+        results[name] = result
     written = {work.folder / file for name in tasks for file in results[name][1]}
     for folder in {path.parent for path in written}:
         for path in {*folder.iterdir()} - written:
@@ -115,19 +130,28 @@ def run_stage(
     return [results[name][0] for name in tasks]
 
 
-def _finished(client: Client | None, what: str, calls: Tasks) -> Iterator[tuple[str, Result]]:
-    """The name and the result of each call of `finish`, as they end."""
-    if client is None:
-        yield from ((name, finish(*arguments)) for name, arguments in calls.items())
-        return
+def shuffled(
+    read: Callable[..., Any], items: Sequence[Any], empty: Any, bounds: Sequence[Any], **arguments: Any
+) -> DataFrame:
+    """The table that is read from items, in partitions by its first column, each from one bound to the next."""
+    from dask.dataframe import from_map
+
+    table = from_map(read, items, meta=empty, **arguments)
+    return table.set_index(empty.columns[0], divisions=[*bounds], shuffle_method="p2p")
+
+
+def computed(client: Client, what: str, calls: Tasks) -> Iterator[tuple[str, Any]]:
+    """The name and the value of each call, of a function with its arguments, as they end."""
+    from dask import delayed
     from distributed import CancelledError, as_completed
     from distributed.comm import CommClosedError
     from distributed.scheduler import KilledWorker
 
-    futures = {client.submit(finish, *arguments, pure=False): name for name, arguments in calls.items()}
+    futures = client.compute([delayed(function)(*arguments) for function, *arguments in calls.values()])
+    names = dict(zip(futures, calls, strict=True))
     try:
-        for future in as_completed(futures):
-            yield futures.pop(future), future.result()
+        for future in progress(what, len(names), "tasks", as_completed(names)):
+            yield names[future], future.result()
     except (KilledWorker, CommClosedError, CancelledError) as error:
         raise RunError(
             f"{what}: worker processes or their scheduler have died, perhaps for want of memory "

@@ -8,6 +8,7 @@ from typing import Any
 
 from bart.errors import InputError
 from utils.app.cli import option
+from utils.app.stores import STORES, in_store
 from utils.corpora.documents import TEXT_FILES
 from utils.data.shard_format import DENOISING, MLM_NSP, SPECIAL
 
@@ -19,10 +20,12 @@ MOST_EXAMPLES, LEAST_SHARDS = 1 << 16, 8  # of a file, and of a bin, unless --sh
 @dataclass(frozen=True)
 class MakeShardsOptions:
     input: tuple[str, ...] = option(
-        metavar="PATH", help=f"files of text ({', '.join(TEXT_FILES)}), and folders of them"
+        metavar="PATH",
+        help=f"files of text ({', '.join(TEXT_FILES)}), and folders of them, here or as a {STORES}",
+        reaches=in_store,
     )
     tokenizer: str = option(metavar="NAME", help="folder of a vocabulary, or Hub name")
-    output: Path = option(metavar="DIR", help="folder for the shards")
+    output: str = option(metavar="DIR", help=f"folder for the shards, or a {STORES}", reaches=in_store)
     task: str = option(
         DENOISING,
         choices=tuple(SPECIAL),
@@ -33,7 +36,10 @@ class MakeShardsOptions:
         (), least=3, metavar="N", help="greatest lengths of the examples of each file, rising to --sequence_length"
     )
     val_input: tuple[str, ...] = option(
-        (), metavar="PATH", help="held-out documents; if --input also has them, they are left out there"
+        (),
+        metavar="PATH",
+        help="held-out documents; if --input also has them, they are left out there",
+        reaches=in_store,
     )
     val_ratio: float | None = option(
         None,
@@ -56,7 +62,10 @@ class MakeShardsOptions:
         None, least=1, help=f"times that a document is cut into pairs, each time into others; by default {DUPLICATES}"
     )
     workers: int | None = option(
-        None, least=0, help="number of processes; 0 is this one alone; by default one for each core", section="Dask"
+        None,
+        least=0,
+        help="number of processes; 0 is a thread of this one; by default one for each core",
+        section="Dask",
     )
     scheduler: str | None = option(
         None, metavar="ADDRESS", help="scheduler of a running Dask cluster, such as tcp://host:8786", reaches=bool

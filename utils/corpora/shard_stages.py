@@ -1,95 +1,102 @@
 """The stages that make shards: functions that processes without torch call, which write files and return numbers.
 
-What they write is a function of the corpus and the options alone. Examples are sorted by keys, made of the seed, the
-document and the example's place in it, so that shards are shuffled across the corpus wherever the documents lie. Memory
-holds hashes of all documents, a run of examples, the keys of a split's bin or a shard.
+Dask brings all texts with like hashes together, so that those that repeat others are found, and later all examples of a
+shard. What the stages write is a function of the corpus and the options alone: documents are sorted by their hashes,
+and examples by keys, made of the seed, the document and the example's place in it, so that shards are shuffled across
+the corpus wherever the documents lie. Memory holds the texts of some PIECE bytes, or a shard.
 """
 
 from __future__ import annotations
 
+import gzip
 import heapq
-import math
 import os
+import shutil
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, chain, pairwise, zip_longest
+from itertools import accumulate, chain, pairwise
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import xxhash
 from pyarrow import parquet
 from tokenizers import Tokenizer
 
 from bart.files import replacing, sha256_of
-from utils.corpora.documents import NEAR_EMPTY, Document, Piece, gathered, read_documents
+from utils.corpora.documents import BLOCK, NEAR_EMPTY, Piece, gathered, read_documents, reading
 from utils.corpora.segment_pairs import SegmentPairs, ShardExample, TokenizedDocument
-from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, WORK, Work
+from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, MakeShardsOptions, Work
 from utils.data.shard_format import MLM_NSP, ROWS, SPECIAL, TOKENIZER
 from utils.data.splits import SPLITS
 from utils.text.sentences import sentence_parts
 
 SHARD_SPLITS = SPLITS[:2]  # train and val
 _CHARACTERS = 1 << 20  # that are tokenised at once
-_TOKENS = 1 << 22  # of a run: examples that are sorted in memory
-BYTES = 8  # of UTF-8, for each of --min_tokens, of a document that surely has so many; or a word for each
-REPEATED, REPEATS = "repeated", f"{WORK}/repeats.npy"
-KeyedExample = tuple[int, int, ShardExample]  # with the number of its split, and its key
+REPEATED = "repeated"
+BINARY = pa.large_binary()
+# Texts by their hashes, whose beginnings are the keys; or so many documents that could not be read for some fault.
+TEXTS = {"key": pa.uint64(), "hash": BINARY, "held_out": pa.bool_(), "text": BINARY, "fault": pa.large_string()}
+TEXTS = pa.schema(TEXTS | {"count": pa.int64()})
+# The group is a split and a bin, and for Dask the number of the shard; the hash is that of the document.
+EXAMPLES = {"group": pa.int32(), "key": pa.uint64(), "hash": BINARY, "ids": BINARY, "sentences": BINARY}
+EXAMPLES = pa.schema(EXAMPLES | {"label": pa.uint8()})
+KeyedExample = tuple[int, int, bytes, ShardExample]  # with the number of its split, its key and its document's hash
 StageResult = tuple[dict[str, Any], list[Path]]  # numbers, and the files that were written
 
 
-class PlannedShard(NamedTuple):
-    """A file of shards: the examples of a group (a split and a bin) with keys from `first` to before `end`, if any."""
-
-    name: str
-    group: int
-    first: int
-    end: int | None
+def table_of(schema: pa.Schema, rows: Iterable[Sequence[Any]]) -> pa.Table:
+    return pa.table([*zip(*rows, strict=True)] or [[]] * len(schema), schema)
 
 
-def hash_documents(work: Work, number: int, piece: Piece) -> StageResult:
-    """Write (N, 2) uint64, a hash of each document of a piece that can be read.
+def frame(table: pa.Table) -> pd.DataFrame:
+    """A table as Dask takes it. Its columns stay Arrow's."""
+    return table.to_pandas(types_mapper=pd.ArrowDtype)
 
-    `lowest` is the least share below which a document that surely gives examples is held out, or, of pairs, two.
-    """
-    hashes: list[bytes] = []
-    shares: list[float] = []
-    least = work.options.min_tokens
-    dropped: Counter[str] = Counter()
-    for document in read_documents(piece, work.options.text_field):
-        if document.fault:
-            dropped[document.fault] += 1
-        else:
-            text = document.text.encode()
-            hashes.append(xxhash.xxh3_128_digest(text))
-            if len(text) >= BYTES * least or len(text.split()) >= least:
-                shares.append(_share_of(hashes[-1], work))
-    path = work.path("documents", f"{number:06d}.npy")
-    _save(path, np.frombuffer(b"".join(hashes), np.uint64).reshape(-1, 2))
-    first = heapq.nsmallest(count := 1 + (work.options.task == MLM_NSP), {*shares})
-    lowest = first[-1] if len(first) == count else 0.0
-    return {"documents": len(hashes), "dropped": dropped, "lowest": lowest}, [path]
+
+def digests(files: Sequence[Piece]) -> list[str]:
+    """A digest of each file."""
+    found = []
+    for file in files:
+        content = xxhash.xxh3_128()
+        with reading(file.place) as opened:
+            while block := opened.read(BLOCK):
+                content.update(block)
+        found.append(content.hexdigest())
+    return found
+
+
+def unpack(work: Work, name: str, file: Piece) -> StageResult:
+    """Unpack a file, so that it can be cut into pieces."""
+    path = work.path("unpacked", f"{name}-{Path(file.place).stem}")
+    with reading(file.place) as packed, replacing(path) as temporary, temporary.open("wb") as unpacked:
+        shutil.copyfileobj(gzip.GzipFile(fileobj=packed), unpacked, BLOCK)
+    return {"place": str(path), "end": path.stat().st_size}, [path]
+
+
+def read_texts(pieces: Sequence[Piece], text_field: str) -> pd.DataFrame:
+    """Read the documents of some pieces as rows of TEXTS. The lines of a text are its paragraphs."""
+    rows, faults = [], Counter[str]()
+    for piece in pieces:
+        for document in read_documents(piece, text_field):
+            if document.fault:
+                faults[document.fault] += 1
+            else:
+                key = xxhash.xxh3_128_digest(document.text.encode())
+                text = "\n".join(document.paragraphs).encode()
+                rows.append((int.from_bytes(key[:8], "big"), key, piece.held_out, text, "", 1))
+    rows += [(0, b"", False, b"", fault, count) for fault, count in faults.items()]
+    return frame(table_of(TEXTS, rows))
 
 
 def _share_of(key: bytes, work: Work) -> float:
     """A random number from 0 to 1 of a document with this hash, which is held out below --val_ratio."""
     return xxhash.xxh3_64_intdigest(key + b"val", work.options.seed) / (1 << 64)
-
-
-def find_repeats(work: Work) -> None:
-    """Write the sorted numbers of documents that repeat one with a lower number, through all pieces."""
-    hashes = np.concatenate([np.load(path) for path in sorted(work.path("documents", "").glob("*.npy"))])
-    order = np.lexsort((hashes[:, 1], hashes[:, 0]))  # it is stable
-    repeats = (hashes[order[1:]] == hashes[order[:-1]]).all(axis=1)
-    _save(work.folder / REPEATS, np.sort(order[1:][repeats]))
-
-
-def _save(path: Path, array: np.ndarray) -> None:
-    with replacing(path) as temporary, temporary.open("wb") as file:
-        np.save(file, array)
 
 
 def packed(text: TokenizedDocument, room: int) -> Iterator[ShardExample]:
@@ -107,35 +114,44 @@ def packed(text: TokenizedDocument, room: int) -> Iterator[ShardExample]:
         yield ShardExample(text.ids[start:], parts)
 
 
-def make_examples(work: Work, number: int, piece: Piece, first: int, val_ratio: float) -> StageResult:
-    """Cut the documents of a piece, numbered from `first`, that repeat none into examples, and write runs of them."""
+def make_examples(work: Work, name: str, val_ratio: float, texts: pd.DataFrame) -> StageResult:
+    """Cut the texts of a range of hashes into examples, but those that repeat others.
+
+    `lowest` is the least share below which a document that gives examples is held out, or, of pairs, two.
+    """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
-    hashes = np.load(work.path("documents", f"{number:06d}.npy"))
-    numbers = np.load(work.folder / REPEATS, mmap_mode="r")
-    repeats = {*numbers[slice(*np.searchsorted(numbers, (first, first + len(hashes))))].tolist()}
-    readable = (document for document in read_documents(piece, work.options.text_field) if not document.fault)
-    fresh = (
-        (hashes[place].tobytes(), document) for place, document in enumerate(readable) if first + place not in repeats
-    )
-    counts, written = Counter[str](), []
-    examples = _examples(work, fresh, math.inf if piece.held_out else val_ratio, counts)
-    for run in gathered(examples, lambda keyed: len(keyed[2].ids), _TOKENS):
-        written.append(work.path("examples", f"{number:06d}-{len(written):06d}.arrow"))
-        _write_run(work, written[-1], run)
-    dropped = {REPEATED: len(repeats), NEAR_EMPTY: len(hashes) - len(repeats) - counts["kept"]}
-    return {"kept": counts["kept"], "dropped": dropped, "short": counts["short"]}, written
+    bins, least = work.options.bins, 1 + (work.options.task == MLM_NSP)
+    documents, dropped, counts = {}, Counter[str](), Counter(kept=0, short=0)
+    shares, rows = [], []
+    for row in sorted(pa.Table.from_pandas(texts).to_pylist(), key=itemgetter("hash", "held_out", "text")):
+        dropped[row["fault"]] += row["count"]
+        if not row["fault"]:
+            documents[row["hash"]] = row  # the last one of those that repeat each other
+    for split, key, hashed, example in _examples(work, [*documents.values()], val_ratio, counts, shares):
+        group = split * len(bins) + bisect_left(bins, len(example.ids) + SPECIAL[work.options.task])
+        sentences = np.array(example.parts, np.uint16).tobytes()
+        rows.append((group, key, hashed, example.ids.tobytes(), sentences, example.label))
+    path = work.path("examples", f"{name}.arrow")
+    with replacing(path) as temporary, pa.ipc.new_file(str(temporary), EXAMPLES) as file:
+        file.write_table(table_of(EXAMPLES, rows))
+    readable = dropped.pop("", 0)
+    dropped += Counter({REPEATED: readable - len(documents), NEAR_EMPTY: len(documents) - counts["kept"]})
+    groups = np.bincount([row[0] for row in rows], minlength=len(SHARD_SPLITS) * len(bins)).tolist()
+    lowest = heapq.nsmallest(least, shares)[least - 1 :]
+    return {**counts, "documents": readable, "dropped": dropped, "lowest": lowest, "groups": groups}, [path]
 
 
 def _examples(
-    work: Work, documents: Iterable[tuple[bytes, Document]], val_ratio: float, counts: Counter[str]
+    work: Work, documents: Iterable[dict[str, Any]], val_ratio: float, counts: Counter[str], shares: list[float]
 ) -> Iterator[KeyedExample]:
-    """Yield the examples of documents, which come with their hashes; count those kept, and examples too short."""
+    """Yield the examples of documents; count those kept, and examples too short, and note the shares of those kept."""
     options = work.options
     tokenizer, pairs = _tokenizer(work.folder, work.vocabulary), SegmentPairs(options)
-    for group in gathered(documents, lambda hashed: sum(map(len, hashed[1].paragraphs)), _CHARACTERS):
-        hashes = [key for key, _ in group]
-        splits = [int(_share_of(key, work) < val_ratio) for key in hashes]
-        sentences = [sentences_of(document) for _, document in group]
+    for group in gathered(documents, lambda row: len(row["text"]), _CHARACTERS):
+        hashes = [row["hash"] for row in group]
+        shared = [-1.0 if row["held_out"] else _share_of(row["hash"], work) for row in group]
+        splits = [int(share < val_ratio) for share in shared]
+        sentences = [sentences_of(row["text"].decode()) for row in group]
         encoded = iter(tokenizer.encode_batch_fast(list(chain.from_iterable(sentences)), add_special_tokens=False))
         texts = []
         for of_document in sentences:
@@ -146,13 +162,15 @@ def _examples(
             examples = pairs(texts, hashes, splits)
         else:
             examples = [[*packed(text, options.room)] for text in texts]
-        for key, split, of_document in zip(hashes, splits, examples, strict=True):
+        for key, split, share, of_document in zip(hashes, splits, shared, examples, strict=True):
             long_enough = [len(example.ids) >= options.min_tokens for example in of_document]
-            counts["kept"] += any(long_enough)
-            counts["short"] += long_enough.count(False)
+            counts.update(kept=any(long_enough), short=long_enough.count(False))
+            if any(long_enough) and share >= 0:
+                shares.append(share)
             for chunk, example in enumerate(of_document):
                 if long_enough[chunk]:
-                    yield split, xxhash.xxh3_64_intdigest(key + chunk.to_bytes(4, "little"), options.seed), example
+                    number = xxhash.xxh3_64_intdigest(key + chunk.to_bytes(4, "little"), options.seed)
+                    yield split, number, key, example
 
 
 @lru_cache(maxsize=1)
@@ -163,81 +181,51 @@ def _tokenizer(folder: Path, vocabulary: str) -> Tokenizer:
     return tokenizer
 
 
-def sentences_of(document: Document) -> list[str]:
-    """The sentences of a document: each begins with the blank before it, and joined they are its text."""
-    paragraphs = [*document.paragraphs[:1], *(f" {paragraph}" for paragraph in document.paragraphs[1:])]
-    return [sentence for paragraph in paragraphs for sentence in sentence_parts(paragraph)]
+def sentences_of(text: str) -> list[str]:
+    """The sentences of a text whose lines are paragraphs: each begins with the blank before it."""
+    return [sentence for paragraph in text.replace("\n", "\n ").split("\n") for sentence in sentence_parts(paragraph)]
 
 
-def _write_run(work: Work, path: Path, run: Sequence[KeyedExample]) -> None:
-    """Write examples, sorted by groups, a split and a bin, and then by their keys."""
-    bins = work.options.bins
-    splits, keys, examples = zip(*run, strict=True)
-    lengths, keys = np.array([len(example.ids) for example in examples]), np.array(keys, np.uint64)
-    groups = np.array(splits) * len(bins) + np.searchsorted(bins, lengths + SPECIAL[work.options.task])
-    order = np.lexsort((keys, groups))
-    sentences = np.fromiter(chain.from_iterable(example.parts for example in examples), np.uint16)
-    columns = {
-        "group": groups[order].astype(np.uint16),
-        "key": keys[order],
-        "ids": _lists(np.concatenate([example.ids for example in examples]), lengths).take(order),
-        "sentences": _lists(sentences, [len(example.parts) for example in examples]).take(order),
-    }
-    if work.options.task == MLM_NSP:
-        columns["label"] = np.array([example.label for example in examples], np.uint8)[order]
-    table = pa.table(columns)
-    with replacing(path) as temporary, pa.ipc.new_file(str(temporary), table.schema) as file:
-        file.write_table(table)
-
-
-def _lists(values: np.ndarray, lengths: Sequence[int] | np.ndarray) -> pa.ListArray:
-    return pa.ListArray.from_arrays(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32), values)
-
-
-def _runs(work: Work) -> Iterator[pa.Table]:
-    """All runs, in order, each mapped from its file."""
-    for path in sorted(work.path("examples", "").glob("*.arrow")):
-        with pa.memory_map(str(path)) as file:
-            yield pa.ipc.open_file(file).read_all()
-
-
-def _of_group(run: pa.Table, group: int) -> tuple[pa.Table, np.ndarray]:
-    """The examples of a split and bin in a run, and their keys, which rise."""
-    begin, end = np.searchsorted(run["group"].to_numpy(), (group, group + 1))
-    examples = run.slice(begin, end - begin)
-    return examples, examples["key"].to_numpy()
-
-
-def plan_shards(work: Work) -> list[PlannedShard]:
-    """Divide the examples into shards, whose sizes differ by at most one within a split and bin."""
-    options, shards = work.options, []
-    for group in range(len(SHARD_SPLITS) * len(options.bins)):
+def plan_shards(options: MakeShardsOptions, totals: Sequence[int]) -> dict[str, int]:
+    """Name shards for so many examples of each group; give the group of each, one behind the other."""
+    shards = {}
+    for group, total in enumerate(totals):
         split, longest = SHARD_SPLITS[group // len(options.bins)], options.bins[group % len(options.bins)]
-        keys = np.sort(np.concatenate([np.zeros(0, np.uint64), *(_of_group(run, group)[1] for run in _runs(work))]))
-        number = -(-len(keys) // MOST_EXAMPLES)
+        number = -(-total // MOST_EXAMPLES)
         if split == SHARD_SPLITS[0]:
-            number = min(len(keys), options.shards or max(number, LEAST_SHARDS))
-        firsts = [int(keys[place * len(keys) // number]) for place in range(number)]
-        for place, (first, end) in enumerate(zip_longest(firsts, firsts[1:])):
-            shards.append(PlannedShard(f"{split}/{longest}-{place:05d}.parquet", group, first, end))
+            number = min(total, options.shards or max(number, LEAST_SHARDS))
+        shards |= {f"{split}/{longest}-{place:05d}.parquet": group for place in range(number)}
     return shards
 
 
-def write_shard(work: Work, shard: PlannedShard) -> StageResult:
-    """Write a shard, and return its facts for the manifest."""
-    parts = []
-    for run in _runs(work):
-        examples, keys = _of_group(run, shard.group)
-        low = np.searchsorted(keys, np.uint64(shard.first))
-        high = len(keys) if shard.end is None else np.searchsorted(keys, np.uint64(shard.end))
-        parts.append(examples.slice(low, high - low))
-    examples = pa.concat_tables(parts).combine_chunks()
-    order = np.argsort(examples["key"].to_numpy(), kind="stable")
-    table = examples.drop_columns(["group", "key"]).take(order)
-    path = work.folder / shard.name
+def read_examples(name: str, work: Work, numbers: Sequence[int]) -> pd.DataFrame:
+    """Read examples, with the numbers of their shards, of which each group has so many, in place of their groups."""
+    table = pa.ipc.open_file(str(work.path("examples", f"{name}.arrow"))).read_all()
+    groups, keys = table["group"].to_numpy(), table["key"].to_numpy()
+    of_group = np.array(numbers, np.uint64)[groups]
+    shards = (np.cumsum(numbers) - numbers)[groups] + ((keys >> 32) * of_group >> 32).astype(int)
+    return frame(pa.table([pa.array(shards, pa.int32()), *table.columns[1:]], EXAMPLES))
+
+
+def write_shard(work: Work, name: str, examples: pd.DataFrame) -> StageResult:
+    """Write a shard, if there is an example for it, and return its facts for the manifest."""
+    if examples.empty:
+        return {"examples": 0}, []
+    rows = pa.Table.from_pandas(examples).sort_by([("key", "ascending"), ("hash", "ascending")])
+    columns = {"ids": _lists(rows["ids"], work.kind), "sentences": _lists(rows["sentences"], "uint16")}
+    if work.options.task == MLM_NSP:
+        columns["label"] = rows["label"]
+    path = work.folder / name
     path.parent.mkdir(exist_ok=True)
     with replacing(path) as temporary:
-        parquet.write_table(table, temporary, row_group_size=ROWS, compression="zstd", use_dictionary=False)
+        parquet.write_table(pa.table(columns), temporary, row_group_size=ROWS, compression="zstd", use_dictionary=False)
         digest = sha256_of(temporary)
-    tokens = int(pc.sum(pc.list_value_length(table["ids"])).as_py())
-    return {"examples": len(table), "tokens": tokens, "sha256": digest}, [path]
+    return {"examples": len(rows), "tokens": len(columns["ids"].values), "sha256": digest}, [path]
+
+
+def _lists(column: pa.ChunkedArray, kind: str) -> pa.ListArray:
+    """The lists of numbers whose bytes are in a column."""
+    array = pa.concat_arrays(column.chunks)
+    _, offsets, values = array.buffers()
+    bounds = np.frombuffer(offsets, np.int64)[array.offset :][: len(array) + 1] // np.dtype(kind).itemsize
+    return pa.ListArray.from_arrays(bounds.astype(np.int32), np.frombuffer(values, kind))

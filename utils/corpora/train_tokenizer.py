@@ -10,7 +10,6 @@ if __name__ == "__main__":
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
-from pathlib import Path
 
 import xxhash
 
@@ -21,8 +20,9 @@ from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.cli import option, parse_dataclass
 from utils.app.output_files import writable_folder
 from utils.app.progress import progress, start_log
+from utils.app.stores import STORES, in_store
 from utils.corpora.data_directory import building
-from utils.corpora.documents import TEXT_FILES, find_files, pieces_of, read_documents
+from utils.corpora.documents import TEXT_FILES, Piece, find_files, pieces_of, read_documents
 from utils.data.tables import read_pairs
 from utils.text.lines import reference_texts
 
@@ -34,7 +34,9 @@ class TrainTokenizerOptions:
     input: tuple[str, ...] = option(
         (),
         metavar="PATH",
-        help=f"files of raw text ({', '.join(TEXT_FILES)}), and folders of them, instead of --data_dir",
+        help=f"files of raw text ({', '.join(TEXT_FILES)}), and folders of them, here or as a {STORES}; instead of "
+        "--data_dir",
+        reaches=in_store,
     )
     text_field: str = option("text", help="field of JSON Lines and Parquet that holds a document")
     max_megabytes: int = option(
@@ -54,10 +56,10 @@ class TrainTokenizerOptions:
             raise InputError(f"--no_lowercase is about --model_type bert; --model_type is {self.model_type}")
 
 
-def sampled(files: Sequence[Path], text_field: str, megabytes: int) -> Iterator[str]:
+def sampled(files: Sequence[Piece], text_field: str, megabytes: int) -> Iterator[str]:
     """Give about so many megabytes of the documents of files, chosen by a hash of their text."""
-    share = megabytes * 1e6 / max(1, sum(path.stat().st_size for path in files))
-    pieces = [piece for path in files for piece in pieces_of(path, text_field)]
+    share = megabytes * 1e6 / max(1, sum(file.size for file in files))
+    pieces = [piece for file in files for piece in pieces_of(file)]
     for piece in progress("reading", len(pieces), "pieces", pieces):
         for document in read_documents(piece, text_field):
             text = document.text

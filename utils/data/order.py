@@ -104,18 +104,18 @@ class TrainOrder:
             self.examples_per_step = len(self.lengths) / self.steps_per_epoch
         self.stand_in = [~int(self.lengths[:, 0].argmin())]
 
-    def epoch(self, *number: int) -> list[Step]:
-        """All steps of an epoch; of a window of a stream, which has the numbers of the epoch and the window."""
-        return list(self.steps(*number))
+    def epoch(self, number: int) -> list[Step]:
+        """All steps of an epoch."""
+        return list(self.steps(number))
 
-    def steps(self, *number: int, start: int = 0) -> Iterator[Step]:
+    def steps(self, number: int, start: int = 0) -> Iterator[Step]:
         """The steps of an epoch from `start` on, each dealt when it is asked for."""
-        for step in self.of_all(*number, start=start):
+        for step in self.of_all(number, start=start):
             yield [micro_batch.tolist() or self.stand_in for micro_batch in step[self.rank]]
 
-    def of_all(self, *number: int, start: int = 0) -> Iterator[list[list[np.ndarray]]]:
+    def of_all(self, number: int, start: int = 0) -> Iterator[list[list[np.ndarray]]]:
         """The micro-batches of each process, which may be empty, of the same steps."""
-        for batches in self._steps(np.random.default_rng((self.seed, *number)))[start:]:
+        for batches in self._steps(np.random.default_rng((self.seed, number)))[start:]:
             shares = self._shares(batches)
             yield [[shares[i] for i in mine] for mine in deal(self._tokens(shares), self.world_size)]
 

@@ -26,7 +26,7 @@ from utils.app.errors import RunError
 from utils.app.machine import is_first_here
 from utils.data.batches import TokenPairs
 from utils.data.noise import Noise
-from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, ROWS, SPECIAL, TOKENIZER, ShardRow
+from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, ROWS, TOKENIZER, ShardRow
 from utils.data.tokenized import TokenizedTexts
 
 MAKE = "python -m utils.corpora.make_shards"
@@ -203,7 +203,6 @@ class StreamedShards:
 
     def __init__(self, manifest: Manifest, noise: Noise, limit: int = -1, split: str = "train") -> None:
         self.directory, self.noise = manifest.directory, noise
-        self.special = SPECIAL[manifest.task]
         self.shards = manifest.shards(split, limit)
         self.bins = list(_by_bin(self.shards).values())
         self.counts = [sum(self.shards[number].examples for number in members) for members in self.bins]
@@ -212,9 +211,6 @@ class StreamedShards:
 
     def __len__(self) -> int:
         return sum(self.counts)
-
-    def row_group(self, shard: int, group: int) -> RowGroup:
-        return read_row_group(self.directory, self.shards[shard], group)
 
 
 class ShardExamples(TokenPairs):

@@ -20,7 +20,7 @@ from utils.data.noise import places_of, rows_of, shuffle_of
 from utils.data.options import BatchOptions
 from utils.data.order import deal
 from utils.data.shard_format import ShardRow
-from utils.data.shards import RowGroup, Shard, StreamedShards
+from utils.data.shards import RowGroup, Shard, StreamedShards, read_row_group
 
 # Steps that a loader process makes ahead, to train on while it reads row groups; of at most AHEAD examples.
 PREFETCHED, AHEAD = 32, 4096
@@ -41,7 +41,7 @@ class BinOrder:
     def __init__(self, shards: Sequence[Shard], members: Sequence[int], size: int, seed: tuple[int, ...]) -> None:
         self.size, self.seed = size, seed
         generator = np.random.default_rng(seed)
-        files = generator.permutation(members)
+        self.shift, files = generator.random(), generator.permutation(members)
         examples, rows = np.array([(shards[file].examples, shards[file].rows) for file in files]).T
         counts = -(-examples // rows)
         of_file, groups = rows_of(counts), places_of(counts)
@@ -72,10 +72,10 @@ class BinOrder:
         positions = self.ends[place] - len(lengths) + np.arange(len(lengths))
         lanes = np.searchsorted(self.starts, positions, side="right") - 1
         steps, slots = np.divmod(positions - self.starts[lanes], self.widths[lanes])
-        wanted = ((self.slots[lanes] + slots) * _BY_SLOT + steps * _BY_STEP) % 1  # the place among the lengths
+        wanted = (self.shift + (self.slots[lanes] + slots) * _BY_SLOT + steps * _BY_STEP) % 1  # the place among lengths
         generator = np.random.default_rng((*self.seed, self.files[place], self.groups[place]))
         rows = np.empty(len(lengths), np.int64)
-        rows[np.argsort(wanted)] = np.lexsort((generator.random(len(lengths)), padded_length(lengths)))
+        rows[np.argsort(wanted, kind="stable")] = np.lexsort((generator.random(len(lengths)), padded_length(lengths)))
         return rows
 
 
@@ -150,7 +150,8 @@ class TrainStream(Dataset[list[Batch] | RunError]):
         order.held[number] = used
 
     def _row_group(self, of_bin: BinOrder, place: int) -> tuple[RowGroup, list[int]]:
-        group = self.examples.row_group(of_bin.files[place], int(of_bin.groups[place]))
+        shard = self.examples.shards[of_bin.files[place]]
+        group = read_row_group(self.examples.directory, shard, int(of_bin.groups[place]))
         return group, of_bin.arranged(place, group.lengths).tolist()
 
     def _batch(self, rows: Sequence[ShardRow], epoch: int, is_real: bool) -> Batch:

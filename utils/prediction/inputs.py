@@ -6,8 +6,9 @@ import io
 import json
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from glob import glob
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,29 +82,57 @@ def check_no_header(lines: Sequence[str], name: str, columns: Sequence[str]) -> 
         )
 
 
+def files_of(places: Sequence[str], suffixes: Collection[str]) -> list[Path]:
+    """The files that paths and patterns name, and those of the suffixes in folders; InputError unless of one kind.
+
+    Those of a pattern or folder are in the order of their names. Names that begin with "." or "_" are no data of a
+    folder, as for Spark.
+    """
+    files: list[Path] = []
+    for place in places:
+        path = Path(place).expanduser()
+        found = [path] if path.exists() else sorted(map(Path, glob(str(path), recursive=True)))
+        if path.is_dir():
+            found = sorted(each for each in path.iterdir() if each.name[0] not in "._" and suffix_of(each) in suffixes)
+        if not (found := [each for each in found if not each.is_dir()]):
+            raise InputError(
+                f"{place}: {'has no' if path.is_dir() else 'no such'} file; allowed: {', '.join(suffixes)}"
+            )
+        files += found
+    kinds = {suffix_of(file): str(file) for file in files}
+    if len(kinds) > 1:
+        raise InputError(f"{' and '.join(islice(kinds.values(), 2))} are of two kinds; allowed: files of one kind")
+    return files
+
+
 class RowsToPredict:
-    """The rows or lines to predict. A file is read anew each time, so that memory does not grow with it.
+    """The rows or lines to predict. Files are read anew each time, so that memory does not grow with them.
 
     The first time is when this is made, so that what is wrong in the last row is said before the first is predicted.
 
-    The task reads a table; a line is a text or a JSON object. `suffix` is that of the output.
+    The task reads tables; a line is a text or a JSON object. `suffix` is that of the output. `shard` is (i, n): of all
+    rows, which are checked, only those of the i-th of n blocks are given, counted from 0.
     """
 
-    def __init__(self, file: str | None, is_table: bool, task: Task, suffix: str, skip_blank: bool = False) -> None:
-        self.path = None if file is None else Path(file).expanduser()
-        self.is_table, self.task = is_table, task
-        self.name = file or "standard input"
-        self.lines = read_documents(has_one_a_line=True, blank=True) if file is None else []
+    def __init__(
+        self, paths: Sequence[Path], is_table: bool, task: Task, suffix: str, skip_blank: bool, shard: tuple[int, int]
+    ) -> None:
+        self.paths, self.is_table, self.task, self.block = paths, is_table, task, (0, sys.maxsize)
+        others = f" and {len(paths) - 1} other files" if paths[1:] else ""
+        self.name = f"{paths[0]}{others}" if paths else "standard input"
+        self.lines = [] if paths else read_documents(has_one_a_line=True, blank=True)
         if suffix == PARQUET and not self.is_parquet:
             raise InputError(f"--output ends in .parquet and {self.name} does not; allowed: .csv, .tsv, .jsonl")
         choose = task.columns_in if is_table else task.typed_columns
         self.rows, self.columns, self.chosen = 0, [], ()  # chosen columns are read, of all that the rows have
         self.blank: dict[str, BlankText] = {}  # by the names of rows that are not predicted
+        self.filled: Record | None = None  # the first that is
         rows = iter(progress("reading", None, "rows", self.records()))
         while records := list(islice(rows, AT_ONCE)):
             self.columns = list(dict.fromkeys([*self.columns, *names_in(records)]))
             self.chosen = self.chosen or choose(self.columns)
             self.blank |= blank_among(records, lambda record: task.given([record], self.chosen))
+            self.filled = self.filled or next((each for each in records if each.name not in self.blank), None)
             self.rows += len(records)
             if suffix == ".tsv":
                 _check_has_no_breaks(records)
@@ -113,6 +142,11 @@ class RowsToPredict:
         if {*choose(self.columns)} != {*self.chosen}:
             first, later = ", ".join(self.chosen), ", ".join(choose(self.columns))
             raise InputError(f"{self.name}: its first rows have {first}, later ones {later}; allowed: one kind")
+        (i, n), total = shard, self.rows
+        if n > total:
+            raise InputError(f"--shard is {i}/{n}; {self.name}: has {total} rows; allowed: at most {total} shards")
+        self.block = total * i // n, total * (i + 1) // n
+        self.rows = self.block[1] - self.block[0]
         schema = next(self.parquet()).schema if self.is_parquet else ()
         bytes_in = [field.name for field in schema if "binary" in str(field.type)]
         if bytes_in and suffix not in ("", PARQUET):
@@ -120,31 +154,41 @@ class RowsToPredict:
 
     @property
     def is_parquet(self) -> bool:
-        return self.path is not None and self.is_table and suffix_of(self.path) == PARQUET
+        return self.is_table and suffix_of(self.paths[0]) == PARQUET
 
     @property
     def digest(self) -> str:
-        text = "\n".join(self.lines)
-        return xxhash.xxh3_128_hexdigest(text.encode()) if self.path is None else file_digest(self.path)
+        text = "\n".join(map(file_digest, self.paths) if self.paths else self.lines)
+        return xxhash.xxh3_128_hexdigest(text.encode())
 
     def parquet(self) -> Iterator[pa.Table]:
-        """The rows of a Parquet file, AT_ONCE of them at a time, with the types that it has."""
+        """The rows of Parquet files, at most AT_ONCE of them at a time, with types that fit all files."""
         import pyarrow as pa
-        from pyarrow.parquet import ParquetFile
+        from pyarrow.parquet import ParquetFile, read_schema
 
-        with opening(self.name), ParquetFile(self.path) as file:
-            for batch in file.iter_batches(AT_ONCE):
-                yield pa.Table.from_batches([batch])
+        number = 0
+        with opening(self.name):
+            schema = pa.unify_schemas(map(read_schema, self.paths), promote_options="permissive")
+            for path in self.paths:
+                with ParquetFile(path) as file:
+                    for batch in file.iter_batches(AT_ONCE):
+                        begin, end = (min(max(row - number, 0), len(batch)) for row in self.block)
+                        number += len(batch)
+                        if begin < end:
+                            table = pa.Table.from_batches([batch[begin:end]])
+                            yield table if table.schema == schema else table.select(schema.names).cast(schema)
 
     def records(self) -> Iterator[Record]:
         """The rows or lines, each named by its file and line."""
-        if self.is_table:
-            yield from self.task.records(self.path)
-            return
-        for number, line in enumerate(self.lines if self.path is None else iter_lines(self.path, blank=True), 1):
+        read = self.task.records if self.is_table else self._lines
+        return islice(chain.from_iterable(map(read, self.paths or [None])), *self.block)
+
+    def _lines(self, path: Path | None) -> Iterator[Record]:
+        name = str(path or self.name)
+        for number, line in enumerate(self.lines if path is None else iter_lines(path, blank=True), 1):
             if number == 1:
-                check_no_header([line], self.name, self.task.columns)
-            where = f"{self.name}, line {number}"
+                check_no_header([line], name, self.task.columns)
+            where = f"{name}, line {number}"
             try:
                 yield Record(where, json.loads(line) if line.lstrip().startswith("{") else {"text": line})
             except (ValueError, RecursionError) as error:

@@ -44,7 +44,7 @@ from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.training_arguments import TrainingArguments
 from utils.tasks.task import ScoredTask, TrainedTask
 from utils.training import trainer
-from utils.training.checkpoints import FORMAT, find_checkpoint
+from utils.training.checkpoints import FORMAT, agreed_checkpoint
 from utils.training.datamodule import TrainingData
 from utils.training.options import Plan
 from utils.training.precision import half_dtype, precision_name
@@ -139,7 +139,7 @@ def train(
 ) -> None:
     """Train on the splits train and val, from the beginning or from a checkpoint."""
     output_dir = Path(local_path(args.run.output_dir))
-    checkpoint = find_checkpoint(args.resumed, output_dir)
+    checkpoint = agreed_checkpoint(args.resumed, output_dir)
     loaded = task.initial_model(args.model, learned, checkpoint)
     backend = CudaBackend if args.hardware.gpus else CpuBackend
     loaded.model.compute_with(backend(leaves_out_padding=True))  # no task's loss reads padding
@@ -176,6 +176,7 @@ def train(
     trainer.train(plan, task, loaded, data)
     if is_first():
         write_card(output_dir, output_dir / EXPORT, card_options)
+    publish(args.run.output_dir)  # scoring may take hours
 
 
 def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> None:

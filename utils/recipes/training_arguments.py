@@ -52,10 +52,10 @@ class TrainingArguments(ABC):
             self._fill_in(optimisation=replace(self.optimisation, learning_rate=rate))
         if self.run.output_dir is None:
             self._fill_in(run=replace(self.run, output_dir=self._new_output_dir(start)))
-        if self.hardware.strategy == "fsdp" and self.optimisation.optimizer in ("adafactor", "lamb", "fused_lamb"):
+        if self.hardware.strategy != "ddp" and self.optimisation.optimizer == "adafactor":
             raise InputError(
-                f"--strategy fsdp and --optimizer {self.optimisation.optimizer} exclude each other: it needs whole "
-                "matrices, and fsdp gives each process parts; fsdp takes adamw, fused_adam or sgd"
+                f"--strategy {self.hardware.strategy} and --optimizer adafactor exclude each other: it needs whole "
+                "matrices, and each process has parts of them; allowed: another optimizer"
             )
 
     def _fill_in(self, **parts: Any) -> None:

@@ -48,6 +48,7 @@ END = re.compile(
     rf"[{TERMINALS}]+[{_CLOSING}]*(?![{TERMINALS}{_CLOSING}]|\s*[{_GOES_ON}])"
     rf"|(?:[!?]|(?<=[{UNSPACED}])\.)[.!?]*[{_CLOSING}]*(?=[{UNSPACED}])"
 )
+_MARK = re.compile(f"[{TERMINALS}{UNSPACED}]")  # END matches only in texts that have one
 # Punkt knows abbreviations from a corpus. nltk's trained model would have to be downloaded, so the commonest
 # abbreviations of news are listed here.
 ABBREVIATIONS = frozenset(
@@ -73,15 +74,21 @@ def _sentence_splitter() -> PunktSentenceTokenizer:
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
     """The bounds of each sentence of a text."""
-    start = 0
+    start, is_marked = 0, _is_marked(text)
     while start < len(text):
         part = text[start : start + _AT_ONCE]
-        spans = [span for punkts in _sentence_splitter().span_tokenize(part) for span in _divided(part, *punkts)]
+        spans = [*_sentence_splitter().span_tokenize(part)]
+        if is_marked:
+            spans = [span for punkts in spans for span in _divided(part, *punkts)]
         here, start = start, start + len(part)
         if start < len(text) and len(spans) > 1:  # the last sentence may go on
             start = here + spans.pop()[0]
         for begin, end in spans:
             yield here + begin, here + end
+
+
+def _is_marked(text: str) -> bool:
+    return not text.isascii() and _MARK.search(text) is not None
 
 
 def _divided(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
@@ -101,7 +108,7 @@ def split_sentences(text: str) -> list[str]:
 def sentence_parts(text: str) -> list[str]:
     """Split a text into sentences, each with the white space before it, so that joined they are the text."""
     # Punkt also finds sentence ends inside words, as in "he left.(She stayed.)"; other scripts put no blank there.
-    unspaced = {match.end() for match in END.finditer(text)} - {len(text)}
+    unspaced = {match.end() for match in END.finditer(text)} - {len(text)} if _is_marked(text) else ()
     ends = [end for _, end in _spans(text) if text[end : end + 1].isspace() or end in unspaced]
     return [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
 

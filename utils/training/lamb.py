@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from bart.torch_internals import foreach, fused_adamw_
@@ -77,9 +78,14 @@ class Lamb(Optimizer):
             if found_inf is not None:
                 foreach.mul_(updates, 1 - found_inf)
         if group["weight_decay"] or self.nvlamb:
-            norms = torch.stack(foreach.norm(parameters))
-            ratios = norms / torch.stack(foreach.norm(updates))
+            ratios = _norms(parameters) / _norms(updates)
             # A norm of 0 makes the ratio 0, NaN or infinite.
             ratios = torch.where((ratios > 0) & ratios.isfinite(), ratios, 1)
             foreach.mul_(updates, list(ratios.unbind()))
         foreach.add_(parameters, updates, alpha=-group["lr"])
+
+
+def _norms(tensors: list[Tensor]) -> Tensor:
+    """The norms of whole tensors, also of those of which each process has a part."""
+    norms = torch.stack(foreach.norm(tensors))
+    return norms.full_tensor() if isinstance(norms, DTensor) else norms

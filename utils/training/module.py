@@ -162,15 +162,18 @@ class TrainingModule(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": schedule}
 
     def configure_model(self) -> None:
-        """Shard the network over all processes, layer by layer, for --strategy fsdp (Zhao et al., 2023)."""
-        if self.plan.hardware.strategy != "fsdp" or self.trainer.world_size == 1 or isinstance(self.model, FSDPModule):
+        """Shard the network layer by layer, for --strategy fsdp and hsdp (Zhao et al., 2023, section 3.2)."""
+        strategy = self.plan.hardware.strategy
+        if strategy == "ddp" or self.trainer.world_size == 1 or isinstance(self.model, FSDPModule):
             return
         half = half_dtype(self.plan.hardware)
         exchanged = None if half is None else torch.float32
         if self.plan.hardware.allreduce_dtype == "bf16":
             exchanged = torch.bfloat16
         policy = MixedPrecisionPolicy(param_dtype=half, reduce_dtype=exchanged)
-        options = {"mesh": self.device_mesh["data_parallel"], "mp_policy": policy}
+        # Of two dimensions: copies, and shards of each.
+        mesh = self.device_mesh if strategy == "hsdp" else self.device_mesh["tensor_parallel"]
+        options = {"mesh": mesh, "mp_policy": policy}
         for layer in self.model.layers:
             fully_shard(layer, **options)
         fully_shard(self.model, **options)
@@ -228,7 +231,7 @@ class TrainingModule(pl.LightningModule):
         self.log_dict(values, logger=False)
 
     def keep_whole(self, whole: bool) -> None:
-        """Let every process of --strategy fsdp hold all weights, so that it waits for none, or only its share."""
+        """Let every process of --strategy fsdp and hsdp hold all weights, and wait for none, or only its share."""
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 # FSDP keeps the root's weights after the forward pass in any case, and has no public setting for it.

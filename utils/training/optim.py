@@ -75,7 +75,7 @@ def _build(groups: list[dict[str, Any]], options: OptimisationOptions, hardware:
 def apex_class(optimizer: str, hardware: HardwareOptions) -> type[Optimizer] | None:
     """The class of NVIDIA's apex for fused_adam or fused_lamb; None, and a line in the log, where it cannot run."""
     name, stand_in = APEX_CLASSES[optimizer]
-    if hardware.gpus and hardware.strategy != "fsdp":
+    if hardware.gpus and hardware.strategy == "ddp":
         with suppress(ImportError, AttributeError):
             importlib.import_module("amp_C")  # its CUDA extensions
             return getattr(importlib.import_module("apex.optimizers"), name)

@@ -182,7 +182,11 @@ class HardwareOptions:
     devices: int | None = option(
         None, least=1, help="processes of this machine, on GPUs one per GPU", on_resume="by_content"
     )
-    strategy: str = option("ddp", choices=("ddp", "fsdp"), help="ddp copies the model to all processes, fsdp shards it")
+    strategy: str = option(
+        "ddp",
+        choices=("ddp", "fsdp", "hsdp"),
+        help="ddp copies the model to all processes, fsdp shards it over them, hsdp over those of each machine",
+    )
     fp16: bool = card_option(False, help="half precision, with loss scaling; needs a GPU")
     bf16: bool = card_option(False, help="bfloat16 precision")
     tf32: bool = card_option(False, help="fp32 with TF32 tensor cores in matrix products")
@@ -205,10 +209,12 @@ class HardwareOptions:
             raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
         if self.gpus == 0 and (self.fp16 or self.tf32):
             raise InputError(f"{chosen[0]} needs a GPU; this run is on the CPU, which takes fp32 (no flag) or --bf16")
-        if self.strategy == "fsdp" and self.fp16 and self.amp_level != "O0":
-            raise InputError("--strategy fsdp and --fp16 exclude each other; fsdp takes --bf16, --tf32 or fp32")
-        if self.strategy == "fsdp" and self.bf16 and self.amp_level == "O2":
-            raise InputError("--strategy fsdp and --amp_level O2 exclude each other; fsdp takes O0 or O1")
+        if self.strategy != "ddp" and self.fp16 and self.amp_level != "O0":
+            raise InputError(
+                f"--strategy {self.strategy} and --fp16 exclude each other; it takes --bf16, --tf32 or fp32"
+            )
+        if self.strategy != "ddp" and self.bf16 and self.amp_level == "O2":
+            raise InputError(f"--strategy {self.strategy} and --amp_level O2 exclude each other; it takes O0 or O1")
 
     def _resolve_devices(self) -> None:
         """Make --gpus, --accelerator and --devices say the same, each of them given or not."""

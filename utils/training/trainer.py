@@ -94,10 +94,10 @@ def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
     steps, processes = data.total_steps, plan.hardware.processes
     if plan.checkpoint is not None:
         check_identity(plan.checkpoint, plan.identity, plan.defaults)
-    if plan.hardware.strategy == "fsdp" and processes > 1 and drops_layers(model):
+    if plan.hardware.strategy != "ddp" and processes > 1 and drops_layers(model):
         raise InputError(
-            "--strategy fsdp and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the config's) exclude each "
-            "other"
+            f"--strategy {plan.hardware.strategy} and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the "
+            "config's) exclude each other"
         )
     warmup = plan.optimisation.warmup(steps)
     if warmup >= steps and plan.optimisation.lr_scheduler != "constant":
@@ -122,12 +122,13 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Ses
     run, hardware = plan.run, plan.hardware
     strategy: str | Strategy = "auto"
     if hardware.processes > 1:
-        # LayerDrop leaves layers without gradients, for which plain DDP would wait.
-        strategy = DDPStrategy(find_unused_parameters=drops_layers(model), gradient_as_bucket_view=True)
-        if hardware.strategy == "fsdp":
-            strategy = ModelParallelStrategy(
-                data_parallel_size=hardware.processes, tensor_parallel_size=1, save_distributed_checkpoint=False
-            )
+        # LayerDrop leaves layers without gradients, for which plain DDP would wait. No buffer changes in training.
+        exchange = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
+        strategy = DDPStrategy(find_unused_parameters=drops_layers(model), **exchange)
+        if hardware.strategy != "ddp":
+            # Lightning's names for the two dimensions of the mesh; `configure_model` shards over the second alone.
+            copies = hardware.processes // hardware.devices if hardware.strategy == "hsdp" else 1
+            strategy = ModelParallelStrategy(copies, hardware.processes // copies, save_distributed_checkpoint=False)
     if hardware.accelerator == "cpu":
         keep_freed_memory()
         emulated = platform.machine() == "x86_64" and not torch.cpu.get_capabilities().get("avx512_bf16", False)

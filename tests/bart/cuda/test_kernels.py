@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import copy
+import os
+import subprocess
+import sys
+from contextlib import nullcontext
+from functools import partial
+from importlib.util import find_spec
 from itertools import product
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
+from bart.backend import IGNORE_INDEX, TORCH
+from bart.cuda.linear import HalfCopies, Preactivated
 from tests import forked
 from tests.fake_cuda import kernels as stand_ins
 
@@ -51,14 +60,166 @@ def test_sum_and_norm(half: torch.dtype, stream: torch.dtype, kept: torch.dtype,
     check_sum_and_norm("cuda", (3, 700, width), half, stream, kept)
 
 
-def test_sum_and_norm_around_the_kernels() -> None:
-    forked.call(check_on_the_cpu)
+CHECKS = "norms", "feed_forward", "gradients_side_by_side", "cross_entropy"
 
 
-def check_on_the_cpu() -> None:
+@pytest.mark.gpu
+@pytest.mark.parametrize("check", CHECKS)
+def test_kernels(check: str) -> None:
+    globals()[f"check_{check}"]("cuda")
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_what_is_around_the_kernels(check: str) -> None:
+    forked.call(check_around, check)
+
+
+def check_around(check: str) -> None:
     stand_ins.load()
+    globals()[f"check_{check}"]("cpu")
+
+
+@pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not here")
+@pytest.mark.parametrize("how", ["interpreted", "compiled"])
+def test_kernels_without_a_gpu(how: str) -> None:
+    code = f"from tests.bart.cuda import test_kernels; test_kernels.check_{how}()"
+    environment = os.environ | {"TRITON_INTERPRET": "1" if how == "interpreted" else "0"}  # read as Triton is loaded
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], env=environment, check=True)
+
+
+def check_interpreted() -> None:
+    torch.cuda.device_of = lambda _: nullcontext()
+    torch.cuda.get_device_properties = lambda *_: type("Properties", (), {"multi_processor_count": 3})
+    for check in CHECKS:
+        globals()[f"check_{check}"]("cpu")
+
+
+def check_compiled() -> None:
+    """Each launch of a training step compiles for Ampere and Hopper."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+    from triton.runtime import JITFunction
+
+    from bart.cuda import kernels
+
+    compiled = set()
+
+    def launch(function: JITFunction, *arguments: object, num_warps: int = 4) -> None:
+        given = list(zip(function.params, arguments, strict=True))
+        constants = {(number,): value for number, (each, value) in enumerate(given) if each.is_constexpr}
+        types = {
+            each.name: "constexpr" if each.is_constexpr else names.get(type(value)) or f"*{names[value.dtype]}"
+            for each, value in given
+        }
+        source = ASTSource(function, types, constants)
+        for capability in (80, 90):
+            triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": num_warps})
+        compiled.add(function.__name__)
+
+    names = {int: "i32", float: "fp32", torch.long: "i64"}
+    names |= {torch.float16: "fp16", torch.bfloat16: "bf16", torch.float32: "fp32"}
+    JITFunction.__getitem__ = lambda function, grid: partial(launch, function)
+    torch.cuda.device_of = lambda _: nullcontext()
+    torch.cuda.get_device_properties = lambda *_: type("Properties", (), {"multi_processor_count": 3})
+    for half, rate in product((torch.float16, torch.bfloat16), (0.0, 0.1)):
+        states, wide, norm = torch.ones(9, 16, dtype=half, requires_grad=True), torch.ones(64), nn.LayerNorm(16)
+        last = norm.bias if rate else None
+        outs = kernels.AddAndNorm.apply(states, states.float(), norm.weight, norm.bias, last, None, norm.eps, rate)
+        (outs[0].sum() + outs[1].sum()).backward()
+        copies, first, second = HalfCopies(half, kernels), nn.Linear(16, 64), nn.Linear(64, 16)
+        inner = copies.project(states, [first], has_bias=False)[0]
+        copies.project(Preactivated(inner, first.bias, rate), [second, second])[0].sum().backward()
+        kernels.cross_entropy(states, wide[:16], torch.zeros(9, dtype=torch.long), rate)
+    assert len(compiled) == 5
+
+
+def halves() -> tuple[torch.dtype, ...]:
+    """The interpreter does not round to bfloat16, but cuts off."""
+    return (torch.float16,) if os.environ.get("TRITON_INTERPRET") else (torch.float16, torch.bfloat16)
+
+
+def check_norms(device: str) -> None:
     for width, types in product(WIDTHS, TYPES):
-        check_sum_and_norm("cpu", (3, 20, width), *types)
+        if types[0] in halves():
+            check_sum_and_norm(device, (3, 20, width), *types)
+
+
+def check_feed_forward(device: str) -> None:
+    from bart.cuda import kernels
+
+    torch.manual_seed(0)
+    for half, width in product(halves(), (48, 1100)):
+        first, last = nn.Linear(32, width, device=device), nn.Linear(width, 24, device=device)
+        states = torch.randn(2, 70, 32, device=device).to(half).requires_grad_()
+        leaves = states, first.weight, first.bias, last.weight
+        gradient = torch.randn(2, 70, 24, device=device).to(half)
+        ours, theirs = HalfCopies(half, kernels), HalfCopies(half)
+
+        def of(out: Tensor, leaves: tuple[Tensor, ...] = leaves, gradient: Tensor = gradient) -> list[Tensor]:
+            return [out, *torch.autograd.grad(out, leaves, gradient.to(out.dtype), retain_graph=True)]
+
+        doubles = [leaf.detach().double().requires_grad_() for leaf in leaves]
+        exact = of(F.gelu(doubles[0] @ doubles[1].t() + doubles[2]) @ doubles[3].t(), tuple(doubles))
+        inner = ours.project(states, [first], has_bias=False)[0]
+        out = ours.project(Preactivated(inner, first.bias, 0.0), [last], has_bias=False)[0]
+        torchs = of(theirs.project(F.gelu(theirs.project(states, [first])[0]), [last], has_bias=False)[0])
+        found = of(out)
+        for one, other in zip(found, of(out), strict=True):  # another backward pass adds to other sums
+            torch.testing.assert_close(one, other)
+        for actual, rounded, expected in zip(found, torchs, exact, strict=True):
+            assert (actual - expected).norm() <= 1.2 * (rounded - expected).norm()
+        check_dropped_gelu(half, width, device)
+
+
+def check_dropped_gelu(half: torch.dtype, width: int, device: str, rate: float = 0.3) -> None:
+    """The same numbers are dropped in both passes."""
+    from bart.cuda import kernels
+
+    last = nn.Linear(width, width, device=device)
+    nn.init.eye_(last.weight)
+    states, bias = torch.rand(50, width, device=device).to(half).add_(0.5).requires_grad_(), torch.zeros(width)
+    bias = bias.to(device).requires_grad_()
+    out = HalfCopies(half, kernels).project(Preactivated(states, bias, rate), [last], has_bias=False)[0]
+    kept = (out != 0) / (1 - rate)
+    assert abs(float((out != 0).float().mean()) - (1 - rate)) < 5 * (rate * (1 - rate) / out.numel()) ** 0.5
+    doubles = [leaf.detach().double().requires_grad_() for leaf in (states, bias)]
+    expected = F.gelu(sum(doubles)) * kept
+    gradient = torch.randn_like(out)
+    tolerance = {"rtol": 2 * torch.finfo(half).eps, "atol": 1e-6, "check_dtype": False}
+    torch.testing.assert_close(out, expected.detach(), **tolerance)
+    of_states, of_bias = torch.autograd.grad(out, (states, bias), gradient)
+    for_states, for_bias = torch.autograd.grad(expected, doubles, gradient.double())
+    torch.testing.assert_close(of_states, for_states, **tolerance)
+    torch.testing.assert_close(of_bias, for_bias, rtol=1e-4, atol=1e-4, check_dtype=False)
+
+
+def check_gradients_side_by_side(device: str) -> None:
+    from bart.cuda.kernels import join
+
+    torch.manual_seed(0)
+    for number, (rows, width) in product((1, 2, 3, 4), ((600, 24), (37, 64))):
+        matrices = torch.randn(number, rows, width, device=device).half().unbind()
+        joined, sums = join(matrices)
+        assert joined.equal(torch.cat(matrices, dim=1))
+        torch.testing.assert_close(sums, joined.double().sum(dim=0).float(), atol=1e-5 * rows**0.5, rtol=0.0)
+
+
+def check_cross_entropy(device: str) -> None:
+    from bart.cuda.kernels import cross_entropy
+
+    torch.manual_seed(0)
+    labels = torch.tensor([0, 5, 299, IGNORE_INDEX, 7, IGNORE_INDEX], device=device)
+    for half, width, smoothing in product((torch.float32, *halves()), (300, 5001), (0.0, 0.1)):
+        padded, bias = 3 * torch.randn(6, width + 8, device=device).to(half), torch.randn(width, device=device)
+        behind, logits = padded[:, width:].clone(), padded[:, :width]
+        exact = TORCH.cross_entropy(logits.double(), bias.double(), labels, smoothing, True)
+        torchs = TORCH.cross_entropy(logits.clone(), bias, labels, smoothing, True)
+        ours = cross_entropy(logits, bias, labels, smoothing)
+        assert padded[:, width:].equal(behind) and ours[1].data_ptr() == padded.data_ptr()
+        assert not ours[0][labels < 0].any() and not ours[1][labels < 0].any()
+        for actual, rounded, expected in zip(ours, torchs, exact, strict=True):
+            assert (actual - expected).norm() <= 2 * (rounded - expected).norm() + 1e-7 * expected.norm()
 
 
 def check_sum_and_norm(
@@ -71,30 +232,35 @@ def check_sum_and_norm(
     nn.init.normal_(norm.weight)
     nn.init.normal_(norm.bias)
     update, residual = (torch.randn(shape, device=device).to(dtype).requires_grad_() for dtype in (half, stream))
-    leaves = update, residual, norm.weight, norm.bias
-    out, in_half = AddAndNorm.apply(update, residual, norm.weight, norm.bias, norm.eps, 0.0)
+    last = torch.randn(shape[-1], device=device, requires_grad=True)
+    leaves = update, residual, last, norm.weight, norm.bias
+    seed = torch.tensor([2**40 + 3], device=device)
+    arguments = update, residual, norm.weight, norm.bias, last, seed, norm.eps, 0.0
+    out, in_half, next_seed = AddAndNorm.apply(*arguments)
+    assert next_seed.item() == 2**40 + 4 and not next_seed.requires_grad
     assert out.dtype == out_dtype and out._base is in_half._base is None  # a view would hold the other for ever
     assert in_half.dtype == half and in_half.equal(out.to(half))
     one, other = torch.randn_like(out), torch.randn_like(in_half)
 
     def results(norm: nn.Module, *leaves: torch.Tensor, rounded: bool = False) -> list[torch.Tensor]:
-        states = leaves[1] + leaves[0]
+        states = leaves[1] + (leaves[0] + leaves[2])
         out = norm(states.to(out_dtype).float() if rounded else states)
         return [out, *torch.autograd.grad(out, (*leaves, *norm.parameters()), (one.float() + other).to(out.dtype))]
 
-    exact = results(copy.deepcopy(norm).double(), *(leaf.double() for leaf in leaves[:2]))
-    theirs = results(norm, *(leaf.float() for leaf in leaves[:2]))
-    # The gradients of stream and weight are those of a norm whose input has the stream's precision.
-    theirs[2:4] = results(norm, *(leaf.float() for leaf in leaves[:2]), rounded=True)[2:4]
-    ours = [out, *torch.autograd.grad((out, in_half), leaves, (one, other))]
+    exact = results(copy.deepcopy(norm).double(), *(leaf.double() for leaf in leaves[:3]))
+    theirs = results(norm, *(leaf.float() for leaf in leaves[:3]))
+    # The gradients of stream, bias and weight are those of a norm whose input has the stream's precision.
+    theirs[2:5] = results(norm, *(leaf.float() for leaf in leaves[:3]), rounded=True)[2:5]
+    ours = [out, *torch.autograd.grad((out, in_half), leaves, (one, other), retain_graph=True)]
+    # Another backward pass adds to other sums.
+    for first, second in zip(ours[1:], torch.autograd.grad((out, in_half), leaves, (one, other)), strict=True):
+        torch.testing.assert_close(first, second)
     for actual, torchs, expected in zip(ours, theirs, exact, strict=True):
         assert (actual - expected).norm() <= 2 * (torchs.to(actual.dtype) - expected).norm()
     # Of each of the results alone, too.
     for number, gradient in enumerate((one, other)):
-        alone = torch.autograd.grad(
-            AddAndNorm.apply(update, residual, norm.weight, norm.bias, norm.eps, 0.0)[number], residual, gradient
-        )[0]
-        states = (residual.detach().double() + update.detach()).requires_grad_()
+        alone = torch.autograd.grad(AddAndNorm.apply(*arguments)[number], residual, gradient)[0]
+        states = (residual.detach().double() + update.detach() + last.detach()).requires_grad_()
         expected = torch.autograd.grad(copy.deepcopy(norm).double()(states), states, gradient.double())[0]
         scale = (states.var(dim=-1, unbiased=False, keepdim=True) + norm.eps).rsqrt()
         normed = (states - states.mean(dim=-1, keepdim=True)) * scale
@@ -118,7 +284,7 @@ def test_dropout_before_the_sum() -> None:
     results = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
-        out, _ = AddAndNorm.apply(update, residual, norm.weight, norm.bias, norm.eps, rate)
+        out, *_ = AddAndNorm.apply(update, residual, norm.weight, norm.bias, None, None, norm.eps, rate)
         of_update, of_residual = torch.autograd.grad(out, (update, residual), torch.randn_like(out))
         kept = of_update != 0
         assert abs(float(kept.float().mean()) - (1 - rate)) < 0.002  # nine standard errors

@@ -551,9 +551,9 @@ def test_cuda_graphs_give_what_eager_steps_give(
 ):
     """They run the same kernels, so in all precisions the ids are the same; and the host waits at checks alone."""
     model = tiny().cuda().for_inference(precision)
-    monkeypatch.setenv("BART_GRAPHS", "0")
-    eager = [generated(model, sources, size, max_length=50, **options) for size in (1, 4, 100)]
-    monkeypatch.delenv("BART_GRAPHS")
+    with monkeypatch.context() as patched:  # eager steps of the same shapes
+        patched.setattr(graphs, "STEPS_WORTH_RECORDING", 1000)
+        eager = [generated(model, sources, size, max_length=50, **options) for size in (1, 4, 100)]
     counting = Counting(graphs.cuda_recorder(model.device, torch.cuda.graph_pool_handle()))
     monkeypatch.setattr(graphs, "cuda_recorder", lambda device, pool: counting)
     monkeypatch.setattr(DecoderCache, "advance", never_waiting(DecoderCache.advance))

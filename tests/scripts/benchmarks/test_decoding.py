@@ -46,3 +46,17 @@ def test_parts_of_the_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "product 9 x 128 x 300" in capsys.readouterr().out
     with pytest.raises(InputError, match="--parts with --modes transformers_fp32 .* allowed: ours, cpu"):
         decoding.main(["--parts", "--modes", TRANSFORMERS])
+
+
+def test_ctranslate2_computes_in_half_precision_on_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ctranslate2
+
+    kinds: list[str] = []
+    monkeypatch.setattr(ctranslate2, "Translator", lambda *_, compute_type, **__: kinds.append(compute_type))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    for precision, device in (("fp32", "cpu"), ("int8", "cpu"), ("fp16", "cuda"), ("int8", "cuda")):
+        folder = tmp_path / f"ctranslate2_{precision}"
+        folder.mkdir(exist_ok=True)
+        (folder / "shared_vocabulary.json").write_text("[]")
+        decoding.load_ctranslate2(tmp_path, {"articles": [], "decoding": {}}, precision, device)
+    assert kinds == ["float32", "int8", "float16", "int8_float16"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import shlex
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,7 +17,6 @@ import torch
 
 from bart.errors import InputError
 from scripts.benchmarks import gpu_checks
-from scripts.benchmarks.bert_inference import BertArguments
 from scripts.benchmarks.decoding import DecodingArguments
 from scripts.benchmarks.training import TrainerArguments
 from utils.app.cli import parse_dataclass
@@ -39,9 +39,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def use(*names: str, **commands: str) -> None:
         lines = {**dict.fromkeys(names, 'echo 5 >"$OUT/rate"'), **commands}
         checks = [
-            gpu_checks.Check(
-                name, f'echo "$OUT" >>"$OUT/../runs"; {line}', metrics, 3, gpus=int(name.startswith("gpu"))
-            )
+            gpu_checks.Check(name, f'echo "$OUT" >>"$OUT/../runs"; {line}', metrics, gpus=int(name.startswith("gpu")))
             for name, line in lines.items()
         ]
         monkeypatch.setattr(gpu_checks, "all_checks", lambda on_gpu: checks)
@@ -88,7 +86,7 @@ def test_the_programs_take_the_options(on_gpu: bool, monkeypatch: pytest.MonkeyP
     parsers: dict[str, Callable[[list[str]], object]] = {
         "finetune.py": parse_finetune_arguments, "run_pretraining.py": parse_pretraining_arguments
     }  # fmt: skip
-    for cls in (DecodingArguments, TrainerArguments, BertArguments):
+    for cls in (DecodingArguments, TrainerArguments):
         parsers[Path(inspect.getfile(cls)).name] = partial(parse_dataclass, cls, description="")
     seen = set()
     for check in checks:
@@ -103,7 +101,7 @@ def test_the_programs_take_the_options(on_gpu: bool, monkeypatch: pytest.MonkeyP
 
 
 def test_bad_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="no check begins with 'speed'; there are: tests, fine-tuning fp32, "):
+    with pytest.raises(InputError, match="no check begins with 'speed'; there are: tests, learning fp32, "):
         gpu_checks.main([str(tmp_path), "speed"])
     with pytest.raises(InputError, match="OUT is .*, which is there already; allowed: a directory that is not"):
         gpu_checks.main([str(tmp_path)])
@@ -116,7 +114,45 @@ def test_bad_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory_must_not_grow(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     for last, grows in ((1.0, False), (1.1, True)):
-        lines = ["step,peak_memory_gb,val_loss", "19,1.0,", "20,,2.5", f"199,{last},", ""]
+        lines = ["step,peak_memory_gb,val_loss", "49,0.5,", "99,1.0,", "100,,2.5", "149,1.0,", f"199,{last},", ""]
         (tmp_path / "run/metrics.csv").write_text("\n".join(lines))
-        with pytest.raises(ValueError, match="1.000 GB at step 20 and 1.100 GB") if grows else nullcontext():
+        with pytest.raises(ValueError, match="1.000 GB at step 100 and 1.100 GB") if grows else nullcontext():
             assert gpu_checks.constant(tmp_path)["rate"] == last
+
+
+def test_losses_must_not_depend_on_recordings(tmp_path: Path) -> None:
+    said = tmp_path / "output.txt"
+    said.write_text("steps are recorded\n")
+    for run, losses in {"recorded": (2.0, 1.0), "run": (2.01, 1.01), "other": (2.0, 1.1)}.items():
+        (tmp_path / run).mkdir()
+        lines = ["step,train_loss", *(f"{step},{loss}" for step, loss in enumerate(losses))]
+        (tmp_path / run / "metrics.csv").write_text("\n".join([*lines, ""]))
+    assert gpu_checks.alike(tmp_path)["rate"] == 1.0
+    said.write_text("steps are eager from now on: no memory\n")
+    with pytest.raises(ValueError, match="no memory"):
+        gpu_checks.alike(tmp_path)
+    said.write_text("")
+    (tmp_path / "run").rename(tmp_path / "former")
+    (tmp_path / "other").rename(tmp_path / "run")
+    with pytest.raises(ValueError, match=re.escape("[2.0, 1.0], and [2.0, 1.1] without")):
+        gpu_checks.alike(tmp_path)
+
+
+def test_nothing_is_compiled_after_20_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_checks, "trained", lambda folder: {"rate": 1.0})
+    steps = ["10:00  step 5/40  loss 2", "[__recompiles] Recompiling function forward", "10:01  step 20/40  loss 1"]
+    (tmp_path / "output.txt").write_text("\n".join(steps))
+    assert gpu_checks.settled(tmp_path) == {"rate": 1.0}
+    (tmp_path / "output.txt").write_text("\n".join([*steps, "[__recompiles] Recompiling function attend in x.py:3"]))
+    with pytest.raises(ValueError, match="after 20 steps: .* attend in"):
+        gpu_checks.settled(tmp_path)
+
+
+def test_no_check_begins_when_the_time_is_over(
+    use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use("first", "second")
+    monkeypatch.setattr(gpu_checks, "ALL_MINUTES", -1)
+    assert gpu_checks.main([str(tmp_path / "out")]) == 0
+    results = [(row["result"], row["why"]) for row in rows(tmp_path / "out").values()]
+    assert results == [("skipped", "-1 minutes were over; name it")] * 2

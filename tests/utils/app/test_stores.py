@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import re
 import subprocess
 import sys
@@ -11,9 +12,10 @@ from pathlib import Path
 
 import pytest
 import s3fs
+import torch.distributed as dist
 
 from bart.errors import InputError
-from utils.app import stores
+from utils.app import distributed, stores
 from utils.app.errors import RunError
 from utils.app.stores import fetch, in_store, local_path, names_at, publish
 
@@ -115,12 +117,19 @@ def test_two_runs_at_one_url(bucket: str, tmp_path: Path, monkeypatch: pytest.Mo
     publish(place)
 
 
-def test_other_processes_of_a_machine_wait_for_the_first(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_process_of_a_machine_fetches(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     write(bucket, "data/train.csv", "text,label\n")
-    monkeypatch.setattr(stores.time, "sleep", lambda _: (monkeypatch.setenv("LOCAL_RANK", "0"), fetch(place)))
-    place = f"{bucket}/data/train.csv"
+    place, store = f"{bucket}/data/train.csv", dist.HashStore()
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert Path(fetch(place)).read_text() == "text,label\n" and Path(fetch(place)).name == "train.csv"
+    assert not Path(fetch(place)).exists()  # the process that started this one, as Lightning does, has fetched it
+    monkeypatch.setattr(distributed, "meeting", lambda: store)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        other = pool.submit(fetch, place)
+        with pytest.raises(concurrent.futures.TimeoutError):
+            other.result(timeout=0.5)
+        monkeypatch.setenv("LOCAL_RANK", "0")
+        assert Path(fetch(place)).read_text() == "text,label\n" and Path(fetch(place)).name == "train.csv"
+        assert other.result() == fetch(place)
 
 
 def test_processes_that_fetch_at_once_fetch_once(bucket: str) -> None:

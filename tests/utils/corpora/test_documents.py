@@ -16,7 +16,8 @@ MISSING = "no text in the field text"
 
 
 def read(path: Path, field: str = "text") -> list[Document]:
-    return [document for piece in pieces_of(path, field) for document in read_documents(piece, field)]
+    [file] = find_files("input", [str(path)])
+    return [document for piece in pieces_of(file) for document in read_documents(piece, field)]
 
 
 def texts(*paragraphs: list[str]) -> list[Document]:
@@ -85,7 +86,11 @@ def test_pieces_together_hold_each_document_once(tmp_path: Path, size: int, monk
     whole = [read(path) for path in files]
     monkeypatch.setattr(documents, "PIECE", size)
     assert [read(path) for path in files] == whole
-    assert len(pieces_of(text, "text")) > 1
+    assert all(len(pieces_of(file)) > 1 for file in find_files("input", [*map(str, files)]))
+
+
+def found(*places: Path) -> list[Path]:
+    return [Path(file.place) for file in find_files("input", [*map(str, places)])]
 
 
 def test_files_of_folders_in_order_of_their_paths(tmp_path: Path) -> None:
@@ -94,15 +99,15 @@ def test_files_of_folders_in_order_of_their_paths(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     expected = [tmp_path / name for name in ("a.parquet", "b/1.JSONL.gz", "b/2.txt")]
-    assert find_files("input", [str(tmp_path / "b"), str(tmp_path), str(tmp_path / "b/2.txt")]) == expected
+    assert found(tmp_path / "b", tmp_path, tmp_path / "b/2.txt") == expected
     (tmp_path / "links").mkdir()
     for link, target in (("a", "b"), ("again", "b"), ("loop", "links"), ("of_file.txt", "b/2.txt")):
         (tmp_path / "links" / link).symlink_to(tmp_path / target)
     names = ["a/1.JSONL.gz", "a/2.txt", "of_file.txt"]
-    assert find_files("input", [str(tmp_path / "links")]) == [tmp_path / "links" / name for name in names]
+    assert found(tmp_path / "links") == [tmp_path / "links" / name for name in names]
     (tmp_path / "hash").touch()  # as the Hub's cache names the file behind a link
     (tmp_path / "links/of_hash.txt").symlink_to(tmp_path / "hash")
-    assert find_files("input", [str(tmp_path / "links/of_hash.txt")]) == [tmp_path / "links/of_hash.txt"]
+    assert found(tmp_path / "links/of_hash.txt") == [tmp_path / "links/of_hash.txt"]
     (tmp_path / "links/gone.txt").symlink_to(tmp_path / "gone")
     with pytest.raises(InputError, match="--input .*links: cannot be read .*gone.txt"):
         find_files("input", [str(tmp_path / "links")])
@@ -113,7 +118,7 @@ def test_files_of_folders_in_order_of_their_paths(tmp_path: Path) -> None:
     [
         ("nowhere", "--input .*nowhere: no such file or folder"),
         ("a.md", r"a\.md: not a known kind of file; allowed: \.txt, \.txt\.gz, \.jsonl, .*\.parquet, folders"),
-        ("empty", r"empty: no file in this folder ends in \.txt"),
+        ("empty", r"empty: no file there ends in \.txt"),
     ],
 )
 def test_no_files(place: str, message: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, commit_of, hub_server
 from utils.app.errors import RunError
 from utils.corpora import get_pretraining_data
-from utils.corpora.documents import Document, pieces_of, read_documents
+from utils.corpora.documents import Document, find_files, pieces_of, read_documents
 
 FILES, ROWS = 3, 40  # of a set, and of each of its files
 
@@ -73,7 +73,7 @@ def test_sets_are_written_as_one_column_of_text(server: HubServer, tmp_path: Pat
         assert made[name]["documents"] == FILES * ROWS
         names = {path.name for path in (tmp_path / name).iterdir()}
         assert names == {".lock", "provenance.json", *(f"{n:05d}-of-00003.parquet" for n in range(3))}
-    piece, *_ = pieces_of(tmp_path / "books/00000-of-00003.parquet", "text")
+    piece, *_ = pieces_of(*find_files("input", [str(tmp_path / "books/00000-of-00003.parquet")]))
     assert next(read_documents(piece, "text")) == Document(["Article 0.", "It goes on."])
 
 

@@ -138,7 +138,8 @@ def test_what_the_manifest_says(make: Make, corpus: Path, tmp_path: Path) -> Non
             of_bin = [file for file in files if file["bin"] == longest]
             assert len(of_bin) == (3 if split == "train" else 1)
             sizes = [file["examples"] for file in of_bin]
-            assert max(sizes) - min(sizes) <= 1
+            mean = sum(sizes) / len(sizes)
+            assert all(abs(size - mean) < 4 * mean**0.5 for size in sizes)
             for file in of_bin:
                 path = tmp_path / "out" / file["file"]
                 table = parquet.read_table(path)
@@ -169,8 +170,7 @@ def test_the_same_bytes_whatever_the_pieces_and_the_order_of_the_inputs(
     files = (corpus / "b.txt", corpus / "a.txt", corpus / "a.txt")
     manifest = make("whole", "--bins", 16, 48)
     make("turned", "--bins", 16, 48, inputs=files)
-    for module, name, size in ((shard_stages, "_CHARACTERS", 300), (shard_stages, "_TOKENS", 500)):
-        monkeypatch.setattr(module, name, size)
+    monkeypatch.setattr(shard_stages, "_CHARACTERS", 300)
     make("in_parts", "--bins", 16, 48)
     monkeypatch.setattr(documents, "PIECE", 4000)
     cut = make("in_pieces", "--bins", 16, 48)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import gzip
+import json
 import os
 import random
 import re
@@ -12,7 +15,9 @@ import sys
 import time
 from pathlib import Path
 
+import dask
 import pytest
+from distributed import LocalCluster, Security
 
 from bart.errors import InputError
 from tests.utils.corpora.conftest import Make, contents, document
@@ -27,7 +32,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def killed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, bytes], list[str]]:
     """A folder as a run leaves it that is killed when all shards are written; what it should become; the command."""
     folder = tmp_path_factory.mktemp("killed")
+    (folder / "c.txt.gz").write_bytes(gzip.compress((corpus / "val.txt").read_bytes()))
     words = [*command(corpus, folder / "whole", 0)[3:], "--bins", "16", "48"]
+    words.insert(1, str(folder / "c.txt.gz"))
     make_shards.main(words)
     words[words.index(str(folder / "whole"))] = str(folder / "out")
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -47,7 +54,7 @@ def test_files_of_an_unfinished_run_that_differ_are_made_again(
     kept = folder / "kept"
     if not kept.exists():
         (folder / "out").rename(kept)
-    places = (".work/documents", ".work/examples", "train", "val", "tokenizer")
+    places = (".work/unpacked", ".work/examples", "train", "val", "tokenizer")
     files = [next(kept.glob(f"{place}/*")) for place in places]
     for file in [*files, kept / ".work/done.jsonl"]:
         shutil.rmtree(folder / "out", ignore_errors=True)
@@ -96,7 +103,7 @@ def test_a_cluster_that_lacks_the_program(make: Make, monkeypatch: pytest.Monkey
 
 def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(make_shards.stages, "plan_shards", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(make_shards.stages, "plan_shards", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         make("out")
     with pytest.raises(
         InputError, match="holds the progress of another run .its options min_tokens is 8, this run's is 9"
@@ -148,6 +155,43 @@ def test_the_same_bytes_without_workers(make: Make, corpus: Path, tmp_path: Path
     assert contents(tmp_path / "here") == contents(tmp_path / "threads")
 
 
+def test_a_scheduler_that_takes_tls_alone(make: Make, tmp_path: Path) -> None:
+    """The files of the certificate are those of Dask's configuration, which may stand in the environment."""
+    security = Security.temporary()
+    names = {"ca-file": "tls_ca_file", "client.cert": "tls_client_cert", "client.key": "tls_client_key"}
+    for name, attribute in names.items():
+        (tmp_path / name).write_text(getattr(security, attribute))
+    given = {f"distributed.comm.tls.{name}": str(tmp_path / name) for name in names}
+    with LocalCluster(1, processes=False, protocol="tls://", security=security, dashboard_address=None) as cluster:
+        assert cluster.scheduler_address.startswith("tls://")
+        with pytest.raises(InputError, match="--scheduler tls://.*: no Dask scheduler can be reached .TLS expects"):
+            make("out", "--scheduler", cluster.scheduler_address)
+        gc.collect()  # of the client that failed: within the start of another one it would wait for a lock for ever
+        with dask.config.set(given):
+            assert make("out", "--scheduler", cluster.scheduler_address)["documents"]["kept"] == 120
+
+
+def test_texts_and_shards_in_a_store(make: Make, corpus: Path, tmp_path: Path, bucket: str) -> None:
+    import s3fs
+
+    store = s3fs.S3FileSystem()
+    text = (corpus / "b.txt").read_bytes()
+    lines = b"\n".join(json.dumps({"text": part}).encode() for part in text.decode().split("\n\n"))
+    store.pipe({f"{bucket}/texts/a.txt": (corpus / "a.txt").read_bytes(), f"{bucket}/texts/in/b.jsonl": lines})
+    store.pipe({f"{bucket}/texts/{name}": b"\0" for name in ("README.md", ".c.txt", ".d/e.txt")})
+    words = ["--input", f"{bucket}/texts", "--val_input", f"{bucket}/val.txt.gz", "--output", f"{bucket}/texts/out"]
+    words += ["--tokenizer", str(corpus / "tokenizer"), "--sequence_length", "48", "--workers", "0"]
+    with pytest.raises(InputError, match="--val_input s3://bucket/val.txt.gz: no file there ends in"):
+        make_shards.main(words)
+    store.pipe(f"{bucket}/val.txt.gz", gzip.compress((corpus / "val.txt").read_bytes()))
+    make_shards.main(words)
+    make("here", "--val_input", corpus / "val.txt")
+    made = {path.removeprefix("bucket/texts/out/"): store.cat(path) for path in store.find(f"{bucket}/texts/out")}
+    here = contents(tmp_path / "here")
+    assert json.loads(made.pop("manifest.json"))["splits"] == json.loads(here.pop("manifest.json"))["splits"]
+    assert made == here
+
+
 def command(corpus: Path, output: Path, workers: int) -> list[str]:
     words = [sys.executable, "-m", "utils.corpora.make_shards", "--input", corpus / "a.txt", corpus / "b.txt"]
     words += ["--tokenizer", corpus / "tokenizer", "--output", output, "--sequence_length", 48, "--workers", workers]
@@ -163,33 +207,42 @@ def test_killed_runs_leave_no_process_and_go_on(make: Make, corpus: Path, tmp_pa
     for name, part in (("a", texts[::2]), ("b", texts[1::2])):
         (tmp_path / f"big/{name}.txt").write_text("\n\n".join(part))
     (tmp_path / "big/tokenizer").symlink_to(corpus / "tokenizer")
-    words, output = command(tmp_path / "big", tmp_path / "out", 2), tmp_path / "out"
-    for number, stage in ((signal.SIGINT, "documents"), (signal.SIGKILL, "examples")):
+    output = tmp_path / "out"
+    # In many tasks, as a large text is.
+    program = "import utils.app.cli, utils.corpora.documents as d, utils.corpora.make_shards as m; d.PIECE = 1 << 15"
+    words = [sys.executable, "-c", f"{program}; utils.app.cli.run_main(m.main)"]
+    words += command(tmp_path / "big", output, 2)[3:]
+    for number, stage in ((signal.SIGINT, "dask"), (signal.SIGKILL, "examples"), (None, "examples")):
         process = subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True)
-        while not any((output / ".work" / stage).glob("*")) and process.poll() is None:
+        before = {*(output / ".work" / stage).glob("*")}
+        while {*(output / ".work" / stage).glob("*")} <= before and process.poll() is None:
             time.sleep(0.01)
-        # A terminal sends Ctrl-C to all processes.
-        os.killpg(process.pid, number) if number == signal.SIGINT else process.send_signal(number)
+        if number == signal.SIGINT:  # a terminal sends Ctrl-C to all processes
+            os.killpg(process.pid, number)
+        elif number is not None:
+            process.send_signal(number)
+        else:
+            workers = {pid: line for pid, line in processes_of(process.pid).items() if "spawn_main" in line}
+            os.kill(max(workers), signal.SIGKILL)
         _, error = process.communicate(timeout=60)
-        if number == signal.SIGINT:
-            assert (process.returncode, error) == (128 + number, "utils.corpora.make_shards: ended by Ctrl-C\n")
+        assert process.returncode == {signal.SIGINT: 130, signal.SIGKILL: -9, None: 0}[number], error
+        assert number != signal.SIGINT or error.endswith("ended by Ctrl-C\n")
         deadline = time.monotonic() + 30
         while alive := processes_of(process.pid):
             assert time.monotonic() < deadline, alive
             time.sleep(0.05)
-    assert subprocess.run(words, cwd=ROOT, stderr=subprocess.DEVNULL).returncode == 0
     make("whole", "--val_ratio", 0.1, inputs=[tmp_path / "big/a.txt", tmp_path / "big/b.txt"])
     assert contents(output) == contents(tmp_path / "whole")
 
 
-def processes_of(session: int) -> list[str]:
-    """Command lines of the processes of a session that have not ended."""
-    alive = []
+def processes_of(session: int) -> dict[int, str]:
+    """Command lines of the processes of a session that have not ended, by their ids."""
+    alive = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             state, _, _, of_session = (path / "stat").read_text().rpartition(") ")[2].split()[:4]
             if int(of_session) == session and state != "Z":
-                alive.append((path / "cmdline").read_text())
+                alive[int(path.name)] = (path / "cmdline").read_text()
         except OSError:
             continue
     return alive

@@ -7,6 +7,7 @@ import pytest
 from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
+from utils.corpora.documents import find_files
 from utils.corpora.train_tokenizer import main, sampled
 
 
@@ -78,10 +79,11 @@ def test_raw_text_is_sampled_by_the_text_alone(tmp_path: Path) -> None:
     path, turned = tmp_path / "a.txt", tmp_path / "b.txt"
     for file, order in ((path, texts), (turned, texts[::-1])):
         file.write_text("\n\n".join(order))
-    documents = list(sampled([path], "text", 1))
+    files, others = (find_files("input", [str(file)]) for file in (path, turned))
+    documents = list(sampled(files, "text", 1))
     assert 0.5e6 < sum(map(len, documents)) < 1.5e6 < path.stat().st_size
-    assert sorted(documents) == sorted(sampled([turned], "text", 1))
-    assert len(list(sampled([path], "text", 5))) == 200
+    assert sorted(documents) == sorted(sampled(others, "text", 1))
+    assert len(list(sampled(files, "text", 5))) == 200
 
 
 def test_files_without_text(tmp_path: Path) -> None:

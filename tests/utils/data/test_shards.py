@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 import re
@@ -27,6 +28,7 @@ from utils.data import streaming
 from utils.data.batches import Batch, collate_pairs
 from utils.data.corruption import Corruption
 from utils.data.options import BatchOptions, CorruptionOptions
+from utils.data.order import ORDER
 from utils.data.shards import Manifest, Shard, ShardExamples, ShardRow, StreamedShards, read_shards
 from utils.data.streaming import BinOrder, StreamLoader, TrainStream
 
@@ -212,7 +214,7 @@ def test_a_process_reads_its_part_of_the_row_groups(tmp_path: Path, ranks: int) 
     for rank in range(ranks):
         batches = BatchOptions(train_batch_size=24 // ranks)
         stream = TrainStream(StreamedShards(manifest, corruption()), collate, batches, 7, rank, ranks)
-        with patch.object(shards_module, "read_row_group", wraps=shards_module.read_row_group) as read:
+        with patch.object(streaming, "read_row_group", wraps=streaming.read_row_group) as read:
             for step in range(stream.steps_per_epoch):
                 stream[step]
         read_groups = [(call.args[1].file, call.args[2]) for call in read.call_args_list]
@@ -238,6 +240,20 @@ def test_the_shares_of_processes_are_of_like_length(batch_size: int, lanes: int)
         return 1 - float(work.mean() / work.max(axis=1).mean())
 
     assert waiting(arranged) < 0.5 * waiting(rng.permutation(arranged))
+
+
+def test_the_order_has_its_number() -> None:
+    """Where this fails, the order has changed: raise ORDER, so that no run goes on from a checkpoint of the other."""
+    shards = [Shard(str(file), 32, 150, "", 150 * file, 64) for file in range(5)]
+    lengths, digest = np.random.RandomState(0).randint(5, 30, 64), hashlib.sha256()
+    for size, members in ((7, [0, 1, 2]), (300, [3, 4])):
+        order = BinOrder(shards, members, size, (7, 1, 0))
+        for place, end in enumerate(order.ends):
+            rows = order.arranged(place, lengths[: end - (order.ends[place - 1] if place else 0)])
+            digest.update(json.dumps([*map(int, (order.files[place], order.groups[place], *rows))]).encode())
+        for step in range(order.steps):
+            digest.update(json.dumps(order.positions(step, np.arange(7)).tolist()).encode())
+    assert (ORDER, digest.hexdigest()[:16]) == (3, "e9d1e226d2a8eef5")
 
 
 # ---- Reading

@@ -97,7 +97,7 @@ def test_every_option_is_read_somewhere() -> None:
         (["--gpus", "2", "--devices", "3"], "--devices is 3, --accelerator is gpu and --gpus is 2"),
         (["--strategy", "fsdp", "--bf16", "--amp_level", "O2"], "--strategy fsdp and --amp_level O2"),
         (["--gpus", "1", "--strategy", "fsdp", "--fp16"], "--strategy fsdp and --fp16 exclude"),
-        (["--strategy", "fsdp", "--optimizer", "lamb"], "--strategy fsdp and --optimizer lamb exclude"),
+        (["--strategy", "hsdp", "--optimizer", "adafactor"], "--strategy hsdp and --optimizer adafactor exclude"),
         (["--lr_scheduler", "polynomial", "--learning_rate", "1e-7"], "--learning_rate is 1e-07"),
         (["--n_val", "0"], "--n_val is 0"),
         (["--new_vocabulary"], "--new_vocabulary needs --tokenizer"),

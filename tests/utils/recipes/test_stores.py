@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import s3fs
@@ -60,7 +61,10 @@ def test_a_run_goes_on_where_another_machine_lost_it(
     assert f"data_dir: {bucket}/data\n" in (fetched / "arguments.yaml").read_text()
     assert (fetched / "test_generations.txt").read_text() == (local / "test_generations.txt").read_text()
 
-    finetune.main([*options, *on_machine, "--max_steps", "2", "--overwrite_output_dir"])
+    monkeypatch.setattr("utils.recipes.training.score", Mock(side_effect=ConnectionError))
+    with pytest.raises(ConnectionError):
+        finetune.main([*options, *on_machine, "--max_steps", "2", "--overwrite_output_dir", "--do_predict"])
+    assert "export" in names_at(url)
     assert not names_at(url) & {"test_scores.json", "metrics.1.csv", "arguments.1.yaml"}
     assert [name for name in names_at(url) if name.startswith("_epoch")] == ["_epoch0_step2.ckpt"]
 

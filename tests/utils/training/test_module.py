@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.tensor import Replicate, Shard
 
 from bart.cpu.backend import CpuBackend
 from bart.generation import cache, graphs
@@ -77,6 +79,43 @@ def test_training_does_not_depend_on_how_a_step_is_cut(
         output = tmp_path / f"two{number}"
         forked.run([*tiny, *common, *options], output, ranks=2, before=compute_in_double)
         assert_trained_alike(expected, output)
+
+
+def check_shards(strategy: str) -> None:
+    """Compute in double precision, and let a step fail where a machine's processes do not hold shards of one copy."""
+    compute_in_double()
+    step = TrainingModule.training_step
+
+    def checked(self: TrainingModule, *arguments: Any) -> Tensor:
+        meshes = {str(parameter.device_mesh.mesh.tolist()) for parameter in self.model.parameters()}
+        placed = {parameter.placements for parameter in self.model.parameters()}
+        if strategy == "hsdp":
+            assert (meshes, placed) == ({"[[0, 1], [2, 3]]"}, {(Replicate(), Shard(0))})
+        else:
+            assert (meshes, placed) == ({"[0, 1]"}, {(Shard(0),)})
+        return step(self, *arguments)
+
+    TrainingModule.training_step = checked
+
+
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "machines"), [("hsdp", 4, 2), pytest.param("fsdp", 2, 1, marks=pytest.mark.slow)]
+)
+@pytest.mark.usefixtures("double")
+def test_lamb_trains_shards_as_it_trains_whole_matrices(
+    train: Train, tiny: list[str], tmp_path: Path, strategy: str, ranks: int, machines: int
+) -> None:
+    """Also a run that goes on, and shards on each of two machines, whose copies are kept alike."""
+    common = (*NO_DROPOUT, "--optimizer", "lamb", "--nvlamb", "--learning_rate", 1e-2, "--lr_scheduler", "constant")
+    common += ("--max_steps", 6, "--weight_decay", 0.1, "--n_val", 4, "--train_batch_size")
+    expected = train("whole", *common, 8)
+    options = (*tiny, *common, 8 // ranks, "--strategy", strategy, "--resume_from_checkpoint", "last")
+    for steps in (3, 6):
+        shards = {"ranks": ranks, "machines": machines, "before": partial(check_shards, strategy)}
+        forked.run([*options, "--max_steps", steps], tmp_path / "shards", **shards)
+    ours, theirs = ([row["train_loss"] for row in rows(place)] for place in (tmp_path / "shards", expected))
+    assert ours == pytest.approx(theirs, abs=ALIKE, rel=0) and len(ours) == 6
+    torch.testing.assert_close(weights(tmp_path / "shards"), weights(expected), rtol=0, atol=ALIKE)
 
 
 def test_training_runs_in_training_mode(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ from torch.distributed.tensor import DTensor
 from tests import forked
 from tests.tiny_pretraining import PROGRAM, write_tiny_pretraining
 from tests.tiny_run import ALIKE, checkpoint_of, compute_in_double, rows, same, weights, write_tiny_run
+from utils.app.stores import fetch
+from utils.training.checkpoints import find_checkpoint
 from utils.training.module import TrainingModule
 
 ROOT = Path(__file__).parents[3]
@@ -46,6 +48,22 @@ class Ending(Summarization):
                 os.killpg(0, signal.SIGINT)
         return super().loss(model, batch)
 """
+# One in which a process dies, once.
+DYING = """
+import os, signal
+from pathlib import Path
+from utils.tasks.summarization import Summarization
+
+class Dying(Summarization):
+    steps = 0
+    def loss(self, model, batch):
+        self.steps += 1
+        place = Path(__file__).with_name("died")
+        if self.steps == 9 and os.environ["RANK"] == "1" and not place.exists():
+            place.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().loss(model, batch)
+"""
 
 
 @pytest.fixture
@@ -59,7 +77,7 @@ def options(tmp_path: Path) -> list[str]:
     ]
 
 
-def launch(command: list[str], options: list[str], output: Path) -> subprocess.CompletedProcess[str]:
+def launch(command: list[str], options: list[str], output: Path | str) -> subprocess.CompletedProcess[str]:
     words = [*command, *options, "--output_dir", str(output)]
     own_group = {"start_new_session": True}
     return subprocess.run(words, capture_output=True, text=True, timeout=forked.SECONDS, cwd=ROOT, **own_group)
@@ -85,6 +103,22 @@ def test_a_signal_to_a_launcher_saves_and_the_resumed_run_ends_as_the_uninterrup
     forked.run(options, tmp_path / "run", ranks=2)
     forked.run(options, tmp_path / "whole", ranks=2)
     assert_same_runs(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("place", ["a folder", "a store"])
+def test_processes_that_torchrun_restarts_end_as_uninterrupted_ones(
+    place: str, options: list[str], bucket: str, tmp_path: Path
+) -> None:
+    """The second process is killed once; `last.ckpt` is of three steps before."""
+    (tmp_path / "dying.py").write_text(DYING)
+    output = f"{bucket}/run" if place == "a store" else str(tmp_path / "run")
+    options += ["--task", str(tmp_path / "dying.py"), "--save_every_n_steps", "3"]
+    done = launch([*TORCHRUN[:3], "--max-restarts", "1", *TORCHRUN[3:]], options, output)
+    assert done.returncode == 0 and (tmp_path / "died").exists(), done.stderr
+    assert "going on from" in done.stderr and "connectFullMesh" not in done.stderr
+    forked.run(options, tmp_path / "whole", ranks=2)
+    assert_same_runs(Path(fetch(output)), tmp_path / "whole")
 
 
 def assert_same_runs(output: Path, whole: Path) -> None:
@@ -157,8 +191,7 @@ def see_another_folder(folder: Path) -> None:
     if os.environ["RANK"] == "1":
         from utils.recipes import training
 
-        find = training.find_checkpoint
-        training.find_checkpoint = lambda named, output: find(named, folder)
+        training.agreed_checkpoint = lambda named, output: find_checkpoint(named, folder)
 
 
 @pytest.mark.slow
