@@ -113,12 +113,12 @@ def _dropped(numbers, seed, row, rate, COLUMNS: tl.constexpr):
     return tl.where(drawn >= rate, numbers * (1.0 / (1.0 - rate)), 0.0)
 
 
-def _seed(device: torch.device) -> Tensor:
-    """A seed on the device, so that nobody waits for it. It is drawn from torch's generator, as torch's dropout is."""
-    return torch.randint(2**62, (1,), device=device)
+def new_seed(device: torch.device, rate: float) -> Tensor:
+    """A seed on the device, so that nobody waits for it, from torch's generator; not drawn where nothing is dropped."""
+    return torch.randint(2**62, (1,), device=device) if rate else torch.empty(1, dtype=torch.long, device=device)
 
 
-def _zeros(ctx: Any, like: Tensor, *shape: int) -> Tensor:
+def zeros(ctx: Any, like: Tensor, *shape: int) -> Tensor:
     """The sums that the forward kernel of a Function set to 0, or others, where a backward pass has filled them."""
     sums, ctx.sums = ctx.sums, None
     return like.new_zeros(shape) if sums is None else sums
@@ -219,7 +219,7 @@ class AddAndNorm(torch.autograd.Function):
         half, has_out = torch.empty_like(update), update.dtype != torch.bfloat16
         out = torch.empty_like(update, dtype=torch.float32) if has_out else half
         normed, scales = torch.empty_like(out), weight.new_empty(rows)
-        seed = _seed(update.device) if seed is None else seed
+        seed = new_seed(update.device, rate) if seed is None else seed
         next_seed, ctx.sums = torch.empty_like(seed), weight.new_empty(3, width)
         columns, has_last = max(4, triton.next_power_of_2(width)), last_bias is not None
         with torch.cuda.device_of(update):
@@ -240,7 +240,7 @@ class AddAndNorm(torch.autograd.Function):
         normed, weight, seed, scales = ctx.saved_tensors
         rows, width = len(scales), len(weight)
         of_update, of_residual = (torch.empty_like(normed, dtype=dtype) for dtype in ctx.dtypes)
-        sums = _zeros(ctx, weight, 3, width)
+        sums = zeros(ctx, weight, 3, width)
         given = [None if gradient is None else gradient.contiguous() for gradient in (of_out, of_half)]
         with torch.cuda.device_of(weight):
             _add_and_norm_backward[(_programs(weight.device, rows),)](
@@ -287,24 +287,13 @@ def _gelu(
         tl.store(sums + column, of_bias, mask=is_column)
 
 
-def gelu(ctx: Any, states: Tensor, bias: Tensor, rate: float) -> tuple[Tensor, Tensor]:
-    """Dropout of GELU of states (…, D), in half precision, plus a bias (D,); and its seed."""
-    ctx.sums = bias.new_empty(len(bias), dtype=torch.float32)
-    seed = _seed(states.device) if rate else torch.empty(1, dtype=torch.long, device=states.device)  # not read
-    return _launch_gelu(states, bias, None, ctx.sums, seed, rate), seed
-
-
-def gelu_backward(
-    ctx: Any, gradient: Tensor, states: Tensor, bias: Tensor, seed: Tensor, rate: float
-) -> tuple[Tensor, Tensor]:
-    """What `gelu` gave, and the gradient of the bias; that of the states takes the place of `gradient` (…, D)."""
-    sums = _zeros(ctx, bias, len(bias))
-    return _launch_gelu(states, bias, gradient, sums, seed, rate), sums
-
-
-def _launch_gelu(
-    states: Tensor, bias: Tensor, gradient: Tensor | None, sums: Tensor, seed: Tensor, rate: float
+def gelu(
+    states: Tensor, bias: Tensor, sums: Tensor, seed: Tensor, rate: float, gradient: Tensor | None = None
 ) -> Tensor:
+    """Dropout of GELU of states (…, D), in half precision, plus a bias (D,), whose sums (D,) become 0.
+
+    With the gradient (…, D) of it, that of the bias is added to the sums, and that of the states takes its place.
+    """
     width, out = len(bias), torch.empty_like(states)
     rows, columns = states.numel() // width, min(1024, max(4, triton.next_power_of_2(width)))
     with torch.cuda.device_of(states):

@@ -86,7 +86,8 @@ class _HalfLinear(torch.autograd.Function):
         half, seed = states.to(matrix.dtype), None
         inner = half
         if inner_bias is not None:
-            inner, seed = kernels.gelu(ctx, half, inner_bias, rate)
+            ctx.sums, seed = torch.empty_like(inner_bias), kernels.new_seed(half.device, rate)
+            inner = kernels.gelu(half, inner_bias, ctx.sums, seed, rate)
         ctx.save_for_backward(half, inner_bias, seed, matrix)
         ctx.kernels, ctx.rate, ctx.has_bias = kernels, rate, bias is not None
         ctx.dtypes = states.dtype, originals[0].dtype
@@ -113,7 +114,8 @@ class _HalfLinear(torch.autograd.Function):
         if needs_states or inner_bias is not None:
             of_states = product(rows, matrix, dtype).view(half.shape)
         if inner_bias is not None:
-            half, of_inner_bias = ctx.kernels.gelu_backward(ctx, of_states, half, inner_bias, seed, ctx.rate)
+            of_inner_bias = ctx.kernels.zeros(ctx, inner_bias, len(inner_bias))
+            half = ctx.kernels.gelu(half, inner_bias, of_inner_bias, seed, ctx.rate, of_states)
         of_originals: list[Tensor | None] = [None] * len(needed)
         if any(needed):
             of_originals = [*product(rows.t(), half.flatten(0, -2), precise).split(ctx.widths), *of_biases]

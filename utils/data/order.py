@@ -138,9 +138,10 @@ class TrainOrder:
     def _shares(self, batches: list[np.ndarray]) -> list[np.ndarray]:
         """The examples of a step in as many micro-batches as it has: of like work or, if padded, of like lengths."""
         examples = np.concatenate(batches)
-        shares = [examples[items] for items in deal(self.lengths[examples].sum(axis=1), self.shares)]
-        if not self.is_padded and (self.max_tokens is None or max(self._tokens(shares)) <= self.max_tokens):
-            return shares
+        if not self.is_padded:
+            shares = [examples[items] for items in deal(self.lengths[examples].sum(axis=1), self.shares)]
+            if self.max_tokens is None or max(self._tokens(shares)) <= self.max_tokens:
+                return shares
         return batches if self.made else np.array_split(self._longest_first(examples, 0), self.shares)
 
     def _tokens(self, batches: list[np.ndarray]) -> list[int]:

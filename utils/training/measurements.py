@@ -24,6 +24,7 @@ from utils.training.stopping import Divergence
 
 logger = logging.getLogger(__name__)
 PERCENTILES = (50, 95, 99)
+IN_THE_LOG = ("lr", "grad_norm", "mfu", "waiting", "skipped_steps")  # besides what the line of progress shows
 SAID = 10.0  # seconds, beyond which the log says what a validation took
 
 
@@ -104,11 +105,7 @@ class Measurements:
         self._count_left(trainer, time.monotonic())
         self.line.update(0)
         if closes and trainer.is_global_zero:
-            more = [
-                named(name, values)
-                for name in ("lr", "grad_norm", "mfu", "waiting", "skipped_steps")
-                if values.get(name)
-            ]
+            more = [named(name, values) for name in IN_THE_LOG if values.get(name)]
             logger.info("  ".join([self.line.text(), *more]), extra=IN_THE_LINE)
 
     def _count_left(self, trainer: pl.Trainer, trained_until: float, validation: float | None = None) -> None:
@@ -178,20 +175,19 @@ class Measurements:
         tokens, samples, operations, waited = trainer.strategy.reduce(totals, reduce_op="sum").tolist()
         peak, elapsed, *times = trainer.strategy.reduce(worst, reduce_op="max").tolist()
         self.train_loss = sum(map(float, self.losses)) / len(self.losses)
-        waiting, measured = waited / trainer.world_size, bool(self.waits)
         self.steps, self.waits, self.losses = [], [], []
         self.tokens = self.samples = self.operations = 0
         self.step_times += times
         self.run_tokens += tokens
         self.run_samples += samples
         self.run_seconds += elapsed
-        self.run_waiting += waiting
+        self.run_waiting += waited / trainer.world_size
         return {
             "train_loss": self.train_loss,
             "tokens_per_second": tokens / elapsed,
             "samples_per_second": samples / elapsed,
             **({"mfu": operations / elapsed / (self.peak_rate * trainer.world_size)} if operations else {}),
-            **({"waiting": waiting / elapsed} if measured else {}),
+            **({"waiting": waited / elapsed / trainer.world_size} if waited else {}),
             **step_time_percentiles(times),
             "peak_memory_gb": peak,
             SECONDS: self.wall_seconds,

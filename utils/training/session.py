@@ -128,6 +128,8 @@ class Session(Callback):
 
     def _is_asked(self, module: TrainingModule) -> bool:
         """True if a process has been asked to end until now; all processes must call it at the same place."""
+        if module.trainer.world_size == 1:
+            return self.signals.number > 0
         return bool(module.summed(torch.tensor(self.signals.number, device=module.device)))
 
     def _save(self, trainer: pl.Trainer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -30,52 +32,82 @@ def attend(query: Tensor, keys: Tensor, values: Tensor, starts, longest, is_caus
     return torch.cat(articles, dim=2)[0].transpose(0, 1).to(query.dtype)
 
 
-def losses(model: nn.Module, seed: int, half: bool, by_rows: bool) -> Tensor:
-    """The mean loss of each step, of training on sentences that are to be repeated."""
-    generator, optimizer = torch.Generator().manual_seed(seed), AdamW(model.parameters(), lr=1e-3)
-    found = []
-    for _ in range(STEPS):
-        ids = torch.randint(4, 12, (4, 12), generator=generator)
-        is_token = torch.arange(12) < torch.randint(3, 13, (4, 1), generator=generator)
-        labels = ids.where(is_token, IGNORE_INDEX)
-        if by_rows:
-            given = {"input_ids": Rows.of(ids, is_token, 8), "labels": Rows.of(labels, is_token, 8, IGNORE_INDEX)}
-        else:
-            given = {"input_ids": ids, "attention_mask": is_token.long(), "labels": labels}
-        with torch.autocast("cpu", torch.bfloat16, enabled=half), model.backend.step(model.layers):
+def loss_of(model: nn.Module, generator: torch.Generator, half: bool, by_rows: bool) -> Tensor:
+    """The mean loss of sentences that are to be repeated, under autocast if half, after the backward pass."""
+    ids = torch.randint(4, 12, (4, 12), generator=generator)
+    is_token = torch.arange(12) < torch.randint(3, 13, (4, 1), generator=generator)
+    labels = ids.where(is_token, IGNORE_INDEX)
+    if by_rows:
+        given = {"input_ids": Rows.of(ids, is_token, 8), "labels": Rows.of(labels, is_token, 8, IGNORE_INDEX)}
+    else:
+        given = {"input_ids": ids, "attention_mask": is_token.long(), "labels": labels}
+    with model.backend.step(model.layers):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
             loss = model(**given, summed_loss=True, smoothing=0.1).loss / is_token.sum()
         loss.backward()
+    return loss.detach().double()
+
+
+def trained(model: nn.Module, seed: int, *how: bool) -> Tensor:
+    """The loss of each step."""
+    generator, optimizer = torch.Generator().manual_seed(seed), AdamW(model.parameters(), lr=1e-3)
+    losses = []
+    for _ in range(STEPS):
+        losses.append(loss_of(model, generator, *how))
         optimizer.step()
         optimizer.zero_grad()
-        found.append(loss.detach().double())
-    return torch.stack(found)
+    assert sum(losses[-20:]) < 0.9 * sum(losses[:20])
+    return torch.stack(losses)
 
 
-def errors() -> tuple[list[float], list[float]]:
-    """Of our losses in bf16, and of autocast's, beside those in fp64: the root of the mean square, for each seed."""
+def gradient(model: nn.Module, seed: int, *how: bool) -> Tensor:
+    loss_of(model, torch.Generator().manual_seed(seed), *how)
+    return torch.cat([parameter.grad.double().flatten() for parameter in model.parameters()])
+
+
+def made(case: str, seed: int) -> nn.Module:
+    fields = {"pre_ln": True} if case == "Pre-LN" else {"activation_function": "relu"} if case == "ReLU" else {}
+    model = tiny_bart(dropout=0.0, d_model=32, max_position_embeddings=16, seed=seed, **fields).train()
+    model.gradient_checkpointing_enable(enabled=case == "checkpointing")
+    if case == "an adapter":  # is no plain linear layer
+        for layer in model.layers:
+            layer.fc2 = nn.Sequential(layer.fc2)
+    return model
+
+
+def errors(case: str, compute: Callable[..., Tensor]) -> tuple[list[float], list[float]]:
+    """Of ours in bf16 and of autocast's beside fp64: the norm of the difference, for each seed.
+
+    Autocast's norms give what bf16 can hold, as the residual stream is in bf16.
+    """
     kernels = stand_ins.load()
     cuda.load_kernels, cuda.has_flash, cuda.attend_to_spans = lambda _: kernels, lambda *_: True, attend
     torch.set_autocast_dtype("cuda", torch.bfloat16)
     ours, autocasts = [], []
     for seed in range(SEEDS):
-
-        def made(seed: int = seed) -> nn.Module:
-            return tiny_bart(dropout=0.0, d_model=32, max_position_embeddings=16, seed=seed).train()
-
-        exact, rows = losses(made().double(), seed, half=False, by_rows=False), made()
-        autocast = losses(made(), seed, half=True, by_rows=False)
-        rows.compute_with(CudaBackend())
+        exact = compute(made(case, seed).double(), seed, False, False)
+        oracle = made(case, seed)
+        for norm in (part for layer in oracle.layers for part in layer.children() if isinstance(part, nn.LayerNorm)):
+            if case != "Pre-LN":  # its stream is in fp32
+                norm.register_forward_hook(lambda _, __, out: out.bfloat16().to(out.dtype))
+        autocast = compute(oracle, seed, True, False)
+        model = made(case, seed)
+        model.compute_with(CudaBackend())
         torch.set_autocast_enabled("cuda", True)
-        of_rows = losses(rows, seed, half=True, by_rows=True)
+        ours.append(float((compute(model, seed, True, True) - exact).norm()))
         torch.set_autocast_enabled("cuda", False)
-        assert exact[-20:].mean() < 0.9 * exact[:20].mean()
-        for found, into in ((of_rows, ours), (autocast, autocasts)):
-            into.append(float((found - exact).square().mean().sqrt()))
+        autocasts.append(float((autocast - exact).norm()))
     return ours, autocasts
+
+
+@pytest.mark.parametrize("case", ["post-LN", "Pre-LN", "ReLU", "checkpointing", "an adapter"])
+def test_gradients_are_as_near_to_fp64_as_those_of_autocast(case: str) -> None:
+    """The mean error is within what autocast's own depends on the seed."""
+    ours, autocasts = forked.call(errors, case, gradient)
+    assert sum(ours) / SEEDS <= max(autocasts), (ours, autocasts)
 
 
 @pytest.mark.slow
 def test_losses_of_many_steps_are_as_near_to_fp64_as_those_of_autocast() -> None:
-    """The mean error is within what autocast's own depends on the seed."""
-    ours, autocasts = forked.call(errors)
+    ours, autocasts = forked.call(errors, "post-LN", trained)
     assert sum(ours) / SEEDS <= max(autocasts), (ours, autocasts)
