@@ -182,21 +182,20 @@ class Session(Callback):
     ) -> None:
         settle(checkpoint["loops"], trainer.global_step, self.in_validation)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state of each part, by the name of the callback that it was in earlier versions."""
+    @property
+    def parts(self) -> dict[str, Any]:
+        """Those that have a state, by the names of their states."""
         parts = {"Measurements": self.measurements, "BestCheckpoints": self.best, "Patience": self.patience}
-        states = {name: part.state_dict() for name, part in parts.items() if part is not None}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def state_dict(self) -> dict[str, Any]:
+        states = {name: part.state_dict() for name, part in self.parts.items()}
         return {**states, "CountSkippedSteps": {"count": self.divergence.skipped}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for name, state in state_dict.items():
+        self.divergence.skipped = state_dict["CountSkippedSteps"]["count"]
+        for name in self.parts.keys() & state_dict:
+            state = state_dict[name]
             if "conditions" in state:  # of validation
                 state["conditions"] = completed(state["conditions"], self.plan.conditions, self.plan.defaults)
-            if name == "Measurements":
-                self.measurements.load_state_dict(state)
-            elif name == "BestCheckpoints":
-                self.best.load_state_dict(state)
-            elif name == "CountSkippedSteps":
-                self.divergence.skipped = state["count"]
-            elif name.startswith("Patience") and self.patience is not None:  # earlier versions added its metric
-                self.patience.load_state_dict(state)
+            self.parts[name].load_state_dict(state)
