@@ -8,10 +8,8 @@ the corpus wherever the documents lie. Memory holds the texts of some PIECE byte
 
 from __future__ import annotations
 
-import gzip
 import heapq
 import os
-import shutil
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +27,7 @@ from pyarrow import parquet
 from tokenizers import Tokenizer
 
 from bart.files import replacing, sha256_of
-from utils.corpora.documents import BLOCK, NEAR_EMPTY, Piece, gathered, read_documents, reading
+from utils.corpora.documents import NEAR_EMPTY, Piece, gathered, measured, read_documents
 from utils.corpora.segment_pairs import SegmentPairs, ShardExample, TokenizedDocument
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, MakeShardsOptions, Work
 from utils.data.shard_format import MLM_NSP, ROWS, SPECIAL, TOKENIZER
@@ -59,24 +57,8 @@ def frame(table: pa.Table) -> pd.DataFrame:
     return table.to_pandas(types_mapper=pd.ArrowDtype)
 
 
-def digests(files: Sequence[Piece]) -> list[str]:
-    """A digest of each file."""
-    found = []
-    for file in files:
-        content = xxhash.xxh3_128()
-        with reading(file.place) as opened:
-            while block := opened.read(BLOCK):
-                content.update(block)
-        found.append(content.hexdigest())
-    return found
-
-
-def unpack(work: Work, name: str, file: Piece) -> StageResult:
-    """Unpack a file, so that it can be cut into pieces."""
-    path = work.path("unpacked", f"{name}-{Path(file.place).stem}")
-    with reading(file.place) as packed, replacing(path) as temporary, temporary.open("wb") as unpacked:
-        shutil.copyfileobj(gzip.GzipFile(fileobj=packed), unpacked, BLOCK)
-    return {"place": str(path), "end": path.stat().st_size}, [path]
+def measure(files: Sequence[Piece]) -> list[tuple[Piece, str]]:
+    return [*map(measured, files)]
 
 
 def read_texts(pieces: Sequence[Piece], text_field: str) -> pd.DataFrame:
@@ -132,13 +114,14 @@ def make_examples(work: Work, name: str, val_ratio: float, texts: pd.DataFrame) 
         sentences = np.array(example.parts, np.uint16).tobytes()
         rows.append((group, key, hashed, example.ids.tobytes(), sentences, example.label))
     path = work.path("examples", f"{name}.arrow")
+    path.parent.mkdir(exist_ok=True)
     with replacing(path) as temporary, pa.ipc.new_file(str(temporary), EXAMPLES) as file:
         file.write_table(table_of(EXAMPLES, rows))
     readable = dropped.pop("", 0)
     dropped += Counter({REPEATED: readable - len(documents), NEAR_EMPTY: len(documents) - counts["kept"]})
     groups = np.bincount([row[0] for row in rows], minlength=len(SHARD_SPLITS) * len(bins)).tolist()
     lowest = heapq.nsmallest(least, shares)[least - 1 :]
-    return {**counts, "documents": readable, "dropped": dropped, "lowest": lowest, "groups": groups}, [path]
+    return {**counts, "dropped": dropped, "lowest": lowest, "groups": groups}, [path]
 
 
 def _examples(
