@@ -11,7 +11,6 @@ if __name__ == "__main__":
     run_program("utils.corpora.make_shards")
 
 import hashlib
-import json
 import logging
 import math
 import os
@@ -96,7 +95,14 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
             raise
         done.finish()
     publish(options.output)
-    _report(options.output, manifest)
+    train, val = (sum(file["examples"] for file in manifest["splits"][split]) for split in stages.SHARD_SPLITS)
+    kept, dropped = manifest["documents"].values()
+    print(
+        f"{options.output}: {train:,} examples to train on and {val:,} held out, of at most "
+        f"{options.sequence_length:,} tokens, from {kept:,} documents\n"
+        f"left out: documents{_reasons(dropped) or ', none'}; examples, {manifest['short_examples']:,} with fewer "
+        "tokens than --min_tokens"
+    )
 
 
 def _measured(client: Client, files: Sequence[Piece]) -> tuple[list[Piece], dict[str, Any]]:
@@ -108,10 +114,8 @@ def _measured(client: Client, files: Sequence[Piece]) -> tuple[list[Piece], dict
         {"name": Path(place).name, "bytes": size, "content": content, "split": stages.SHARD_SPLITS[held_out]}
         for (place, _, size, held_out), content in measured
     ]
-    return [file for file, _ in measured], {
-        "hash": xxhash.xxh3_128_hexdigest(json.dumps(facts).encode()),
-        "files": facts,
-    }
+    contents = "".join(content for _, content in measured)
+    return [file for file, _ in measured], {"hash": xxhash.xxh3_128_hexdigest(contents.encode()), "files": facts}
 
 
 @contextmanager
@@ -170,17 +174,6 @@ def _make(run: Callable[..., list[Numbers]], work: Work, files: Sequence[Piece])
 
 def _reasons(dropped: Mapping[str, int]) -> str:
     return "".join(f", {count:,} {reason}" for reason, count in sorted(dropped.items()) if count)
-
-
-def _report(folder: str, manifest: Mapping[str, Any]) -> None:
-    train, val = (sum(file["examples"] for file in manifest["splits"][split]) for split in stages.SHARD_SPLITS)
-    documents = manifest["documents"]
-    print(
-        f"{folder}: {train:,} examples to train on and {val:,} held out, of at most {manifest['sequence_length']:,} "
-        f"tokens, from {documents['kept']:,} documents\n"
-        f"left out: documents{_reasons(documents['dropped']) or ', none'}; examples, "
-        f"{manifest['short_examples']:,} with fewer tokens than --min_tokens"
-    )
 
 
 def is_text(data_dir: str) -> bool:
