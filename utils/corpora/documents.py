@@ -52,6 +52,10 @@ class Piece(NamedTuple):
     def is_packed(self) -> bool:
         return self.place.lower().endswith(".gz")
 
+    @property
+    def is_to_unpack(self) -> bool:  # it is too large to be read from its beginning to its end by one task
+        return self.is_packed and 4 * self.size > PIECE
+
 
 class Document(NamedTuple):
     """The paragraphs that are not empty, with single spaces; or the reason why a text cannot be read."""
@@ -139,11 +143,6 @@ def reading(place: str) -> Iterator[BinaryIO]:
             yield file
     except (OSError, EOFError, ImportError, zlib.error, pa.ArrowException) as error:
         raise InputError(f"{place}: cannot be read ({brief(error)})") from None
-
-
-def is_to_unpack(file: Piece) -> bool:
-    """True of a packed file that is too large for one piece."""
-    return file.is_packed and 4 * file.size > PIECE
 
 
 def pieces_of(file: Piece) -> list[Piece]:

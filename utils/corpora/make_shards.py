@@ -38,7 +38,7 @@ from utils.app.progress import start_log
 from utils.app.stores import fetch, publish
 from utils.app.unfinished import Unfinished
 from utils.corpora import shard_stages as stages
-from utils.corpora.documents import PIECE, Piece, find_files, in_tasks, is_to_unpack, pieces_of
+from utils.corpora.documents import PIECE, Piece, find_files, in_tasks, pieces_of
 from utils.corpora.shard_cluster import Numbers, Tasks, cluster_of, computed, run_stage, shuffled
 from utils.corpora.shard_options import WORK, MakeShardsOptions, Work
 from utils.data.options import SHARDS_VAL_RATIO, ShardOptions
@@ -58,16 +58,10 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
     files = [*{file.place: file for file in [*held_out, *inputs, *held_out]}.values()]
     if tokenizer is None:
         tokenizer = (BartTokenizer if options.task == DENOISING else BertTokenizer).from_pretrained(options.tokenizer)
-    plan: dict[str, Any] = {
-        "format": FORMAT,
-        "task": options.task,
-        "sequence_length": options.sequence_length,
-        "bins": list(options.bins),
-        "vocabulary": hashlib.sha256(tokenizer.to_json().encode()).hexdigest(),
-        "vocab_size": len(tokenizer),
-        "seed": options.seed,
-        "options": options.lasting,
-    }
+    vocabulary = hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
+    plan: dict[str, Any] = {"format": FORMAT, "task": options.task, "sequence_length": options.sequence_length}
+    plan |= {"bins": [*options.bins], "vocabulary": vocabulary, "vocab_size": len(tokenizer)}
+    plan |= {"seed": options.seed, "options": options.lasting}
     is_made = (folder / MANIFEST).exists()
     if not (is_made or (folder / WORK).is_dir()) and folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"--output {folder}: other files are there; it takes a new folder, or an unfinished run's")
@@ -82,7 +76,7 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
             print(f"{options.output}: is there already")
             return
         kind = "uint16" if len(tokenizer) <= 1 << 16 else "uint32"
-        work, otherwise = Work(options, folder, plan["vocabulary"], kind), f"name another --output, or delete {folder}"
+        work, otherwise = Work(options, folder, vocabulary, kind), f"name another --output, or delete {folder}"
         done = Unfinished(folder / WORK / DONE, plan | {"source": sources}, otherwise)
         stack.callback(done.close)
         shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
@@ -147,7 +141,7 @@ def _make(
 ) -> dict[str, Any]:
     """Run all stages by `run`; return the part of the manifest that depends on the texts."""
     options, bins = work.options, work.options.bins
-    packed = {f"{number:06d}": (f"{number:06d}", file) for number, file in enumerate(files) if is_to_unpack(file)}
+    packed = {f"{number:06d}": (f"{number:06d}", file) for number, file in enumerate(files) if file.is_to_unpack}
     unpacked = zip(packed.values(), run("unpacking", stages.unpack, packed), strict=True)
     plain = {file.place: file._replace(**record) for (_, file), record in unpacked}
     groups = in_tasks(piece for file in files for piece in pieces_of(plain.get(file.place, file))) or [[]]
@@ -166,13 +160,11 @@ def _make(
     kept, of_input = sum(record["kept"] for record in made), f"--input {' '.join(options.input)}: no text"
     if not any(record["documents"] for record in made):
         raise InputError(f"{of_input} in it{_reasons(dropped)}")
-    for purpose, is_left in {
-        "to train on": any(totals[: len(bins)]),
-        "to hold out": any(totals[len(bins) :]) or not (options.val_input or options.val_ratio),
-    }.items():
-        if not is_left:
-            facts = f"{_reasons(dropped)}; documents of all: {kept:,}, and an empty line ends one"
-            raise InputError(f"{of_input} is left {purpose}{facts}")
+    facts = f"{_reasons(dropped)}; documents of all: {kept:,}, and an empty line ends one"
+    if not any(totals[: len(bins)]):
+        raise InputError(f"{of_input} is left to train on{facts}")
+    if not any(totals[len(bins) :]) and (options.val_input or options.val_ratio):
+        raise InputError(f"{of_input} is left to hold out{facts}")
     shards = stages.plan_shards(options, totals)
     numbers = np.bincount([*shards.values()], minlength=len(totals)).tolist()
     empty, bounds = stages.frame(stages.EXAMPLES.empty_table()), range(len(shards) + 1)

@@ -29,7 +29,7 @@ class TokenizedDocument(NamedTuple):
 
 
 class SegmentPairs:
-    """Makes pairs of segments; a random one is of another document of its split in the same piece, if any."""
+    """Makes pairs of segments; a random one is of another document of its split with a hash near by, if any."""
 
     def __init__(self, options: MakeShardsOptions) -> None:
         self.options = options

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import pairwise
@@ -48,7 +49,7 @@ END = re.compile(
     rf"[{TERMINALS}]+[{_CLOSING}]*(?![{TERMINALS}{_CLOSING}]|\s*[{_GOES_ON}])"
     rf"|(?:[!?]|(?<=[{UNSPACED}])\.)[.!?]*[{_CLOSING}]*(?=[{UNSPACED}])"
 )
-_MARK = re.compile(f"[{TERMINALS}{UNSPACED}]")  # END matches only in texts that have one
+_MARK = re.compile(f"[{TERMINALS}{UNSPACED}]")  # END matches only where one is
 # Punkt knows abbreviations from a corpus. nltk's trained model would have to be downloaded, so the commonest
 # abbreviations of news are listed here.
 ABBREVIATIONS = frozenset(
@@ -74,12 +75,10 @@ def _sentence_splitter() -> PunktSentenceTokenizer:
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
     """The bounds of each sentence of a text."""
-    start, is_marked = 0, _is_marked(text)
+    start = 0
     while start < len(text):
         part = text[start : start + _AT_ONCE]
-        spans = [*_sentence_splitter().span_tokenize(part)]
-        if is_marked:
-            spans = [span for punkts in spans for span in _divided(part, *punkts)]
+        spans = [span for punkts in _sentence_splitter().span_tokenize(part) for span in _divided(part, *punkts)]
         here, start = start, start + len(part)
         if start < len(text) and len(spans) > 1:  # the last sentence may go on
             start = here + spans.pop()[0]
@@ -87,13 +86,13 @@ def _spans(text: str) -> Iterator[tuple[int, int]]:
             yield here + begin, here + end
 
 
-def _is_marked(text: str) -> bool:
-    return not text.isascii() and _MARK.search(text) is not None
+def _ends(text: str, begin: int = 0, end: int = sys.maxsize) -> Iterable[re.Match[str]]:
+    return END.finditer(text, begin, end) if _MARK.search(text, begin, end) else ()
 
 
 def _divided(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
     """Divide a sentence of Punkt, which knows ASCII's marks alone, at the marks of other scripts."""
-    for match in END.finditer(text, begin, end):
+    for match in _ends(text, begin, end):
         yield begin, match.end()
         begin = _BLANKS.match(text, match.end(), end).end()
     if begin < end:
@@ -108,7 +107,7 @@ def split_sentences(text: str) -> list[str]:
 def sentence_parts(text: str) -> list[str]:
     """Split a text into sentences, each with the white space before it, so that joined they are the text."""
     # Punkt also finds sentence ends inside words, as in "he left.(She stayed.)"; other scripts put no blank there.
-    unspaced = {match.end() for match in END.finditer(text)} - {len(text)} if _is_marked(text) else ()
+    unspaced = {match.end() for match in _ends(text)} - {len(text)}
     ends = [end for _, end in _spans(text) if text[end : end + 1].isspace() or end in unspaced]
     return [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
 

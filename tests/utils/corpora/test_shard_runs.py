@@ -101,6 +101,15 @@ def test_a_cluster_that_lacks_the_program(make: Make, monkeypatch: pytest.Monkey
         make("out")
 
 
+def test_a_full_disk_of_a_worker(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise RuntimeError("P2P 3f failed during transfer phase") from OSError(28, "No space left on device")
+
+    monkeypatch.setattr(make_shards.stages, "make_examples", full)
+    with pytest.raises(RunError, match="tokenising: P2P 3f failed during transfer phase: .*; the same command goes on"):
+        make("out")
+
+
 def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(make_shards.stages, "plan_shards", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
