@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -43,9 +43,6 @@ from utils.corpora.shard_options import WORK, MakeShardsOptions, Work
 from utils.data.options import SHARDS_VAL_RATIO, ShardOptions
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, ROWS, TOKENIZER
 from utils.data.token_cache import cache_folder, made_once
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 logger = logging.getLogger("utils.corpora.make_shards")
 DONE = "done.jsonl"  # in WORK: what is done of a run that could go on
@@ -72,7 +69,7 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
             folder = writable_folder("--output", folder).resolve()
             stack.enter_context(_alone(folder))
         client = stack.enter_context(cluster_of(options, None if is_made else folder / WORK / "dask"))
-        files, plan["source"] = _measured(client, files)
+        files, plan["source"] = _measured(partial(computed, client, "comparing"), files)
         if is_made:
             manifest = read_json(folder / MANIFEST)
             if changed := difference({name: manifest.get(name) for name in plan}, plan):
@@ -105,10 +102,12 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
     )
 
 
-def _measured(client: Client, files: Sequence[Piece]) -> tuple[list[Piece], dict[str, Any]]:
+def _measured(
+    compute: Callable[..., Iterator[tuple[str, Any]]], files: Sequence[Piece]
+) -> tuple[list[Piece], dict[str, Any]]:
     """The files with the sizes of their texts, and the facts of them that the manifest has."""
     calls = {str(number): (stages.measure, task) for number, task in enumerate(in_tasks(files))}
-    found = dict(computed(client, "comparing", calls))
+    found = dict(compute(calls))
     measured = [file for name in calls for file in found[name]]
     facts = [
         {"name": Path(place).name, "bytes": size, "content": content, "split": stages.SHARD_SPLITS[held_out]}
