@@ -103,17 +103,13 @@ class Backend:
         return states if added is None else added + states
 
     def activated(self, states: Tensor, layer: nn.Module, activation: str | None, probability: float) -> Any:
-        """The output of a linear layer after an activation and dropout, or what `linear` and `add_and_norm` take for
-        it.
-        """
+        """Inner states: a linear layer's output after an activation and dropout, or what stands for it."""
         return self.dropout(activated(self.linear(states, layer), activation), probability)
 
     def add_and_norm(
         self, inner: Any, layer: nn.Module, states: Streams, norm: nn.Module, probability: float
     ) -> Streams:
-        """The norm of states (…, D) after the output of a branch's last layer for inner states (…, I) is added to
-        them, of which dropout leaves a part.
-        """
+        """The norm of states (…, D), to which a branch's last layer adds its output for inner states (…, I)."""
         hidden = norm(self.dropout(self.linear(inner, layer), probability, added=states[0]))
         return hidden, hidden, None
 

@@ -113,7 +113,9 @@ class CudaBackend(Backend):
             return super().add_and_norm(inner, layer, states, norm, probability)
         outputs = self._product(inner, [layer], has_bias=False)
         update, bias = (self.linear(inner, layer), None) if outputs is None else (outputs[0], layer.bias)
-        return kernels.AddAndNorm.apply(update, hidden, norm.weight, norm.bias, bias, seed, norm.eps, probability)
+        given = update, hidden, norm.weight, norm.bias, bias, seed, norm.eps, probability
+        hidden, read, next_seed = kernels.AddAndNorm.apply(*given)
+        return hidden, read, next_seed if probability else seed  # none was drawn where nothing is dropped
 
     def cross_entropy(
         self, logits: Tensor, bias: Tensor, labels: Tensor, label_smoothing: float, gradients: bool

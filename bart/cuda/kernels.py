@@ -135,7 +135,7 @@ def _add_and_norm(
     """A row: bias, dropout, the sum with the residual stream, and its layer norm, before and after weight and bias."""
     row, column = tl.program_id(0), tl.arange(0, COLUMNS)
     is_column = column < width
-    at = row * width + column
+    at = row.to(tl.int64) * width + column
     sums = tl.load(update + at, mask=is_column, other=0.0).to(tl.float32)
     if HAS_LAST:
         sums += tl.load(last + column, mask=is_column, other=0.0)
@@ -170,7 +170,7 @@ def _add_and_norm_backward(
     of_weight, of_bias = tl.zeros([COLUMNS], tl.float32), tl.zeros([COLUMNS], tl.float32)
     of_last = tl.zeros([COLUMNS], tl.float32)
     for row in range(first, rows, tl.num_programs(0)):
-        at = row * width + column
+        at = tl.cast(row, tl.int64) * width + column
         gradient = tl.zeros([COLUMNS], tl.float32)
         if HAS_OUT:
             gradient += tl.load(of_out + at, mask=is_column, other=0.0).to(tl.float32)
@@ -269,7 +269,7 @@ def _gelu(
     b = tl.load(bias + column, mask=is_column, other=0.0)
     of_bias = tl.zeros([COLUMNS], tl.float32)
     for row in range(first, rows, tl.num_programs(0)):
-        at = row * width + column
+        at = tl.cast(row, tl.int64) * width + column
         x = tl.load(states + at, mask=is_column, other=0.0).to(tl.float32) + b
         below = 0.5 + 0.5 * tl.erf(x * 0.7071067811865476)  # how often a normal number is less
         kept = tl.full([COLUMNS], 1.0, tl.float32)
@@ -362,7 +362,7 @@ def _cross_entropy(logits, bias, labels, losses, stride, width, smoothing, ignor
     logits += row.to(tl.int64) * stride
     label = tl.load(labels + row)
     is_target = label != ignored
-    of_label = _logits(logits, bias, tl.where(is_target, label, 0), width)
+    of_label = _logits(logits, bias, tl.where(label < 0, width, label), width)  # -inf, if there is no such label
     most, total, added = float("-inf"), 0.0, 0.0
     for start in range(0, width, COLUMNS):
         x = _logits(logits, bias, start + every, width)
@@ -385,7 +385,7 @@ def cross_entropy(logits: Tensor, bias: Tensor, labels: Tensor, smoothing: float
     losses, width = bias.new_empty(len(labels)), logits.shape[1]
     with torch.cuda.device_of(logits):
         _cross_entropy[(len(labels),)](
-            logits, bias, labels, losses, logits.stride(0), width, smoothing, IGNORE_INDEX,
+            logits, bias, labels.contiguous(), losses, logits.stride(0), width, smoothing, IGNORE_INDEX,
             min(LOGITS_AT_ONCE, triton.next_power_of_2(width)), num_warps=8,
         )  # fmt: skip
     return losses, logits

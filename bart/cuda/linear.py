@@ -47,10 +47,7 @@ class HalfCopies:
     def project(
         self, states: Tensor | Preactivated, linears: Sequence[nn.Module], has_bias: bool = True
     ) -> tuple[Tensor, ...] | None:
-        """The outputs (…, O) of linear layers for states (…, I), in half precision; None where adapters are in them.
-
-        has_bias: false for outputs without their biases.
-        """
+        """The outputs (…, O) of linear layers for states (…, I), in half precision; None where adapters are in them."""
         linears = tuple(linears)
         if linears not in self.of and any(type(linear) is not nn.Linear or linear.bias is None for linear in linears):
             return None

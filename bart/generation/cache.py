@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
@@ -28,9 +28,6 @@ MOST_ROOM_OF_FIXED_SHAPES = 64
 ALIGNMENT = 16
 # The least multiple to which sources are padded where shapes should recur.
 SOURCE_PIECE = 64
-
-# Takes the number of a tensor of a cache's state, and the tensor.
-Put = Callable[[int, Tensor], Tensor]
 
 
 def has_fixed_shapes(device: torch.device) -> bool:
@@ -74,7 +71,6 @@ class DecoderCache:
         cross: per layer, the keys and values of the encoder states, each (B, H, S, Dh).
         self_keys: some keys of self-attention (B, H, …, Dh), for their type.
         readable: (B, S), true where a source position may be read.
-        put: called with the number of a tensor of `state` and the tensor; moves stores to where they are to stay.
     """
 
     cross: list[Tensor]  # keys and values of cross-attention, those of one layer behind those of another
@@ -88,10 +84,8 @@ class DecoderCache:
         readable: Tensor,
         beams: int,
         max_length: int,
-        put: Put | None = None,
     ) -> None:
         articles, length = readable.shape
-        self.put = put or (lambda number, store: store)
         self.fixed_shapes = has_fixed_shapes(self_keys.device)
         self.room = ROOM
         if self.fixed_shapes:
@@ -101,8 +95,8 @@ class DecoderCache:
             length = recurring(length)
             readable = padded(readable, 1, length)
         empty = self_keys.new_empty((articles, self_keys.shape[1], 0, self_keys.shape[-1]))
-        self._set_cross(padded(store, 2, length) for store in chain.from_iterable(cross))
-        self._set_own([empty] * len(self.cross))
+        self.cross = [padded(store, 2, length) for store in chain.from_iterable(cross)]
+        self.own = [empty] * len(self.cross)
         self.beams = beams
         self.max_length = max_length
         self.steps = 0
@@ -154,8 +148,7 @@ class DecoderCache:
 
     def keep(self, articles: Tensor) -> None:
         """Go on with some of the articles (M,) only."""
-        self._set_cross(store[articles] for store in self.cross)
-        self._set_own(store[articles] for store in self.own)
+        self.cross, self.own = ([store[articles] for store in stores] for stores in (self.cross, self.own))
         self.self_mask, self.positions = self.self_mask[articles], self.positions[articles]
         self.joined = [self.joined[article] for article in articles.tolist()]
         self._free_columns()
@@ -164,10 +157,10 @@ class DecoderCache:
     def replace(self, articles: Tensor, new: DecoderCache) -> None:
         """Put the articles of a cache that has read nothing yet into the places of others (M,)."""
         length = max(self.readable.shape[1], new.readable.shape[1])
-        self._set_cross(
+        self.cross = [
             padded(store, 2, length).index_copy_(0, articles, padded(added, 2, length))
             for store, added in zip(self.cross, new.cross, strict=True)
-        )
+        ]
         for store in self.own:
             store[articles] = 0
         self.self_mask[articles] = -torch.inf
@@ -194,7 +187,7 @@ class DecoderCache:
         if self.fixed_shapes:
             longest = recurring(longest)
         if longest < readable.shape[1]:
-            self._set_cross(store[:, :, :longest] for store in self.cross)
+            self.cross = [store[:, :, :longest] for store in self.cross]
         self._set_readable(readable[:, :longest])
 
     def _grow(self) -> None:
@@ -205,13 +198,7 @@ class DecoderCache:
         more = min(tokens, self.max_length) * self.beams
         self.free.extend(range(columns, more, self.beams))
         self.self_mask = padded(self.self_mask, 3, more, -torch.inf)
-        self._set_own(padded(store, 2, more) for store in self.own)
-
-    def _set_cross(self, stores: Iterable[Tensor]) -> None:
-        self.cross = [self.put(number, store) for number, store in enumerate(stores)]
-
-    def _set_own(self, stores: Iterable[Tensor]) -> None:
-        self.own = [self.put(number, store) for number, store in enumerate(stores, len(self.cross))]
+        self.own = [padded(store, 2, more) for store in self.own]
 
     def _set_readable(self, readable: Tensor) -> None:
         self.readable = readable

@@ -9,6 +9,7 @@ the environment switches this off.
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import threading
 import weakref
@@ -24,6 +25,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation.model import Model
 from bart.torch_internals import foreach
 
+logger = logging.getLogger(__name__)
 # Recording takes as long as some steps, so a step is recorded only if so many steps are left.
 STEPS_WORTH_RECORDING = 8
 MOST_RECORDINGS = 64  # of a model; more options and shapes than that hardly recur
@@ -52,7 +54,7 @@ class RecordedSteps:
     """The recordings of a model's steps that were used last, and the memory in which all of them keep the state."""
 
     def __init__(self, recorder: Recorder, basis: list[Any]) -> None:
-        self.recorder = recorder
+        self.recorder: Recorder | None = recorder  # None once it has failed
         self.basis = basis  # see `_basis`
         # By options and shapes: the tensors that a step reads and changes, its replay, and its constants.
         self.recordings: OrderedDict[Hashable, tuple[list[Tensor], Callable[[], None], Any]] = OrderedDict()
@@ -63,53 +65,62 @@ class RecordedSteps:
 
         steps_left: the most steps, this one included, for which the shapes can last.
         """
-        state = batch.state
-        key = batch.options, *(tensor.shape for tensor in state)
+        key = batch.options, *(tensor.shape for tensor in batch.state)
         if key in self.recordings:
             self.recordings.move_to_end(key)
             places, replay, _ = self.recordings[key]
-            if any(place is not tensor for place, tensor in zip(places, state, strict=True)):
-                _load(places, state)
+            if any(place is not tensor for place, tensor in zip(places, batch.state, strict=True)):
+                _load(places, [tensor.contiguous() for tensor in batch.state])  # which may be cut from the places
                 batch.state = places
             replay()
-        elif steps_left >= STEPS_WORTH_RECORDING:
-            self._record(batch, key)
-        else:
+        elif self.recorder is None or steps_left < STEPS_WORTH_RECORDING:
             return False
+        else:
+            self._record(batch, key, self.recorder)
         return True
 
-    def _record(self, batch: Recordable, key: Hashable) -> None:
-        """Record a step, and take it."""
+    def _record(self, batch: Recordable, key: Hashable, recorder: Recorder) -> None:
+        """Record a step, and take it. Where recording fails after an eager step, no other step is recorded."""
+        is_taken = False
 
         def step(state: Sequence[Tensor]) -> None:
+            nonlocal is_taken
             batch.state = list(state)
             batch.take_step()
             _load(state, batch.state)
             batch.state = list(state)
+            is_taken = True
 
-        addresses = Counter(tensor.data_ptr() for tensor in batch.state)
-        state = [tensor if addresses[tensor.data_ptr()] == 1 else tensor.clone() for tensor in batch.state]
-        places = [self.put(number, tensor) for number, tensor in enumerate(state)]
-        self.recordings[key] = places, self.recorder(step, places), batch.constants
+        places = batch.state = self._places_of(batch.state)
+        try:
+            self.recordings[key] = places, recorder(step, places), batch.constants
+        except RuntimeError as error:  # of CUDA, where an operation cannot be recorded, or memory is short
+            if not is_taken:
+                raise
+            logger.warning("decoding steps are not recorded from now on: %s", str(error).split("\n")[0])
+            self.recorder, batch.state = None, places
         if len(self.recordings) > MOST_RECORDINGS:
             self.recordings.popitem(last=False)
 
-    def put(self, number: int, tensor: Tensor) -> Tensor:
-        """This tensor of a state where recordings find it; where there is no room yet, it stays where it is."""
-        memory, tensor = self.memory.get((number, tensor.dtype)), tensor.contiguous()
-        if memory is None or len(memory) < tensor.numel():
-            self.recordings.clear()  # they would hold the memory that is too small
-            memory = self.memory[number, tensor.dtype] = tensor.view(-1)
-        place = memory[: tensor.numel()].view(tensor.shape)
-        _load([place], [tensor])
-        return place
+    def _places_of(self, state: Sequence[Tensor]) -> list[Tensor]:
+        """A state where recordings find it: a tensor stays where it is if there is no room for it yet."""
+        addresses, places = Counter(tensor.data_ptr() for tensor in state), []
+        state = [(each if addresses[each.data_ptr()] == 1 else each.clone()).contiguous() for each in state]
+        for number, tensor in enumerate(state):
+            memory = self.memory.get((number, tensor.dtype))
+            if memory is None or len(memory) < tensor.numel():
+                self.recordings.clear()  # they would hold the memory that is too small
+                memory = self.memory[number, tensor.dtype] = tensor.view(-1)
+            places.append(memory[: tensor.numel()].view(tensor.shape))
+        _load(places, state)
+        return places
 
 
 def _load(places: Sequence[Tensor], state: Sequence[Tensor]) -> None:
     """Copy a state to its places, by one launch for all tensors of a type."""
     pairs: dict[torch.dtype, list[tuple[Tensor, Tensor]]] = {}
     for place, tensor in zip(places, state, strict=True):
-        if place is not tensor and place.data_ptr() != tensor.data_ptr():
+        if place.data_ptr() != tensor.data_ptr():
             pairs.setdefault(place.dtype, []).append((place, tensor))
     for of_type in pairs.values():
         foreach.copy_(*map(list, zip(*of_type, strict=True)))
@@ -124,26 +135,29 @@ def _recording_stream(device: torch.device) -> torch.cuda.Stream:
 _is_recording = threading.Lock()  # of two threads, one would record the other's operations
 
 
-def cuda_recorder(device: torch.device, pool: Any = None) -> Recorder:
-    """A recorder whose graphs share a pool of memory, if one is given; none may be replayed beside another then."""
+def cuda_recorder(device: torch.device) -> Recorder:
+    """A recorder whose graphs share a pool of memory: none may be replayed beside another."""
     stream = _recording_stream(device)
     alive: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
+    pool = None
 
     def record(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
         nonlocal pool
-        if pool is not None and not alive:  # torch takes no pool again whose graphs have all died
+        if not alive:  # torch takes no pool again whose graphs have all died
             pool = torch.cuda.graph_pool_handle()
         # Where recording fails, torch leaves its stream the current one; the outer `stream` takes that back.
         with _is_recording, torch.cuda.device(device), torch.cuda.stream(torch.cuda.current_stream(device)):
             # A first step on the same stream: memory that libraries take on first use must not be part of the graph.
             stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                step(state)
+            try:
+                with torch.cuda.stream(stream):
+                    step(state)
+            finally:  # what comes after an error, too, may use the same tensors
+                torch.cuda.current_stream().wait_stream(stream)
             graph = torch.cuda.CUDAGraph()
             # Other threads, such as those of data loaders, may go on allocating.
             with torch.cuda.graph(graph, pool, stream, capture_error_mode="thread_local"):
                 step(state)  # this computes nothing
-            torch.cuda.current_stream().wait_stream(stream)
         alive.add(graph)
         return graph.replay
 
@@ -202,7 +216,7 @@ def recorder_for(device: torch.device, config: GenerationConfig, has_hooks: bool
         return None
     if torch.is_autocast_enabled("cuda") or os.environ.get("BART_GRAPHS") == "0":
         return None
-    return cuda_recorder(device, torch.cuda.graph_pool_handle())
+    return cuda_recorder(device)
 
 
 def can_be_recorded(config: GenerationConfig, has_hooks: bool) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bart.backend import Backend
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.generation.cache import DecoderCache, Put
+from bart.generation.cache import DecoderCache
 
 
 class Sizes(Protocol):
@@ -49,9 +49,8 @@ class Model(Protocol):
         attention_mask: Tensor | None = None,
         beams: int = 1,
         max_length: int | None = None,
-        put: Put | None = None,
     ) -> DecoderCache:
-        """A cache for K = beams rows per article that read at most max_length tokens each; put: see `DecoderCache`."""
+        """A cache for K = beams rows per article that read at most max_length tokens each."""
 
     def decode(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """Logits (B, K, V) after the next ids (B, K). `cache.advance` has been called once before."""

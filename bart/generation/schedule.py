@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation.beam_search import BeamSearch, Hypotheses
-from bart.generation.cache import DecoderCache, Put, padded
+from bart.generation.cache import DecoderCache, padded
 from bart.generation.graphs import RecordedSteps, recorded_steps
 from bart.generation.hooks import NO_HOOKS, Hooks
 from bart.generation.model import Model
@@ -75,11 +75,11 @@ class DecodingBatch:
         self.options: Hashable = (repr(config), max_length)
         self.numbers: list[int | None] = list(first.numbers)  # None: the place is vacant, and nobody reads its results
         self.lengths = [1] * len(first.numbers)  # of each place's hypotheses
-        self.cache, self.search = self._begun(first, None if recorded is None else recorded.put)
+        self.cache, self.search = self._begun(first)
         self.rules: list[Rule] = []
         self._set_ids(first.ids)
         self.constants = self.rules, self.search.eos_ids
-        self._widen(len(first.numbers))
+        self.resize(len(first.numbers))
 
     @property
     def busy(self) -> list[int]:
@@ -92,7 +92,7 @@ class DecodingBatch:
 
     def join(self, new: Sources) -> None:
         """Put articles into vacant places, and into new ones."""
-        self._widen(len(self.busy) + len(new.numbers))
+        self.resize(max(len(self.numbers), len(self.busy) + len(new.numbers)))
         places = self.vacant[: len(new.numbers)]
         cache, search = self._begun(new)
         index = self._index(places)
@@ -106,12 +106,19 @@ class DecodingBatch:
             ids = padded(self.ids, 1, width, NO_ID)
             self._set_ids(ids.index_copy(0, index, padded(new.ids, 1, width, NO_ID)))
 
-    def settle(self) -> None:
-        """Give up vacant places; those that shapes need begin anew, so that they never come to an end."""
-        busy = self.busy
-        size = self._size(len(busy))
-        if size < len(self.numbers):
-            self.keep([*busy, *self.vacant][:size])
+    def resize(self, articles: int) -> None:
+        """Have places for so many articles, which are few numbers of places where steps are recorded.
+
+        Vacant places begin anew, so that they never come to an end. New ones hold a copy until articles join.
+        """
+        size, count = articles, len(self.numbers)
+        if self.recorded is not None:
+            size = self.most
+            while size // 2 >= max(articles, FEWEST_PLACES):
+                size //= 2
+        if size != count:
+            self.keep([*self.busy, *self.vacant, *[0] * (size - count)][:size])
+            self.numbers[count:] = [None] * (len(self.numbers) - count)
         if vacant := self.vacant:
             index = self._index(vacant)
             self.cache.restart(index)
@@ -128,29 +135,15 @@ class DecodingBatch:
         self.search.state = [tensor[index] for tensor in self.search.state]
         self._set_ids(None if self.ids is None else self.ids[index])
 
-    def _widen(self, articles: int) -> None:
-        """Have places for so many articles; new ones hold a copy of the first until others replace it."""
-        count = len(self.numbers)
-        if (more := self._size(articles) - count) > 0:
-            self.keep([*range(count), *[0] * more])
-            self.numbers[count:] = [None] * more
-
-    def _size(self, articles: int) -> int:
-        """The number of places for so many articles; there are few such numbers where steps are recorded."""
-        size = articles if self.recorded is None else self.most
-        while self.recorded is not None and size // 2 >= max(articles, FEWEST_PLACES):
-            size //= 2
-        return size
-
     def _index(self, places: list[int]) -> Tensor:
         return torch.tensor(places, dtype=torch.long, device=self.model.device)
 
-    def _begun(self, new: Sources, put: Put | None = None) -> tuple[DecoderCache, Search]:
+    def _begun(self, new: Sources) -> tuple[DecoderCache, Search]:
         """A cache and a search before their first step."""
         config = self.config
         beams = config.num_beams if config.num_beams > 1 else config.num_return_sequences
         # The last id of a sequence is never read.
-        cache = self.model.new_cache(new.states, new.mask, beams=beams, max_length=self.max_length - 1, put=put)
+        cache = self.model.new_cache(new.states, new.mask, beams=beams, max_length=self.max_length - 1)
         given = config, self.max_length, new.limits(config, self.max_length), self.hooks.stops
         return cache, BeamSearch(*given, self.model.backend.top_sums) if config.num_beams > 1 else TokenSearch(*given)
 
@@ -280,4 +273,4 @@ def decode(
                 batch.join(new)
             if not batch.busy:
                 break
-            batch.settle()
+            batch.resize(len(batch.busy))

@@ -78,9 +78,7 @@ class _Layer(BackendModule):
         self.final_layer_norm = nn.LayerNorm(config.d_model)
 
     def _branch(self, states: Streams, norm: nn.LayerNorm, branch: Callable[[Tensor], Any], last: nn.Module) -> Streams:
-        """Add the output of a branch and its last layer to the residual stream, normalised after (post-LN) or before
-        (Pre-LN) it.
-        """
+        """Add a branch and its last layer to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
         hidden, read, _ = states
         dropout = self.dropout if self.training else 0.0
         if self.pre_ln:
@@ -100,9 +98,7 @@ class BartEncoderLayer(_Layer):
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
 
     def forward(self, hidden: Tensor, read: Tensor, seed: Tensor | None, mask: Any) -> Streams:
-        """hidden and read, of the `Streams`, are (B, S, D), or (1, M, D) of rows; the mask is that of
-        `Backend.attend`.
-        """
+        """hidden and read are (B, S, D), or (1, M, D) of rows; the mask is that of `Backend.attend`."""
 
         def self_attention(states: Tensor) -> Tensor:
             return self.self_attn(*self.self_attn.queries_keys_values(states), mask)

@@ -17,7 +17,7 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
 from bart.generation import GenerationOutput, generate, generate_many
-from bart.generation.cache import DecoderCache, Put
+from bart.generation.cache import DecoderCache
 from bart.inputs import check_ids, check_shape, check_tensors, states_of
 from bart.modeling import names
 from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
@@ -275,12 +275,8 @@ class BartForConditionalGeneration(PretrainedBart):
         attention_mask: Tensor | None = None,
         beams: int = 1,
         max_length: int | None = None,
-        put: Put | None = None,
     ) -> DecoderCache:
-        """A cache to decode `beams` rows per article from encoder states (B, S, D), at most max_length tokens each.
-
-        put: see `DecoderCache`.
-        """
+        """A cache to decode `beams` rows per article from encoder states (B, S, D), at most max_length tokens each."""
         layers: Any = self.model.decoder.layers
         cross = (layer.encoder_attn.keys_values(encoder_states) for layer in layers)
         _, self_keys, _ = layers[0].self_attn.queries_keys_values(encoder_states[:, :1])
@@ -288,7 +284,7 @@ class BartForConditionalGeneration(PretrainedBart):
         if max_length is not None and max_length > positions:
             raise InputError(f"max_length is {max_length}; allowed: at most {positions}, the model's positions")
         readable = torch.ones_like(encoder_states[:, :, 0]) if attention_mask is None else attention_mask
-        return DecoderCache(cross, self_keys, readable.bool(), beams, max_length or positions, put)
+        return DecoderCache(cross, self_keys, readable.bool(), beams, max_length or positions)
 
     def decode(self, ids: Tensor, cache: DecoderCache) -> Tensor:
         """Logits (B, K, V) after the next ids (B, K) of each beam, for which `cache.advance` must have made room."""

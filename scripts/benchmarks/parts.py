@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partialmethod
+from timeit import repeat
 from typing import Any
 from unittest.mock import patch
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from bart.cpu.kernels import Kernels
+from bart.modeling.packed import Packer
 
 # Parts, by words in the names of operations; the first that fits counts.
 PARTS = {
@@ -105,9 +107,7 @@ def parts_of(work: Callable[[], object], sources: int, precision: str) -> list[d
     clock = _Clock(sources)
 
     def method(kernels: Kernels, *args: Any, function: Callable[..., Any], **kwargs: Any) -> Any:
-        return clock.time(
-            lambda *args, **kwargs: function(kernels, *args, **kwargs), function.__name__, *args, **kwargs
-        )
+        return clock.time(function.__get__(kernels), function.__name__, *args, **kwargs)
 
     with ExitStack() as stack:
         for name, function in vars(Kernels).items():
@@ -128,30 +128,18 @@ def parts_of(work: Callable[[], object], sources: int, precision: str) -> list[d
     return sorted(({**row, "share": row["ms"] / 1e3 / whole} for row in rows), key=lambda row: -row["ms"])
 
 
-def _seconds(work: Callable[[], object]) -> float:
-    """The least time of some calls."""
-    times = []
-    for _ in range(5):
-        start = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
 def _bandwidth() -> float:
     """Bytes a second, read and written, of a copy that no cache holds."""
     numbers = torch.ones(1 << 26)
     copy = torch.empty_like(numbers)
-    return 2 * numbers.nbytes / _seconds(lambda: copy.copy_(numbers))
+    return 2 * numbers.nbytes / min(repeat(lambda: copy.copy_(numbers), number=1))
 
 
 def _rate(precision: str) -> float:
     """Operations a second of a large product, by the kernel or by oneDNN, as in a model."""
-    from bart.modeling.packed import Packer
-
     side = 2048
     layer = torch.nn.Linear(side, side)
     packed = Packer(precision, torch.device("cpu"), leaves_out_padding=True).linear([layer], rows=side)
     rows = torch.randn(side, side, dtype=torch.bfloat16 if precision == "bf16" else torch.float32)
     with torch.inference_mode():
-        return 2 * side**3 / _seconds(lambda: packed(rows))
+        return 2 * side**3 / min(repeat(lambda: packed(rows), number=1))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 from argparse import ArgumentTypeError
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,18 +22,22 @@ from utils.app.machine import is_first, is_first_here
 from utils.app.output_files import held
 from utils.app.run_directory import LAST_FILE, PREVIOUS_FILE
 
+logger = logging.getLogger(__name__)
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}  # by the scheme of a URL
 STORES = "URL of " + ", ".join(f"{scheme}://" for scheme in PACKAGES)  # for --help
-_UPLOADING = "?"  # stands for what the store tells of a file
 
 
 def in_store(place: str) -> bool:
     """True for the URL of one place in an object store; ArgumentTypeError where the package is missing for it."""
-    scheme, separator, path = place.partition("://")
-    package = PACKAGES.get(scheme) if separator and path.strip("/") and "{" not in path else None
+    package = _package(place)
     if package is not None and find_spec(package) is None:
         raise ArgumentTypeError(f"{place!r} needs the package {package}: pip install {package}")
     return package is not None
+
+
+def _package(place: str) -> str | None:
+    scheme, separator, path = place.partition("://")
+    return PACKAGES.get(scheme) if separator and path.strip("/") and "{" not in path else None
 
 
 def cache_home() -> Path:
@@ -40,16 +46,17 @@ def cache_home() -> Path:
 
 def local_path(place: str) -> str:
     """The place itself or, for a URL, the path of its copy."""
-    if not in_store(place):
+    if _package(place) is None:
         return place
     place = place.rstrip("/")
     return str(cache_home() / "stores" / xxhash.xxh3_64_hexdigest(place.encode()) / place.rpartition("/")[2])
 
 
 class _Copy:
-    """The file or folder on this machine that stands for a URL. A record beside it holds the last states alike.
+    """The file or folder on this machine that stands for a URL.
 
-    The state of a file is what the store tells of it, and its size and time here; each is None where it is missing.
+    A record beside it has the state of each file when both were alike: what the store told of it, and its size and time
+    here. '' is the name of a single file. Hidden files are of this machine alone.
     """
 
     def __init__(self, url: str) -> None:
@@ -57,81 +64,83 @@ class _Copy:
 
         self.url, self.path = url, Path(local_path(url))
         self.store, self.root = url_to_fs(url.rstrip("/"))
-        self._record = self.path.parent / "record.json"
-        self._record.parent.mkdir(parents=True, exist_ok=True)
-        self.recorded: dict[str, Any] = read_json(self._record) if self._record.exists() else {}
+        self.record = self.path.with_name(".record.json")
+        self.recorded: dict[str, list[Any]] = read_json(self.record) if self.record.exists() else {}
 
-    def states(self) -> dict[str, Any]:
-        """Name -> state, of all files but hidden ones, which are of this machine alone; '' names a single file."""
+    def there(self) -> dict[str, str]:
         self.store.invalidate_cache()
-        found = self.store.find(self.root, detail=True).items()
-        there = {path[len(self.root) + 1 :]: str(info) for path, info in found if not path.endswith("/")}
-        files = [self.path] if self.path.is_file() else [path for path in self.path.rglob("*") if path.is_file()]
-        stats = {str(path)[len(str(self.path)) + 1 :]: path.stat() for path in files}
-        here = {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items() if "/." not in f"/{name}"}
-        return {name: [there.get(name), here.get(name)] for name in {**there, **here, **self.recorded}}
+        found = self.store.find(self.root, detail=True)
+        return {name: str(found[path]) for name, path in _names(found, self.root).items()}
+
+    def here(self) -> dict[str, list[int]]:
+        files = [str(path) for path in (self.path, *self.path.rglob("*")) if path.is_file()]
+        stats = {name: os.stat(path) for name, path in _names(files, str(self.path)).items()}
+        return {name: [stat.st_size, stat.st_mtime_ns] for name, stat in stats.items()}
 
     def fetch(self) -> bool:
-        """Fetch what has changed; false where the store has nothing."""
-        changed = {name: state for name, state in self.states().items() if self.recorded.get(name) != state}
-        for name, (there, _) in changed.items():
+        """Make the copy as the store has it; false where the store has nothing."""
+        there, here = self.there(), self.here()
+        states = {name: [there.get(name), here.get(name)] for name in {**there, **here}}
+        changed = [name for name, state in states.items() if state != self.recorded.get(name)]
+        logger.info("%s: files to fetch: %d", self.url, sum(name in there for name in changed))
+        for name in changed:
             path = self.path / name
             path.unlink(missing_ok=True)  # a process that reads it keeps what it has opened
-            if there is not None:
+            if name in there:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 self.store.get_file(self._url(name), str(path))
-        self.recorded = {name: state for name, state in self.states().items() if state[0] is not None}
-        write_json(self._record, self.recorded)
-        return bool(self.recorded)
+        here = self.here()
+        write_json(self.record, {name: [state, here[name]] for name, state in there.items()})
+        return bool(there)
 
     def publish(self) -> None:
-        states = {name: state for name, state in self.states().items() if name != PREVIOUS_FILE}
-        before = {name: self.recorded.get(name, [None, None]) for name in states}
-        if others := [name for name in states if states[name][0] != before[name][0] != _UPLOADING]:
-            why = f"another run has written or removed {others[0]} since this one began"
-            raise InputError(f"{self.url}: {why}; allowed: a place for each run")
-        changed = {name: here for name, (_, here) in states.items() if here != before[name][1]}
-        write_json(self._record, {**self.recorded, **{name: [_UPLOADING, None] for name in changed}})
+        """Bring what has changed here to the store; all of it again where an upload failed."""
+        here = self.here()
+        here.pop(PREVIOUS_FILE, None)
+        before = {name: self.recorded.get(name, [None, None])[1] for name in {**self.recorded, **here}}
+        changed = [name for name in before if here.get(name) != before[name]]
         # A checkpoint names the best ones, so these are there before it, and go after it.
-        for name in sorted(changed, key=lambda name: (changed[name] is None, name == LAST_FILE)):
-            if changed[name] is not None:
+        for name in sorted(changed, key=lambda name: (name not in here, name == LAST_FILE)):
+            if name in here:
                 self.store.put_file(str(self.path / name), self._url(name))
-            elif states[name][0] is not None:
+            elif self.store.exists(self._url(name)):
                 self.store.rm_file(self._url(name))
-        there = {name: there for name, (there, _) in self.states().items()}
-        write_json(self._record, {name: [there[name], here] for name, (_, here) in states.items() if here is not None})
+        there = self.there()
+        write_json(self.record, {name: [there.get(name), state] for name, state in here.items()})
 
     def _url(self, name: str) -> str:
         return f"{self.root}/{name}".rstrip("/")
 
 
-def fetch(place: str, may_be_missing: bool = False) -> str:
-    """The local path of a place; a copy is made to be as the store has it now, by the first process of a machine.
+def _names(paths: Iterable[str], root: str) -> dict[str, str]:
+    """Name -> path of files that are not hidden. Names such as /a and ../a, which stores have, would lead elsewhere."""
+    names = {path[len(root) + 1 :]: path for path in paths if not path.endswith("/")}
+    return {name: path for name, path in names.items() if not re.search("/[./]", f"/{name}")}
 
-    Files that the store has not are removed, but for hidden ones.
-    """
+
+def fetch(place: str, may_be_missing: bool = False) -> str:
+    """The local path of a place; the first process of a machine makes the copy as the store has it now."""
     if not in_store(place):
         return place
     from utils.app.distributed import meeting  # here, because --help needs no torch
 
-    path, done = local_path(place), f"{place} is on machine {os.environ.get('GROUP_RANK')}"
-    with _reaching(place, InputError):
-        if is_first_here():
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-            with held(Path(path).with_name(".lock"), f"another process fetches {place}", waits=True):
-                if not _Copy(place).fetch() and not may_be_missing:
-                    raise InputError(f"{place}: no such file or folder")
-            if (store := meeting()) is not None:
-                store.set(done, "")
-        elif (store := meeting()) is not None:  # otherwise the process that started this one has fetched it
-            store.wait([done], timedelta(days=1))
+    path, done, store = local_path(place), f"{place} is on machine {os.environ.get('GROUP_RANK')}", meeting()
+    if is_first_here():
+        with held(Path(path).with_name(".lock"), f"another process fetches {place}", waits=True), _reaching(place):
+            found = _Copy(place).fetch()
+        if not (found or may_be_missing):
+            raise InputError(f"{place}: no such file or folder")
+        if store is not None:
+            store.set(done, "")
+    elif store is not None:  # otherwise the process that started this one has fetched it
+        store.wait([done], timedelta(days=1))
     return path
 
 
 def publish(place: str) -> None:
     """Let the first process bring a URL to the state of its copy; RunError where that fails."""
     if in_store(place) and is_first():
-        with _reaching(place, RunError):
+        with _reaching(place):
             _Copy(place).publish()
 
 
@@ -139,19 +148,15 @@ def names_at(place: str) -> set[str]:
     """The names of files and folders in a folder, which may be missing."""
     if not in_store(place):
         return {path.name for path in Path(place).glob("*")}
-    copy = _Copy(place)
-    with _reaching(place, InputError), suppress(FileNotFoundError):
-        copy.store.invalidate_cache()
-        return {Path(path).name for path in copy.store.ls(copy.root, detail=False)}
-    return set()
+    with _reaching(place):
+        return {name.partition("/")[0] for name in _Copy(place).there()}
 
 
 @contextmanager
-def _reaching(place: str, kind: type[InputError | RunError]) -> Iterator[None]:
-    """Make one error of whatever a store's client raises."""
+def _reaching(place: str) -> Iterator[None]:
+    """Raise RunError for whatever a store's client raises."""
     try:
         yield
-    except InputError:
-        raise
     except Exception as error:
-        raise kind(f"{place} cannot be reached or written ({type(error).__name__}: {brief(error)})") from error
+        reason = f"{type(error).__name__}: {brief(error)}"
+        raise RunError(f"{place} cannot be reached or written ({reason}); its copy is {local_path(place)}") from error

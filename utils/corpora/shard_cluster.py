@@ -157,3 +157,7 @@ def computed(client: Client, what: str, calls: Tasks) -> Iterator[tuple[str, Any
             f"{what}: worker processes or their scheduler have died, perhaps for want of memory "
             f"({type(error).__name__}); the same command goes on"
         ) from None
+    except RuntimeError as error:
+        if not str(error).startswith("P2P"):
+            raise
+        raise RunError(f"{what}: {brief(error)}: {brief(error.__cause__ or error)}; the same command goes on") from None

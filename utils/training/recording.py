@@ -66,7 +66,7 @@ def recorder_with_room(device: torch.device) -> Recorder:
     torch.cuda.empty_cache()
     if torch.cuda.mem_get_info(device)[0] < 2 * step:
         raise RuntimeError("recordings need more memory than is free")
-    return cuda_recorder(device, torch.cuda.graph_pool_handle())
+    return cuda_recorder(device)
 
 
 class RecordedPasses:

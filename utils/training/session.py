@@ -47,6 +47,7 @@ class Session(Callback):
         self.signals: Signals | None = None  # in training, when they ask the run to end
         self.best = BestCheckpoints(plan, metric)
         self.patience = Patience(plan, metric) if run.early_stopping_patience >= 0 else None
+        self.parts = [part for part in (self.measurements, self.best, self.patience) if part is not None]
         self.in_validation = False
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -182,20 +183,15 @@ class Session(Callback):
     ) -> None:
         settle(checkpoint["loops"], trainer.global_step, self.in_validation)
 
-    @property
-    def parts(self) -> dict[str, Any]:
-        """Those that have a state, by the names of their states."""
-        parts = {"Measurements": self.measurements, "BestCheckpoints": self.best, "Patience": self.patience}
-        return {name: part for name, part in parts.items() if part is not None}
-
     def state_dict(self) -> dict[str, Any]:
-        states = {name: part.state_dict() for name, part in self.parts.items()}
-        return {**states, "CountSkippedSteps": {"count": self.divergence.skipped}}
+        states = {type(part).__name__: part.state_dict() for part in self.parts}
+        return {**states, "skipped_steps": self.divergence.skipped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.divergence.skipped = state_dict["CountSkippedSteps"]["count"]
-        for name in self.parts.keys() & state_dict:
-            state = state_dict[name]
+        self.divergence.skipped = state_dict["skipped_steps"]
+        for part in self.parts:
+            if (state := state_dict.get(type(part).__name__)) is None:
+                continue  # this session alone has patience
             if "conditions" in state:  # of validation
                 state["conditions"] = completed(state["conditions"], self.plan.conditions, self.plan.defaults)
-            self.parts[name].load_state_dict(state)
+            part.load_state_dict(state)

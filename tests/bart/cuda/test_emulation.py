@@ -111,3 +111,21 @@ def test_gradients_are_as_near_to_fp64_as_those_of_autocast(case: str) -> None:
 def test_losses_of_many_steps_are_as_near_to_fp64_as_those_of_autocast() -> None:
     ours, autocasts = forked.call(errors, "post-LN", trained)
     assert sum(ours) / SEEDS <= max(autocasts), (ours, autocasts)
+
+
+def check_seeds() -> None:
+    kernels, layer, norm = stand_ins.load(), nn.Linear(8, 8, dtype=torch.bfloat16), nn.LayerNorm(8)
+    cuda.load_kernels = lambda _: kernels
+    torch.set_autocast_enabled("cuda", True)
+    states, seed = torch.ones(2, 8, dtype=torch.bfloat16), torch.tensor([5])
+
+    def passed_on(seed: Tensor | None, rate: float) -> Tensor | None:
+        return CudaBackend().add_and_norm(states, layer, (states, states, seed), norm, rate)[2]
+
+    assert passed_on(None, 0.0) is None and passed_on(seed, 0.0) is seed
+    assert passed_on(seed, 0.1) == 6 and isinstance(passed_on(None, 0.1), Tensor)
+
+
+def test_a_branch_without_dropout_passes_on_no_seed_that_was_never_drawn() -> None:
+    """Layers below may be in evaluation."""
+    forked.call(check_seeds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import re
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -92,6 +93,10 @@ def check_interpreted() -> None:
     torch.cuda.get_device_properties = lambda *_: type("Properties", (), {"multi_processor_count": 3})
     for check in CHECKS:
         globals()[f"check_{check}"]("cpu")
+    from bart.cuda.kernels import cross_entropy
+
+    losses, _ = cross_entropy(torch.randn(3, 40), torch.zeros(40), torch.tensor([-1, 40, 3]), 0.1)
+    assert losses.isposinf().tolist() == [True, True, False]
 
 
 def check_compiled() -> None:
@@ -114,7 +119,8 @@ def check_compiled() -> None:
         }
         source = ASTSource(function, types, constants)
         for capability in (80, 90):
-            triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": num_warps})
+            made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": num_warps})
+            assert re.search("tt.addptr.*i64", made.asm["ttir"])  # matrices may have more than 2^31 numbers
         compiled.add(function.__name__)
 
     names = {int: "i32", float: "fp32", torch.long: "i64"}
@@ -209,7 +215,7 @@ def check_cross_entropy(device: str) -> None:
     from bart.cuda.kernels import cross_entropy
 
     torch.manual_seed(0)
-    labels = torch.tensor([0, 5, 299, IGNORE_INDEX, 7, IGNORE_INDEX], device=device)
+    labels = torch.tensor([0, 5, 299, IGNORE_INDEX, 7, IGNORE_INDEX], device=device)[:, None].repeat(1, 2)[:, 0]
     for half, width, smoothing in product((torch.float32, *halves()), (300, 5001), (0.0, 0.1)):
         padded, bias = 3 * torch.randn(6, width + 8, device=device).to(half), torch.randn(width, device=device)
         behind, logits = padded[:, width:].clone(), padded[:, :width]

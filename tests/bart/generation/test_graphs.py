@@ -452,6 +452,25 @@ def test_recordings_die_with_their_model_and_after_an_error(sources, counting):
     assert all(each() is None for each in memory)
 
 
+def test_decoding_goes_on_without_recordings_when_one_fails(sources, counting, eager, caplog):
+    """The first recordings serve on."""
+    model, options = tiny(), {"num_beams": 2, "max_length": 16}
+    expected = [eager(model, 3, others(sources, number), **options) for number in range(2)]
+    record = counting.recorder
+
+    def fails(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
+        if counting.recordings <= 2:
+            return record(step, state)
+        step(state)
+        step([tensor.clone() for tensor in state])  # a graph only notes its operations
+        raise torch.OutOfMemoryError("CUDA out of memory.\nmore")
+
+    counting.recorder = fails
+    assert [outputs(model, 3, others(sources, number), **options) for number in range(2)] == expected
+    assert counting.recordings == 3 and counting.eager and counting.replays
+    assert caplog.messages == ["decoding steps are not recorded from now on: CUDA out of memory."]
+
+
 def test_graphs_share_a_pool_while_one_of_them_lives(monkeypatch: pytest.MonkeyPatch):
     """torch ends with an error where a graph is recorded into a pool whose graphs have all died."""
 
@@ -472,7 +491,7 @@ def test_graphs_share_a_pool_while_one_of_them_lives(monkeypatch: pytest.MonkeyP
     }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     graphs._recording_stream.cache_clear()
-    record = graphs.cuda_recorder(torch.device("cuda"), 100)
+    record = graphs.cuda_recorder(torch.device("cuda"))
     taken: list[Any] = []
     replays = [record(taken.append, []) for _ in range(3)]
     assert pools == [0, 0, 0] and taken == [[]] * 6
@@ -483,8 +502,11 @@ def test_graphs_share_a_pool_while_one_of_them_lives(monkeypatch: pytest.MonkeyP
     gc.collect()
     replays = [record(taken.append, []) for _ in range(2)]
     assert pools[-2:] == [1, 1]
-    graphs.cuda_recorder(torch.device("cuda"))(taken.append, [])
-    assert pools[-1] is None
+    with pytest.raises(ZeroDivisionError):
+        record(lambda state: 1 // 0, [])
+    current = graphs.torch.cuda.current_stream()
+    stream = graphs._recording_stream(torch.device("cuda"))
+    assert current.wait_stream.call_count == stream.wait_stream.call_count, "the error's step may go on beside others"
     graphs._recording_stream.cache_clear()
 
 
@@ -515,16 +537,15 @@ def test_what_cannot_be_recorded_is_eager(model, use, options: dict[str, Any]):
 
 
 def test_only_cuda_devices_record(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(graphs, "cuda_recorder", lambda device, pool: (device, pool))
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(graphs, "cuda_recorder", lambda device: ("recorder", device))
     gpu, config = torch.device("cuda"), GenerationConfig()
-    assert graphs.recorder_for(gpu, config, False) == (gpu, "pool")
+    assert graphs.recorder_for(gpu, config, False) == ("recorder", gpu)
     assert graphs.recorder_for(gpu, config, True) is None
     assert graphs.recorder_for(torch.device("cpu"), config, False) is None
     with monkeypatch.context() as patch:
         patch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
         assert graphs.recorder_for(gpu, config, False) is None
-    assert graphs.recorder_for(gpu, config, False) == (gpu, "pool")
+    assert graphs.recorder_for(gpu, config, False) == ("recorder", gpu)
     monkeypatch.setenv("BART_GRAPHS", "0")
     assert graphs.recorder_for(gpu, config, False) is None
 
@@ -554,8 +575,8 @@ def test_cuda_graphs_give_what_eager_steps_give(
     with monkeypatch.context() as patched:  # eager steps of the same shapes
         patched.setattr(graphs, "STEPS_WORTH_RECORDING", 1000)
         eager = [generated(model, sources, size, max_length=50, **options) for size in (1, 4, 100)]
-    counting = Counting(graphs.cuda_recorder(model.device, torch.cuda.graph_pool_handle()))
-    monkeypatch.setattr(graphs, "cuda_recorder", lambda device, pool: counting)
+    counting = Counting(graphs.cuda_recorder(model.device))
+    monkeypatch.setattr(graphs, "cuda_recorder", lambda device: counting)
     monkeypatch.setattr(DecoderCache, "advance", never_waiting(DecoderCache.advance))
     monkeypatch.setattr(DecodingBatch, "_decode", never_waiting(DecodingBatch._decode))
     monkeypatch.setattr(torch.cuda.CUDAGraph, "replay", never_waiting(torch.cuda.CUDAGraph.replay))
