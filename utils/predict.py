@@ -153,8 +153,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if source.digest != identity["input"]:
             raise InputError(f"{source.name}: it changed while it was predicted; remove {partial} and begin anew")
         write_file(output, form, source, work)
-        work.finish()
         publish(args.output)
+        work.finish()
         logger.info("%s: %s predictions", args.output, f"{source.rows:,}")
 
 

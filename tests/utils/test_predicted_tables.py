@@ -343,6 +343,18 @@ def test_a_shard_of_parquet_keeps_types_that_fit_all_files(models: dict[str, str
         predict(models["class"], tmp_path, "--output", tmp_path.parent / "out.parquet")
 
 
+def test_columns_that_some_files_of_parquet_lack_are_empty_there(models: dict[str, str], tmp_path: Path) -> None:
+    for name, columns in (
+        ("a", {"text": ["who"], "note": [1]}), ("b", {"text": ["said"]}), ("c", {"more": ["x"], "text": ["who"]}),
+    ):  # fmt: skip
+        pq.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    predict(models["class"], tmp_path, "--output", tmp_path.parent / "lacking.parquet")
+    rows = pq.read_table(tmp_path.parent / "lacking.parquet").to_pylist()
+    assert [(row["text"], row["note"], row["more"]) for row in rows] == [
+        ("who", 1, None), ("said", None, None), ("who", None, "x")
+    ]  # fmt: skip
+
+
 def test_a_shard_that_was_killed_goes_on_as_that_shard(
     models: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -389,7 +401,7 @@ def test_inputs_of_several_files_that_are_none(models: dict[str, str], tmp_path:
         ([first, second], r"a.csv and .*b.jsonl are of two kinds; allowed: files of one kind"),
         ([tmp_path], r"a.csv and .*b.jsonl are of two kinds; allowed: files of one kind"),
         ([tmp_path / "*.tsv"], r"\*.tsv: no such file; allowed: .jsonl, .json, .csv"),
-        ([tmp_path / "empty"], "empty: has no file; allowed: .jsonl"),
+        ([tmp_path / "empty"], "empty: no such file; allowed: .jsonl"),
         ([first, tmp_path / "no.csv"], "no.csv: no such file"),
         ([first, "--shard", "1/3"], "--shard is 1/3; .*a.csv: has 2 rows; allowed: at most 2 shards"),
         ([first, "--output", first], "the file that is read"),

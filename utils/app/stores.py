@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from argparse import ArgumentTypeError
@@ -21,17 +22,22 @@ from utils.app.machine import is_first, is_first_here
 from utils.app.output_files import held
 from utils.app.run_directory import LAST_FILE, PREVIOUS_FILE
 
+logger = logging.getLogger(__name__)
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}  # by the scheme of a URL
 STORES = "URL of " + ", ".join(f"{scheme}://" for scheme in PACKAGES)  # for --help
 
 
 def in_store(place: str) -> bool:
     """True for the URL of one place in an object store; ArgumentTypeError where the package is missing for it."""
-    scheme, separator, path = place.partition("://")
-    package = PACKAGES.get(scheme) if separator and path.strip("/") and "{" not in path else None
+    package = _package(place)
     if package is not None and find_spec(package) is None:
         raise ArgumentTypeError(f"{place!r} needs the package {package}: pip install {package}")
     return package is not None
+
+
+def _package(place: str) -> str | None:
+    scheme, separator, path = place.partition("://")
+    return PACKAGES.get(scheme) if separator and path.strip("/") and "{" not in path else None
 
 
 def cache_home() -> Path:
@@ -40,7 +46,7 @@ def cache_home() -> Path:
 
 def local_path(place: str) -> str:
     """The place itself or, for a URL, the path of its copy."""
-    if not in_store(place):
+    if _package(place) is None:
         return place
     place = place.rstrip("/")
     return str(cache_home() / "stores" / xxhash.xxh3_64_hexdigest(place.encode()) / place.rpartition("/")[2])
@@ -56,7 +62,7 @@ class _Copy:
     def __init__(self, url: str) -> None:
         from fsspec.core import url_to_fs
 
-        self.path = Path(local_path(url))
+        self.url, self.path = url, Path(local_path(url))
         self.store, self.root = url_to_fs(url.rstrip("/"))
         self.record = self.path.with_name(".record.json")
         self.recorded: dict[str, list[Any]] = read_json(self.record) if self.record.exists() else {}
@@ -74,12 +80,15 @@ class _Copy:
     def fetch(self) -> bool:
         """Make the copy as the store has it; false where the store has nothing."""
         there, here = self.there(), self.here()
-        for name in {**there, **here}:
-            if [there.get(name), here.get(name)] != self.recorded.get(name):
-                (self.path / name).unlink(missing_ok=True)  # a process that reads it keeps what it has opened
-                if name in there:
-                    (self.path / name).parent.mkdir(parents=True, exist_ok=True)
-                    self.store.get_file(self._url(name), str(self.path / name))
+        states = {name: [there.get(name), here.get(name)] for name in {**there, **here}}
+        changed = [name for name, state in states.items() if state != self.recorded.get(name)]
+        logger.info("%s: files to fetch: %d", self.url, sum(name in there for name in changed))
+        for name in changed:
+            path = self.path / name
+            path.unlink(missing_ok=True)  # a process that reads it keeps what it has opened
+            if name in there:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self.store.get_file(self._url(name), str(path))
         here = self.here()
         write_json(self.record, {name: [state, here[name]] for name, state in there.items()})
         return bool(there)
@@ -117,10 +126,7 @@ def fetch(place: str, may_be_missing: bool = False) -> str:
 
     path, done, store = local_path(place), f"{place} is on machine {os.environ.get('GROUP_RANK')}", meeting()
     if is_first_here():
-        with (
-            held(Path(path).with_name(".lock"), f"another process fetches {place}", waits=True),
-            _reaching(place, InputError),
-        ):
+        with held(Path(path).with_name(".lock"), f"another process fetches {place}", waits=True), _reaching(place):
             found = _Copy(place).fetch()
         if not (found or may_be_missing):
             raise InputError(f"{place}: no such file or folder")
@@ -134,7 +140,7 @@ def fetch(place: str, may_be_missing: bool = False) -> str:
 def publish(place: str) -> None:
     """Let the first process bring a URL to the state of its copy; RunError where that fails."""
     if in_store(place) and is_first():
-        with _reaching(place, RunError, f"; the files are in {local_path(place)}"):
+        with _reaching(place):
             _Copy(place).publish()
 
 
@@ -142,14 +148,15 @@ def names_at(place: str) -> set[str]:
     """The names of files and folders in a folder, which may be missing."""
     if not in_store(place):
         return {path.name for path in Path(place).glob("*")}
-    with _reaching(place, InputError):
+    with _reaching(place):
         return {name.partition("/")[0] for name in _Copy(place).there()}
 
 
 @contextmanager
-def _reaching(place: str, kind: type[InputError | RunError], more: str = "") -> Iterator[None]:
-    """Make one error of whatever a store's client raises."""
+def _reaching(place: str) -> Iterator[None]:
+    """Raise RunError for whatever a store's client raises."""
     try:
         yield
     except Exception as error:
-        raise kind(f"{place} cannot be reached or written ({type(error).__name__}: {brief(error)}){more}") from error
+        reason = f"{type(error).__name__}: {brief(error)}"
+        raise RunError(f"{place} cannot be reached or written ({reason}); its copy is {local_path(place)}") from error

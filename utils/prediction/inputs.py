@@ -95,9 +95,7 @@ def files_of(places: Sequence[str], suffixes: Collection[str]) -> list[Path]:
         if path.is_dir():
             found = sorted(each for each in path.iterdir() if each.name[0] not in "._" and suffix_of(each) in suffixes)
         if not (found := [each for each in found if not each.is_dir()]):
-            raise InputError(
-                f"{place}: {'has no' if path.is_dir() else 'no such'} file; allowed: {', '.join(suffixes)}"
-            )
+            raise InputError(f"{place}: no such file; allowed: {', '.join(suffixes)}, or a folder of them")
         files += found
     kinds = {suffix_of(file): str(file) for file in files}
     if len(kinds) > 1:
@@ -175,8 +173,8 @@ class RowsToPredict:
                         begin, end = (min(max(row - number, 0), len(batch)) for row in self.block)
                         number += len(batch)
                         if begin < end:
-                            table = pa.Table.from_batches([batch[begin:end]])
-                            yield table if table.schema == schema else table.select(schema.names).cast(schema)
+                            tables = [schema.empty_table(), pa.Table.from_batches([batch[begin:end]])]
+                            yield pa.concat_tables(tables, promote_options="permissive")
 
     def records(self) -> Iterator[Record]:
         """The rows or lines, each named by its file and line."""

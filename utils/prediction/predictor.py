@@ -40,7 +40,7 @@ class Predictor:
     ) -> Iterator[tuple[dict[str, Any], Prediction]]:
         """Predict; yields for each record its row, with the prediction by the task's `prediction_name`, and more.
 
-        The task chose the columns. `done` is called after each prediction; what it raises ends the work.
+        The task chose the columns. `done` is called after each prediction.
         """
         task = self.task
         raw = task.given(records, columns)

@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import hypercorn.asyncio
 from fastapi import HTTPException
@@ -107,11 +108,8 @@ def answered(bound: socket.socket, read_timeout: float) -> Iterator[None]:
             is_live = scope["path"] == "/livez"
             await (JSONResponse({"status": "loading"}, 200, headers) if is_live else loading)(scope, receive, send)
 
-    async def end() -> None:
-        while not has_loaded.is_set():
-            await asyncio.sleep(TICK)
-
-    server = hypercorn.asyncio.serve(answer, Config(bound.dup(), read_timeout), shutdown_trigger=end)
+    loaded = partial(asyncio.to_thread, has_loaded.wait)
+    server = hypercorn.asyncio.serve(answer, Config(bound.dup(), read_timeout), shutdown_trigger=loaded)
     thread = threading.Thread(target=asyncio.run, args=[server], daemon=True)
     thread.start()
     try:

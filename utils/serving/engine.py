@@ -133,6 +133,8 @@ class Engine:
                         return
                     options = self._waiting[0].options
                 self._decode(options)
+                if torch.cuda.is_initialized():
+                    torch.cuda.synchronize()  # raises after an error of the GPU that only a new process gets rid of
         finally:
             with self._changed:
                 self.has_ended = True

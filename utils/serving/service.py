@@ -27,6 +27,7 @@ CLOSING_SECONDS = 3  # for the engine's thread to end its step
 def _not_blank(text: str) -> str:
     if not text.strip():
         raise ValueError("a text that is not blank is expected")
+    text.encode()  # unpaired surrogates raise a ValueError
     return text
 
 

@@ -16,6 +16,7 @@ import run_pretraining
 from bart.errors import InputError
 from tests.tiny_run import same, weights, write_tiny_run
 from tests.tiny_shards import write_tiny_shards
+from utils.app.errors import RunError
 from utils.app.stores import fetch, local_path, names_at
 from utils.predict import main as predict
 from utils.training.module import TrainingModule
@@ -70,7 +71,7 @@ def test_a_run_goes_on_where_another_machine_lost_it(
 
 
 def test_scores_and_predictions_lie_where_they_are_to(
-    bucket: str, trained: Path, tmp_path: Path, no_pictures: None
+    bucket: str, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_pictures: None
 ) -> None:
     export, texts = str(trained / "run" / "export"), (trained / "data" / "test.source").read_text().splitlines()
     upload(trained / "data", f"{bucket}/data")
@@ -88,6 +89,15 @@ def test_scores_and_predictions_lie_where_they_are_to(
         Path(local_path(f"{bucket}/tables/out/summaries.csv")).unlink()
         rows = list(csv.DictReader(Path(fetch(f"{bucket}/tables/out/summaries.csv")).read_text().splitlines()))
         assert [row["prediction"] for row in rows] == generations and [row["article"] for row in rows] == texts
+    with monkeypatch.context() as failing:
+        failing.setattr("utils.predict.publish", Mock(side_effect=RunError))
+        with pytest.raises(RunError):
+            predict([*words, "--eval_max_gen_length", "4"])
+    s3fs.S3FileSystem().rm(f"{bucket}/tables/out", recursive=True)
+    with monkeypatch.context() as counting:
+        counting.setattr("utils.prediction.predictor.Predictor.__call__", Mock(side_effect=AssertionError))
+        predict([*words, "--eval_max_gen_length", "4"])  # uploads what was predicted
+    assert "out" in names_at(f"{bucket}/tables")
     with pytest.raises(InputError, match=f"^{bucket}/tables/none.csv: no such file or folder$"):
         predict([export, f"{bucket}/tables/none.csv"])
 

@@ -79,7 +79,7 @@ BAD_REQUESTS = [
     (400, "the body is no UTF-8 text, or nested too deeply", b"[" * 15_000),
     (413, "the body has more than 20000 bytes", b" " * 20_001),
     (422, [["body", 1]], b"{text"),
-    (422, [["body"]], b'{"text": "a \\ud800"}'),
+    (422, [["body", "texts", 1]], b'{"texts": ["b", "a \\ud800"]}'),
     (422, [["body"]], {"texts": ["b"]}),
     (422, [["body", "text"], ["body", "num_beams"]], {"text": 3, "num_beams": "4"}),
     (422, [["body", "texts", 1]], {"text": None, "texts": ["a", " "]}),

@@ -115,6 +115,24 @@ def test_a_fault_ends_what_is_in_work_and_nothing_else(
     assert engine.thread.is_alive()
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_the_engine_ends_after_an_error_that_stays_on_the_gpu(
+    engine: Engine, decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def synchronize() -> None:
+        raise RuntimeError("device-side assert triggered")
+
+    monkeypatch.setattr("torch.cuda.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.cuda.synchronize", synchronize)
+    futures = begun(engine, decoder, [[9]]) + engine.submit([[1]], EIGHT)
+    decoder.fault = RuntimeError("device-side assert triggered")
+    decoder.run()
+    for future in futures:
+        with pytest.raises(DecodingFailed):
+            future.result(60)
+    until(lambda: engine.has_ended)
+
+
 def test_articles_fail_when_the_engine_is_stopped(engine: Engine, decoder: Decoder) -> None:
     futures = begun(engine, decoder, [[9]]) + engine.submit([[1]] * 5, {}) + engine.submit([[1]], EIGHT)
     engine.stop()
