@@ -31,7 +31,7 @@ TRAINING = {
     "run/export/*": (0.005, 2),
     "run/.test_progress/rank0.jsonl": (0.2, 3),
 }
-SHARDS = {"shards/.work/unpacked/*": (0.1, 1), "shards/.work/examples/*": (0.1, 1), "shards/train/*": (0.1, 1)}
+SHARDS = {"shards/.work/examples/*": (0.1, 2), "shards/train/*": (0.1, 1)}
 
 
 def kill_in_each(

@@ -65,19 +65,18 @@ class RecordedSteps:
 
         steps_left: the most steps, this one included, for which the shapes can last.
         """
-        state = batch.state
-        key = batch.options, *(tensor.shape for tensor in state)
+        key = batch.options, *(tensor.shape for tensor in batch.state)
         if key in self.recordings:
             self.recordings.move_to_end(key)
             places, replay, _ = self.recordings[key]
-            if any(place is not tensor for place, tensor in zip(places, state, strict=True)):
-                _load(places, [tensor.contiguous() for tensor in state])  # which may be cut from the places
+            if any(place is not tensor for place, tensor in zip(places, batch.state, strict=True)):
+                _load(places, [tensor.contiguous() for tensor in batch.state])  # which may be cut from the places
                 batch.state = places
             replay()
-            return True
-        if self.recorder is None or steps_left < STEPS_WORTH_RECORDING:
+        elif self.recorder is None or steps_left < STEPS_WORTH_RECORDING:
             return False
-        self._record(batch, key, self.recorder)
+        else:
+            self._record(batch, key, self.recorder)
         return True
 
     def _record(self, batch: Recordable, key: Hashable, recorder: Recorder) -> None:
@@ -92,11 +91,7 @@ class RecordedSteps:
             batch.state = list(state)
             is_taken = True
 
-        addresses = Counter(tensor.data_ptr() for tensor in batch.state)
-        own = [tensor if addresses[tensor.data_ptr()] == 1 else tensor.clone() for tensor in batch.state]
-        state = [tensor.contiguous() for tensor in own]
-        places = [self._place(number, tensor) for number, tensor in enumerate(state)]
-        _load(places, state)
+        places = batch.state = self._places_of(batch.state)
         try:
             self.recordings[key] = places, recorder(step, places), batch.constants
         except RuntimeError as error:  # of CUDA, where an operation cannot be recorded, or memory is short
@@ -107,13 +102,18 @@ class RecordedSteps:
         if len(self.recordings) > MOST_RECORDINGS:
             self.recordings.popitem(last=False)
 
-    def _place(self, number: int, tensor: Tensor) -> Tensor:
-        """Where recordings find this tensor of a state: it stays where it is if there is no room for it yet."""
-        memory = self.memory.get((number, tensor.dtype))
-        if memory is None or len(memory) < tensor.numel():
-            self.recordings.clear()  # they would hold the memory that is too small
-            memory = self.memory[number, tensor.dtype] = tensor.view(-1)
-        return memory[: tensor.numel()].view(tensor.shape)
+    def _places_of(self, state: Sequence[Tensor]) -> list[Tensor]:
+        """A state where recordings find it: a tensor stays where it is if there is no room for it yet."""
+        addresses, places = Counter(tensor.data_ptr() for tensor in state), []
+        state = [(each if addresses[each.data_ptr()] == 1 else each.clone()).contiguous() for each in state]
+        for number, tensor in enumerate(state):
+            memory = self.memory.get((number, tensor.dtype))
+            if memory is None or len(memory) < tensor.numel():
+                self.recordings.clear()  # they would hold the memory that is too small
+                memory = self.memory[number, tensor.dtype] = tensor.view(-1)
+            places.append(memory[: tensor.numel()].view(tensor.shape))
+        _load(places, state)
+        return places
 
 
 def _load(places: Sequence[Tensor], state: Sequence[Tensor]) -> None:
@@ -212,13 +212,8 @@ def _basis(model: Model) -> list[Any]:
 
 def recorder_for(device: torch.device, config: GenerationConfig, has_hooks: bool) -> Recorder | None:
     """The recorder for decoding with these options; None where steps have to be eager."""
-    if device.type != "cuda" or not can_be_recorded(config, has_hooks):
+    if device.type != "cuda" or torch.is_autocast_enabled("cuda") or os.environ.get("BART_GRAPHS") == "0":
         return None
-    if torch.is_autocast_enabled("cuda") or os.environ.get("BART_GRAPHS") == "0":
+    if config.do_sample or has_hooks or config.encoder_no_repeat_ngram_size:  # not of tensors of fixed shapes alone
         return None
     return cuda_recorder(device)
-
-
-def can_be_recorded(config: GenerationConfig, has_hooks: bool) -> bool:
-    """True if steps with these options depend on tensors of fixed shapes alone."""
-    return not (config.do_sample or has_hooks or config.encoder_no_repeat_ngram_size)

@@ -7,7 +7,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -61,8 +61,7 @@ DECODING = {  # modes by shape; the last two have CTranslate2, if it is installe
 }
 MINUTES, ALL_MINUTES = 2, 15  # that a check may take, and after which no other begins
 CPU_LOSS, MOST_TIMES_CPU_LOSS = 1.80, 1.1  # of the checks "learning"
-# Network, tokens, batch, and sequences per second of the large network on an A100 in half precision, by NVIDIA's pages.
-PRETRAINING = (("bart", 128, 200, 326.53), ("bert", 512, 32, 210.0))
+PRETRAINING = (("bart", 128, 200), ("bert", 512, 32))  # network, tokens, batch of NVIDIA's phases
 Result = dict[str, Any]  # of a check: a row of the table
 
 
@@ -88,7 +87,7 @@ def all_checks(on_gpu: bool) -> list[Check]:
     tiny = [
         Check(f"fine-tuning {name}", tune(TINY, more), trained, gpus_of(more)) for name, more in FINE_TUNING.items()
     ]
-    return [tests, *learning_checks(on_gpu), *benchmark_checks(on_gpu), *published_checks(on_gpu), *tiny]
+    return [tests, *learning_checks(on_gpu), *benchmark_checks(on_gpu), *pretraining_checks(on_gpu), *tiny]
 
 
 def tune(config: str, options: str) -> str:
@@ -147,12 +146,11 @@ def benchmark_checks(on_gpu: bool) -> list[Check]:
     return checks
 
 
-def published_checks(on_gpu: bool) -> list[Check]:
-    """Pretraining and BERT on questions; on a GPU beside published rates."""
+def pretraining_checks(on_gpu: bool) -> list[Check]:
     precision = "--bf16" if on_gpu else ""
     vocabulary = "$TOKENIZER" if on_gpu else "data/sample/tokenizer"
     checks = []
-    for network, length, batch_size, rate in PRETRAINING:
+    for network, length, batch_size in PRETRAINING:
         if network == "bart":
             config, task, tokenizer, duplicates = "config" if on_gpu else "config_tiny", "", vocabulary, ""
         else:  # whose loss is of few tokens, so that a vocabulary of 1,600 saves little
@@ -164,17 +162,8 @@ def published_checks(on_gpu: bool) -> list[Check]:
             python "$ROOT/run_pretraining.py" {task} {precision} --data_dir "$OUT/shards" --output_dir "$OUT/run" \\
                 --config_path "$ROOT/configs/{config}.json" --max_source_length {length} --max_steps 20 --n_val 16 \\
                 --val_check_interval 1.0 --train_batch_size {batch_size if on_gpu else 4} --log_freq {LOG_EVERY}"""
-        checks.append(Check(f"pretraining {network} {length}", command, partial(trained, published=rate)))
-    longer = r"\1 " * 40  # contexts of several windows, so that nearly all of these are full
-    command = f"""python -m utils.corpora.sample_corpus --output_dir "$OUT/data" --n_train 400 --n_val 16 --n_test 1 &&
-        sed -E -i.once 's/"context": "(.*)", "answers"/"context": "{longer}", "answers"/' \\
-            "$OUT"/data/questions/*.jsonl &&
-        python "$ROOT/finetune.py" --task question_answering --do_train {precision} --data_dir "$OUT/data/questions" \\
-            --config_path "$ROOT/configs/bert_{"large" if on_gpu else "tiny"}.json" --model_name_or_path scratch \\
-            --tokenizer data/sample/bert_tokenizer --max_source_length 384 --train_batch_size {32 if on_gpu else 4} \\
-            --output_dir "$OUT/run" --max_steps 30 --log_every_n_steps {LOG_EVERY} --val_check_interval 1.0"""
-    checks.append(Check("fine-tuning BERT on questions", command, partial(trained, published=110.0)))
-    return checks if on_gpu else [replace(check, metrics=trained) for check in checks]
+        checks.append(Check(f"pretraining {network} {length}", command, trained))
+    return checks
 
 
 def fastest(folder: Path, unit: str) -> Result:
@@ -186,14 +175,13 @@ def fastest(folder: Path, unit: str) -> Result:
     return {**ours, "unit": f"{unit}, {ours['mode']}", "peer_rate": peer["rate"], "peer": peer["mode"]}
 
 
-def trained(folder: Path, published: float | None = None) -> Result:
-    """The speed of a training run, whose loss must be a number, and perhaps a published rate."""
+def trained(folder: Path) -> Result:
+    """The speed of a training run, whose loss must be a number."""
     metrics = training_metrics(folder / "run")
     loss = read_json(folder / "run/train_summary.json")["train_loss"]
     if not loss < float("inf"):
         raise ValueError(f"the loss is {loss}")
-    row = metrics | {"rate": metrics["throughput"], "unit": "samples/s"}
-    return row | ({"peer": "A100, published", "peer_rate": published} if published else {})
+    return metrics | {"rate": metrics["throughput"], "unit": "samples/s"}
 
 
 def learned(folder: Path) -> Result:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -66,11 +65,12 @@ def meeting() -> dist.Store | None:
     variables = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_USE_AGENT_STORE", "GROUP_WORLD_SIZE")
     attempt, shares, machines = map(os.environ.get, variables)
     if attempt not in (None, "0") and (shares, machines) == ("True", "1"):
-        old = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False)
+        host = os.environ["MASTER_ADDR"]
+        old = dist.TCPStore(host, int(os.environ["MASTER_PORT"]), is_master=False)
         if os.environ["RANK"] == "0":
-            with socket.socket() as free:
-                free.bind(("", 0))
-                old.set(f"port {attempt}", str(free.getsockname()[1]))
+            # The rendezvous below takes the same server.
+            own = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, multi_tenant=True)
+            old.set(f"port {attempt}", str(own.port))
         os.environ["MASTER_PORT"] = old.get(f"port {attempt}").decode()
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
     return next(iter(dist.rendezvous("env://")))[0]

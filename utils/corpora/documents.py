@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple, TypeVar
 
 import pyarrow as pa
+import xxhash
 from fsspec.core import url_to_fs
 from pyarrow import parquet
 
@@ -28,10 +29,11 @@ from utils.app.stores import in_store
 from utils.data.options import TEXT_FILES
 
 PIECE = 1 << 24  # bytes of a piece of a file
+PACKED_PIECES = 16  # of a packed file at most
 BLOCK = 1 << 22  # bytes that a store is asked for at once
 OPENING = 1 << 13  # bytes that are read in the time in which a file is opened
 NOT_UTF8, NOT_JSON, NEAR_EMPTY = "not UTF-8", "not JSON", "near-empty"
-_EMPTY_LINE = re.compile(r"\n[^\S\n]*\n")
+_EMPTY_LINE = re.compile(r"\n[^\S\n]*\n", re.ASCII)  # as that which ends a document of a text file
 Item = TypeVar("Item")
 _ROWS = 64  # of a Parquet file that are in memory at once: they may be books
 
@@ -41,20 +43,12 @@ class Piece(NamedTuple):
 
     place: str  # a path, or a URL of an object store
     start: int
-    end: int
+    end: int  # of a packed file, both count unpacked bytes, once it is `measured`
     held_out: bool = False  # for validation
 
     @property
     def size(self) -> int:
         return self.end - self.start
-
-    @property
-    def is_packed(self) -> bool:
-        return self.place.lower().endswith(".gz")
-
-    @property
-    def is_to_unpack(self) -> bool:  # it is too large to be read from its beginning to its end by one task
-        return self.is_packed and 4 * self.size > PIECE
 
 
 class Document(NamedTuple):
@@ -134,21 +128,34 @@ def _kind_of(name: str) -> str | None:
     return next((kind for kind in TEXT_FILES if name.lower().endswith(kind)), None)
 
 
+def is_packed(place: str) -> bool:
+    return place.lower().endswith(".gz")
+
+
 @contextmanager
 def reading(place: str) -> Iterator[BinaryIO]:
-    """Open a file, here or in an object store; InputError where it cannot be read."""
+    """Open a file, here or in an object store, and unpack it; InputError where it cannot be read."""
     try:
         store, path = url_to_fs(place) if "://" in place else (None, place)
         with open(path, "rb") if store is None else store.open(path, block_size=BLOCK) as file:
-            yield file
+            yield gzip.GzipFile(fileobj=file) if is_packed(place) else file
     except (OSError, EOFError, ImportError, zlib.error, pa.ArrowException) as error:
         raise InputError(f"{place}: cannot be read ({brief(error)})") from None
 
 
+def measured(file: Piece) -> tuple[Piece, str]:
+    """The file with its size, of a packed one that of its text, and a digest of that."""
+    digest = xxhash.xxh3_128()
+    with reading(file.place) as opened:
+        while block := opened.read(BLOCK):
+            digest.update(block)
+        return file._replace(end=opened.tell()), digest.hexdigest()
+
+
 def pieces_of(file: Piece) -> list[Piece]:
-    """Cut a file into pieces of PIECE bytes, but a packed one, which is read from its beginning on."""
-    size = file.size if file.is_packed else PIECE
-    return [file._replace(start=start, end=min(start + size, file.end)) for start in range(0, file.end, max(1, size))]
+    """Cut a measured file into pieces of PIECE bytes; a packed one into few: each is read from the beginning on."""
+    size = max(PIECE, file.size // PACKED_PIECES) if is_packed(file.place) else PIECE
+    return [file._replace(start=start, end=min(start + size, file.end)) for start in range(0, file.end, size)]
 
 
 def read_documents(piece: Piece, text_field: str) -> Iterator[Document]:
@@ -158,7 +165,7 @@ def read_documents(piece: Piece, text_field: str) -> Iterator[Document]:
         if kind == ".parquet":
             yield from (_document(text, text_field) for text in _rows(file, piece, text_field))
             return
-        lines = gzip.GzipFile(fileobj=file) if piece.is_packed else _lines(file, piece, kind)
+        lines = _lines(file, piece, kind)
         if kind.startswith(".jsonl"):
             yield from (_from_json(line, text_field) for line in lines if line.strip())
             return
@@ -179,7 +186,7 @@ def _beginning(file: BinaryIO, place: int, kind: str) -> int:
     if place:
         file.seek(place)
         file.readline()
-        while kind == ".txt" and file.readline().strip():
+        while kind.startswith(".txt") and file.readline().strip():
             pass
         place = file.tell()
     return place

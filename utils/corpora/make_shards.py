@@ -16,7 +16,7 @@ import math
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import chain
@@ -32,14 +32,13 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from bert.tokenization.tokenization_bert import BertTokenizer
 from utils.app.cli import parse_dataclass
-from utils.app.errors import unwritable
 from utils.app.output_files import LOCK, difference, file_digest, held, writable_folder
 from utils.app.progress import start_log
 from utils.app.stores import fetch, publish
 from utils.app.unfinished import Unfinished
 from utils.corpora import shard_stages as stages
 from utils.corpora.documents import PIECE, Piece, find_files, in_tasks, pieces_of
-from utils.corpora.shard_cluster import Numbers, Tasks, cluster_of, computed, run_stage, shuffled
+from utils.corpora.shard_cluster import Numbers, cluster_of, computed, run_stage, shuffled
 from utils.corpora.shard_options import WORK, MakeShardsOptions, Work
 from utils.data.options import SHARDS_VAL_RATIO, ShardOptions
 from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, ROWS, TOKENIZER
@@ -61,7 +60,7 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
     vocabulary = hashlib.sha256(tokenizer.to_json().encode()).hexdigest()
     plan: dict[str, Any] = {"format": FORMAT, "task": options.task, "sequence_length": options.sequence_length}
     plan |= {"bins": [*options.bins], "vocabulary": vocabulary, "vocab_size": len(tokenizer)}
-    plan |= {"seed": options.seed, "options": options.lasting}
+    plan |= {"seed": options.seed, "options": options.lasting, "rows": ROWS}
     is_made = (folder / MANIFEST).exists()
     if not (is_made or (folder / WORK).is_dir()) and folder.is_dir() and any(folder.iterdir()):
         raise InputError(f"--output {folder}: other files are there; it takes a new folder, or an unfinished run's")
@@ -70,19 +69,22 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
             folder = writable_folder("--output", folder).resolve()
             stack.enter_context(_alone(folder))
         client = stack.enter_context(cluster_of(options, None if is_made else folder / WORK / "dask"))
-        sources = _sources(partial(computed, client, "comparing"), files)
+        files, plan["source"] = _measured(partial(computed, client, "comparing"), files)
         if is_made:
-            _check_made(folder, plan, sources)
+            manifest = read_json(folder / MANIFEST)
+            if changed := difference({name: manifest.get(name) for name in plan}, plan):
+                raise InputError(f"--output {folder} holds shards made otherwise ({changed}): name another folder")
+            shutil.rmtree(folder / WORK, ignore_errors=True)
             print(f"{options.output}: is there already")
             return
         kind = "uint16" if len(tokenizer) <= 1 << 16 else "uint32"
         work, otherwise = Work(options, folder, vocabulary, kind), f"name another --output, or delete {folder}"
-        done = Unfinished(folder / WORK / DONE, plan | {"source": sources}, otherwise)
+        done = Unfinished(folder / WORK / DONE, plan, otherwise)
         stack.callback(done.close)
         shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
         tokenizer.save_pretrained(folder / TOKENIZER)
         try:
-            manifest = plan | _make(partial(run_stage, client, done, work), work, files, sources)
+            manifest = plan | _make(partial(run_stage, client, done, work), work, files)
             publish(options.output)
             write_json(folder / MANIFEST, manifest)
         except InputError:  # this run cannot go on, but one with other input may follow
@@ -90,61 +92,49 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
             raise
         done.finish()
     publish(options.output)
-    _report(options.output, manifest)
+    train, val = (sum(file["examples"] for file in manifest["splits"][split]) for split in stages.SHARD_SPLITS)
+    kept, dropped = manifest["documents"].values()
+    print(
+        f"{options.output}: {train:,} examples to train on and {val:,} held out, of at most "
+        f"{options.sequence_length:,} tokens, from {kept:,} documents\n"
+        f"left out: documents{_reasons(dropped) or ', none'}; examples, {manifest['short_examples']:,} with fewer "
+        "tokens than --min_tokens"
+    )
 
 
-def _sources(compute: Callable[[Tasks], Iterable[tuple[str, Any]]], files: Sequence[Piece]) -> list[dict[str, Any]]:
-    """The facts of files that the manifest has."""
-    calls = {str(number): (stages.digests, task) for number, task in enumerate(in_tasks(files))}
+def _measured(
+    compute: Callable[..., Iterator[tuple[str, Any]]], files: Sequence[Piece]
+) -> tuple[list[Piece], dict[str, Any]]:
+    """The files with the sizes of their texts, and the facts of them that the manifest has."""
+    calls = {str(number): (stages.measure, task) for number, task in enumerate(in_tasks(files))}
     found = dict(compute(calls))
-    contents = chain.from_iterable(map(found.get, calls))
-    return [
+    measured = [file for name in calls for file in found[name]]
+    facts = [
         {"name": Path(place).name, "bytes": size, "content": content, "split": stages.SHARD_SPLITS[held_out]}
-        for (place, _, size, held_out), content in zip(files, contents, strict=True)
+        for (place, _, size, held_out), content in measured
     ]
-
-
-def _check_made(folder: Path, plan: Mapping[str, Any], sources: Sequence[dict[str, Any]]) -> None:
-    """Raise InputError where a folder holds other shards than those of these texts and options."""
-    manifest = read_json(folder / MANIFEST)
-    of_files = [manifest.get("source", {}).get("files", []), sources]
-    stored, current = ({f"{n}, {file['name']},": file for n, file in enumerate(files, 1)} for files in of_files)
-    stored = {name: manifest.get(name) for name in plan} | {"source": stored}
-    if changed := difference(stored, {**plan, "source": current}):
-        raise InputError(f"--output {folder} holds shards made otherwise ({changed}): name another folder")
-    shutil.rmtree(folder / WORK, ignore_errors=True)
+    contents = "".join(content for _, content in measured)
+    return [file for file, _ in measured], {"hash": xxhash.xxh3_128_hexdigest(contents.encode()), "files": facts}
 
 
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Keep other runs out of the folder. The files of a run stay until it is whole, or cannot go on."""
     work = folder / WORK
-    try:
-        for stage in ("unpacked", "examples"):
-            (work / stage).mkdir(parents=True, exist_ok=True)
-        with held(work / LOCK, f"--output {folder}: another run is making it"):
-            try:
-                yield
-            finally:
-                if not (work / DONE).exists():
-                    shutil.rmtree(work, ignore_errors=True)
-                    if not (folder / MANIFEST).exists():
-                        shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
-    except OSError as error:
-        if error.errno is None:
-            raise
-        raise unwritable(str(error.filename or folder), error) from None
+    with held(work / LOCK, f"--output {folder}: another run is making it"):
+        try:
+            yield
+        finally:
+            if not (work / DONE).exists():
+                shutil.rmtree(work, ignore_errors=True)
+                if not (folder / MANIFEST).exists():
+                    shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
 
 
-def _make(
-    run: Callable[..., list[Numbers]], work: Work, files: Sequence[Piece], sources: Sequence[dict[str, Any]]
-) -> dict[str, Any]:
+def _make(run: Callable[..., list[Numbers]], work: Work, files: Sequence[Piece]) -> dict[str, Any]:
     """Run all stages by `run`; return the part of the manifest that depends on the texts."""
     options, bins = work.options, work.options.bins
-    packed = {f"{number:06d}": (f"{number:06d}", file) for number, file in enumerate(files) if file.is_to_unpack}
-    unpacked = zip(packed.values(), run("unpacking", stages.unpack, packed), strict=True)
-    plain = {file.place: file._replace(**record) for (_, file), record in unpacked}
-    groups = in_tasks(piece for file in files for piece in pieces_of(plain.get(file.place, file))) or [[]]
+    groups = in_tasks(piece for file in files for piece in pieces_of(file)) or [[]]
     empty, last = stages.frame(stages.TEXTS.empty_table()), 2**64 - 1
     bounds = [np.uint64(place * last // len(groups)) for place in range(len(groups) + 1)]
     texts = shuffled(stages.read_texts, groups, empty, bounds, text_field=options.text_field)
@@ -157,14 +147,13 @@ def _make(
             break
         ratio = math.nextafter(lowest, 1)  # at least one document is held out, by its hash too
     dropped = sum((Counter(record["dropped"]) for record in made), Counter())
-    kept, of_input = sum(record["kept"] for record in made), f"--input {' '.join(options.input)}: no text"
-    if not any(record["documents"] for record in made):
-        raise InputError(f"{of_input} in it{_reasons(dropped)}")
-    facts = f"{_reasons(dropped)}; documents of all: {kept:,}, and an empty line ends one"
-    if not any(totals[: len(bins)]):
-        raise InputError(f"{of_input} is left to train on{facts}")
-    if not any(totals[len(bins) :]) and (options.val_input or options.val_ratio):
-        raise InputError(f"{of_input} is left to hold out{facts}")
+    kept, wants_val = sum(record["kept"] for record in made), options.val_input or options.val_ratio
+    for of_split, purpose in ((totals[: len(bins)], "train on"), (totals[len(bins) :], "hold out")):
+        if not any(of_split) and (wants_val or purpose == "train on"):
+            raise InputError(
+                f"--input {' '.join(options.input)}: no text is left to {purpose}{_reasons(dropped)}; "
+                f"documents of all: {kept:,}, and an empty line ends one"
+            )
     shards = stages.plan_shards(options, totals)
     numbers = np.bincount([*shards.values()], minlength=len(totals)).tolist()
     empty, bounds = stages.frame(stages.EXAMPLES.empty_table()), range(len(shards) + 1)
@@ -175,11 +164,8 @@ def _make(
     for (name, group), record in zip(shards.items(), written, strict=True):
         if record["examples"]:
             splits[name.partition("/")[0]].append({"file": name, "bin": bins[group % len(bins)], **record})
-    contents = "".join(source["content"] for source in sources)
     return {
-        "source": {"hash": xxhash.xxh3_128_hexdigest(contents.encode()), "files": sources},
         "documents": {"kept": kept, "dropped": dict(sorted(dropped.items()))},
-        "rows": ROWS,
         "short_examples": sum(record["short"] for record in made),
         "splits": splits,
     }
@@ -187,21 +173,6 @@ def _make(
 
 def _reasons(dropped: Mapping[str, int]) -> str:
     return "".join(f", {count:,} {reason}" for reason, count in sorted(dropped.items()) if count)
-
-
-def _report(folder: str, manifest: Mapping[str, Any]) -> None:
-    train, val = (sum(file["examples"] for file in manifest["splits"][split]) for split in stages.SHARD_SPLITS)
-    documents = manifest["documents"]
-    print(
-        f"{folder}: {train:,} examples to train on and {val:,} held out, of at most {manifest['sequence_length']:,} "
-        f"tokens, from {documents['kept']:,} documents"
-    )
-    if not val:
-        print("  nothing is held out, and run_pretraining.py needs held-out documents for validation")
-    left_out = {f"documents: {reason}": count for reason, count in documents["dropped"].items()}
-    for reason, count in {**left_out, "examples: too short": manifest["short_examples"]}.items():
-        if count:
-            print(f"  {count:>10,}  left out, {reason}")
 
 
 def is_text(data_dir: str) -> bool:

@@ -8,10 +8,7 @@ the corpus wherever the documents lie. Memory holds the texts of some PIECE byte
 
 from __future__ import annotations
 
-import gzip
-import heapq
 import os
-import shutil
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +26,7 @@ from pyarrow import parquet
 from tokenizers import Tokenizer
 
 from bart.files import replacing, sha256_of
-from utils.corpora.documents import BLOCK, NEAR_EMPTY, Piece, gathered, read_documents, reading
+from utils.corpora.documents import NEAR_EMPTY, Piece, gathered, measured, read_documents
 from utils.corpora.segment_pairs import SegmentPairs, ShardExample, TokenizedDocument
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, MakeShardsOptions, Work
 from utils.data.shard_format import MLM_NSP, ROWS, SPECIAL, TOKENIZER
@@ -46,7 +43,6 @@ TEXTS = pa.schema(TEXTS | {"count": pa.int64()})
 # The group is a split and a bin, and for Dask the number of the shard; the hash is that of the document.
 EXAMPLES = {"group": pa.int32(), "key": pa.uint64(), "hash": BINARY, "ids": BINARY, "sentences": BINARY}
 EXAMPLES = pa.schema(EXAMPLES | {"label": pa.uint8()})
-KeyedExample = tuple[int, int, bytes, ShardExample]  # with the number of its split, its key and its document's hash
 StageResult = tuple[dict[str, Any], list[Path]]  # numbers, and the files that were written
 
 
@@ -59,24 +55,8 @@ def frame(table: pa.Table) -> pd.DataFrame:
     return table.to_pandas(types_mapper=pd.ArrowDtype)
 
 
-def digests(files: Sequence[Piece]) -> list[str]:
-    """A digest of each file."""
-    found = []
-    for file in files:
-        content = xxhash.xxh3_128()
-        with reading(file.place) as opened:
-            while block := opened.read(BLOCK):
-                content.update(block)
-        found.append(content.hexdigest())
-    return found
-
-
-def unpack(work: Work, name: str, file: Piece) -> StageResult:
-    """Unpack a file, so that it can be cut into pieces."""
-    path = work.path("unpacked", f"{name}-{Path(file.place).stem}")
-    with reading(file.place) as packed, replacing(path) as temporary, temporary.open("wb") as unpacked:
-        shutil.copyfileobj(gzip.GzipFile(fileobj=packed), unpacked, BLOCK)
-    return {"place": str(path), "end": path.stat().st_size}, [path]
+def measure(files: Sequence[Piece]) -> list[tuple[Piece, str]]:
+    return [*map(measured, files)]
 
 
 def read_texts(pieces: Sequence[Piece], text_field: str) -> pd.DataFrame:
@@ -94,9 +74,9 @@ def read_texts(pieces: Sequence[Piece], text_field: str) -> pd.DataFrame:
     return frame(table_of(TEXTS, rows))
 
 
-def _share_of(key: bytes, work: Work) -> float:
-    """A random number from 0 to 1 of a document with this hash, which is held out below --val_ratio."""
-    return xxhash.xxh3_64_intdigest(key + b"val", work.options.seed) / (1 << 64)
+def _share_of(row: dict[str, Any], seed: int) -> float:
+    """A random number from 0 to 1 of a document, which is held out below --val_ratio; -1 of --val_input."""
+    return -1.0 if row["held_out"] else xxhash.xxh3_64_intdigest(row["hash"] + b"val", seed) / (1 << 64)
 
 
 def packed(text: TokenizedDocument, room: int) -> Iterator[ShardExample]:
@@ -121,36 +101,39 @@ def make_examples(work: Work, name: str, val_ratio: float, texts: pd.DataFrame) 
     """
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
     bins, least = work.options.bins, 1 + (work.options.task == MLM_NSP)
-    documents, dropped, counts = {}, Counter[str](), Counter(kept=0, short=0)
-    shares, rows = [], []
+    documents, dropped, rows, short = {}, Counter[str](), [], 0
     for row in sorted(pa.Table.from_pandas(texts).to_pylist(), key=itemgetter("hash", "held_out", "text")):
         dropped[row["fault"]] += row["count"]
         if not row["fault"]:
             documents[row["hash"]] = row  # the last one of those that repeat each other
-    for split, key, hashed, example in _examples(work, [*documents.values()], val_ratio, counts, shares):
+    for split, key, hashed, example in _examples(work, [*documents.values()], val_ratio):
+        if len(example.ids) < work.options.min_tokens:
+            short += 1
+            continue
         group = split * len(bins) + bisect_left(bins, len(example.ids) + SPECIAL[work.options.task])
         sentences = np.array(example.parts, np.uint16).tobytes()
         rows.append((group, key, hashed, example.ids.tobytes(), sentences, example.label))
     path = work.path("examples", f"{name}.arrow")
+    path.parent.mkdir(exist_ok=True)
     with replacing(path) as temporary, pa.ipc.new_file(str(temporary), EXAMPLES) as file:
         file.write_table(table_of(EXAMPLES, rows))
-    readable = dropped.pop("", 0)
-    dropped += Counter({REPEATED: readable - len(documents), NEAR_EMPTY: len(documents) - counts["kept"]})
+    kept = {row[2] for row in rows}
+    dropped += Counter({REPEATED: dropped.pop("", 0) - len(documents), NEAR_EMPTY: len(documents) - len(kept)})
     groups = np.bincount([row[0] for row in rows], minlength=len(SHARD_SPLITS) * len(bins)).tolist()
-    lowest = heapq.nsmallest(least, shares)[least - 1 :]
-    return {**counts, "documents": readable, "dropped": dropped, "lowest": lowest, "groups": groups}, [path]
+    shares = sorted(share for key in kept if (share := _share_of(documents[key], work.options.seed)) >= 0)
+    numbers = {"kept": len(kept), "short": short, "dropped": dropped, "groups": groups}
+    return {**numbers, "lowest": shares[least - 1 : least]}, [path]
 
 
 def _examples(
-    work: Work, documents: Iterable[dict[str, Any]], val_ratio: float, counts: Counter[str], shares: list[float]
-) -> Iterator[KeyedExample]:
-    """Yield the examples of documents; count those kept, and examples too short, and note the shares of those kept."""
+    work: Work, documents: Iterable[dict[str, Any]], val_ratio: float
+) -> Iterator[tuple[int, int, bytes, ShardExample]]:
+    """Yield the examples of documents, each with the number of its split, its key, and the hash of its document."""
     options = work.options
     tokenizer, pairs = _tokenizer(work.folder, work.vocabulary), SegmentPairs(options)
     for group in gathered(documents, lambda row: len(row["text"]), _CHARACTERS):
         hashes = [row["hash"] for row in group]
-        shared = [-1.0 if row["held_out"] else _share_of(row["hash"], work) for row in group]
-        splits = [int(share < val_ratio) for share in shared]
+        splits = [int(_share_of(row, options.seed) < val_ratio) for row in group]
         sentences = [sentences_of(row["text"].decode()) for row in group]
         encoded = iter(tokenizer.encode_batch_fast(list(chain.from_iterable(sentences)), add_special_tokens=False))
         texts = []
@@ -162,15 +145,9 @@ def _examples(
             examples = pairs(texts, hashes, splits)
         else:
             examples = [[*packed(text, options.room)] for text in texts]
-        for key, split, share, of_document in zip(hashes, splits, shared, examples, strict=True):
-            long_enough = [len(example.ids) >= options.min_tokens for example in of_document]
-            counts.update(kept=any(long_enough), short=long_enough.count(False))
-            if any(long_enough) and share >= 0:
-                shares.append(share)
+        for key, split, of_document in zip(hashes, splits, examples, strict=True):
             for chunk, example in enumerate(of_document):
-                if long_enough[chunk]:
-                    number = xxhash.xxh3_64_intdigest(key + chunk.to_bytes(4, "little"), options.seed)
-                    yield split, number, key, example
+                yield split, xxhash.xxh3_64_intdigest(key + chunk.to_bytes(4, "little"), options.seed), key, example
 
 
 @lru_cache(maxsize=1)

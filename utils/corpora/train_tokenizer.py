@@ -22,7 +22,7 @@ from utils.app.output_files import writable_folder
 from utils.app.progress import progress, start_log
 from utils.app.stores import STORES, in_store
 from utils.corpora.data_directory import building
-from utils.corpora.documents import TEXT_FILES, Piece, find_files, pieces_of, read_documents
+from utils.corpora.documents import TEXT_FILES, Piece, find_files, is_packed, measured, pieces_of, read_documents
 from utils.data.tables import read_pairs
 from utils.text.lines import reference_texts
 
@@ -58,6 +58,7 @@ class TrainTokenizerOptions:
 
 def sampled(files: Sequence[Piece], text_field: str, megabytes: int) -> Iterator[str]:
     """Give about so many megabytes of the documents of files, chosen by a hash of their text."""
+    files = [measured(file)[0] if is_packed(file.place) else file for file in files]
     share = megabytes * 1e6 / max(1, sum(file.size for file in files))
     pieces = [piece for file in files for piece in pieces_of(file)]
     for piece in progress("reading", len(pieces), "pieces", pieces):

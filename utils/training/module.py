@@ -257,8 +257,6 @@ class TrainingModule(pl.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.random_states, self.saved_steps = checkpoint["random_states"], checkpoint["total_steps"]
-        if "Session" not in checkpoint["callbacks"]:  # in earlier versions its parts were callbacks
-            checkpoint["callbacks"] = {"Session": checkpoint["callbacks"]}
 
 
 def turn_dropout_off(model: nn.Module) -> bool:

@@ -47,6 +47,7 @@ class Session(Callback):
         self.signals: Signals | None = None  # in training, when they ask the run to end
         self.best = BestCheckpoints(plan, metric)
         self.patience = Patience(plan, metric) if run.early_stopping_patience >= 0 else None
+        self.parts = [part for part in (self.measurements, self.best, self.patience) if part is not None]
         self.in_validation = False
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -183,20 +184,14 @@ class Session(Callback):
         settle(checkpoint["loops"], trainer.global_step, self.in_validation)
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of each part, by the name of the callback that it was in earlier versions."""
-        parts = {"Measurements": self.measurements, "BestCheckpoints": self.best, "Patience": self.patience}
-        states = {name: part.state_dict() for name, part in parts.items() if part is not None}
-        return {**states, "CountSkippedSteps": {"count": self.divergence.skipped}}
+        states = {type(part).__name__: part.state_dict() for part in self.parts}
+        return {**states, "skipped_steps": self.divergence.skipped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        for name, state in state_dict.items():
+        self.divergence.skipped = state_dict["skipped_steps"]
+        for part in self.parts:
+            if (state := state_dict.get(type(part).__name__)) is None:
+                continue  # this session alone has patience
             if "conditions" in state:  # of validation
                 state["conditions"] = completed(state["conditions"], self.plan.conditions, self.plan.defaults)
-            if name == "Measurements":
-                self.measurements.load_state_dict(state)
-            elif name == "BestCheckpoints":
-                self.best.load_state_dict(state)
-            elif name == "CountSkippedSteps":
-                self.divergence.skipped = state["count"]
-            elif name.startswith("Patience") and self.patience is not None:  # earlier versions added its metric
-                self.patience.load_state_dict(state)
+            part.load_state_dict(state)

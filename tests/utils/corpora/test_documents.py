@@ -17,7 +17,7 @@ MISSING = "no text in the field text"
 
 def read(path: Path, field: str = "text") -> list[Document]:
     [file] = find_files("input", [str(path)])
-    return [document for piece in pieces_of(file) for document in read_documents(piece, field)]
+    return [document for piece in pieces_of(documents.measured(file)[0]) for document in read_documents(piece, field)]
 
 
 def texts(*paragraphs: list[str]) -> list[Document]:
@@ -38,6 +38,8 @@ def test_documents_of_text_are_between_empty_lines(tmp_path: Path) -> None:
     assert read(path) == texts(["One two.", "Three four."], ["Five."])
     path.write_bytes(b"Good.\n\nB\xe4d.\n\nGood.\n")
     assert read(path) == [Document(["Good."]), Document([], NOT_UTF8), Document(["Good."])]
+    path.write_text("A line.\n\u3000\nOne after a line that looks empty.")  # it ends no document, nor joins its lines
+    assert read(path) == texts(["A line.", "One after a line that looks empty."])
     path.write_bytes(b"")
     assert read(path) == []
 
@@ -81,12 +83,13 @@ def test_pieces_together_hold_each_document_once(tmp_path: Path, size: int, monk
     files = [text, write_lines(tmp_path / "a.jsonl"), table]
     for path in files[:2]:
         packed = path.with_name(f"{path.name}.gz")
-        packed.write_bytes(gzip.compress(path.read_bytes()))
+        packed.write_bytes(gzip.compress(path.read_bytes()[:99]) + gzip.compress(path.read_bytes()[99:]))
         assert read(packed) == read(path)
+        files.append(packed)
     whole = [read(path) for path in files]
     monkeypatch.setattr(documents, "PIECE", size)
     assert [read(path) for path in files] == whole
-    assert all(len(pieces_of(file)) > 1 for file in find_files("input", [*map(str, files)]))
+    assert all(len(pieces_of(documents.measured(file)[0])) > 1 for file in find_files("input", [*map(str, files)]))
 
 
 def found(*places: Path) -> list[Path]:

@@ -188,7 +188,10 @@ def test_shards_are_made_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> N
         ("--max_source_length 9", "--min_tokens is 8; allowed with this --max_source_length: at most 3"),
         ("--max_source_length 65", "--max_source_length is 65; the model has 64 positions"),
         ("--text_field body --data_dir PLACE/texts/inner/b.jsonl --val_ratio 0", "--val_ratio: '0' is not allowed"),
-        ("--text_field title --data_dir PLACE/texts/inner/b.jsonl", "no text in it, 8 no text in the field title"),
+        (
+            "--text_field title --data_dir PLACE/texts/inner/b.jsonl",
+            "no text is left to train on, 8 no text in the field",
+        ),
         ("--pre_ln", "--model_name_or_path .*: its pre_ln is False, this run's is True"),
     ],
 )
