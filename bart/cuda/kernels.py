@@ -121,7 +121,7 @@ def new_seed(device: torch.device, rate: float) -> Tensor:
 def zeros(ctx: Any, like: Tensor, *shape: int) -> Tensor:
     """The sums that the forward kernel of a Function set to 0, or others, where a backward pass has filled them."""
     sums, ctx.sums = ctx.sums, None
-    return like.new_zeros(shape) if sums is None else sums
+    return like.new_zeros(shape, dtype=torch.float32) if sums is None else sums
 
 
 # ---- The end of a residual branch

@@ -83,7 +83,7 @@ class _HalfLinear(torch.autograd.Function):
         half, seed = states.to(matrix.dtype), None
         inner = half
         if inner_bias is not None:
-            ctx.sums, seed = torch.empty_like(inner_bias), kernels.new_seed(half.device, rate)
+            ctx.sums, seed = torch.empty_like(inner_bias, dtype=torch.float32), kernels.new_seed(half.device, rate)
             inner = kernels.gelu(half, inner_bias, ctx.sums, seed, rate)
         ctx.save_for_backward(half, inner_bias, seed, matrix)
         ctx.kernels, ctx.rate, ctx.has_bias = kernels, rate, bias is not None

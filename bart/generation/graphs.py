@@ -212,13 +212,8 @@ def _basis(model: Model) -> list[Any]:
 
 def recorder_for(device: torch.device, config: GenerationConfig, has_hooks: bool) -> Recorder | None:
     """The recorder for decoding with these options; None where steps have to be eager."""
-    if device.type != "cuda" or not can_be_recorded(config, has_hooks):
+    if device.type != "cuda" or torch.is_autocast_enabled("cuda") or os.environ.get("BART_GRAPHS") == "0":
         return None
-    if torch.is_autocast_enabled("cuda") or os.environ.get("BART_GRAPHS") == "0":
+    if config.do_sample or has_hooks or config.encoder_no_repeat_ngram_size:  # not of tensors of fixed shapes alone
         return None
     return cuda_recorder(device)
-
-
-def can_be_recorded(config: GenerationConfig, has_hooks: bool) -> bool:
-    """True if steps with these options depend on tensors of fixed shapes alone."""
-    return not (config.do_sample or has_hooks or config.encoder_no_repeat_ngram_size)

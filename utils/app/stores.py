@@ -158,5 +158,6 @@ def _reaching(place: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        reason = f"{type(error).__name__}: {brief(error)}"
-        raise RunError(f"{place} cannot be reached or written ({reason}); its copy is {local_path(place)}") from error
+        reason, copy = f"{type(error).__name__}: {brief(error)}", local_path(place)
+        rest = f"; its copy is {copy}" if os.path.exists(copy) else ""
+        raise RunError(f"{place} cannot be reached or written ({reason}){rest}") from error

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -138,32 +138,6 @@ def _by_bin(shards: Sequence[Shard]) -> dict[int, list[int]]:
     return bins
 
 
-@dataclass(frozen=True)
-class RowGroup:
-    """The rows of a shard that are read together."""
-
-    first: int  # the number of the first one in the split
-    ids: np.ndarray
-    ends: list[int]  # N + 1 bounds of the ids of N rows
-    sentences: np.ndarray
-    sentence_ends: list[int]
-    labels: list[int]  # of the rows that are used
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def __getitem__(self, row: int) -> ShardRow:
-        label = self.labels[row]  # IndexError behind the last one ends an iteration
-        ids = self.ids[self.ends[row] : self.ends[row + 1]]
-        sentences = self.sentences[self.sentence_ends[row] : self.sentence_ends[row + 1]]
-        return ShardRow(self.first + row, ids, sentences, label)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """(N,) tokens of the rows, without special ones."""
-        return np.diff(self.ends[: len(self) + 1])
-
-
 def read_shards(directory: Path, shards: Iterable[Shard]) -> Iterator[ShardRow]:
     """Read all rows of shards that are used, one after another."""
     for shard in shards:
@@ -171,8 +145,8 @@ def read_shards(directory: Path, shards: Iterable[Shard]) -> Iterator[ShardRow]:
             yield from read_row_group(directory, shard, group)
 
 
-def read_row_group(directory: Path, shard: Shard, group: int) -> RowGroup:
-    """Read the row group of this number; a process compares each shard once with the manifest."""
+def read_row_group(directory: Path, shard: Shard, group: int) -> list[ShardRow]:
+    """Read those rows of the row group of this number that are used; a process compares each shard's digest once."""
     path, first = directory / shard.file, group * shard.rows
     try:
         if _sha256_of(path) != shard.sha256:
@@ -182,17 +156,20 @@ def read_row_group(directory: Path, shard: Shard, group: int) -> RowGroup:
     except (OSError, pa.ArrowException) as error:
         raise RunError(f"{path}: the shard cannot be read ({brief(error)})") from error
     labels = table["label"].to_pylist() if "label" in table.column_names else [0] * len(table)
-    used = labels[: shard.examples - first]
-    return RowGroup(shard.first + first, *_lists(table["ids"]), *_lists(table["sentences"]), used)
+    numbers = range(shard.first + first, shard.first + shard.examples)
+    return [
+        ShardRow(*row) for row in zip(numbers, _lists(table["ids"]), _lists(table["sentences"]), labels, strict=False)
+    ]
 
 
 _sha256_of = lru_cache(maxsize=None)(sha256_of)
 
 
-def _lists(column: pa.ChunkedArray) -> tuple[np.ndarray, list[int]]:
-    """All values of a column of lists, and the bounds of each row's values: N + 1 for N rows."""
+def _lists(column: pa.ChunkedArray) -> Iterator[np.ndarray]:
+    """The values of each row of a column of lists."""
     lists = column.combine_chunks()
-    return lists.values.to_numpy(), lists.offsets.to_numpy().tolist()
+    values = lists.values.to_numpy()
+    return (values[start:end] for start, end in pairwise(lists.offsets.to_numpy().tolist()))
 
 
 class StreamedShards:

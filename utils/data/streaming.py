@@ -20,10 +20,8 @@ from utils.data.noise import places_of, rows_of, shuffle_of
 from utils.data.options import BatchOptions
 from utils.data.order import deal
 from utils.data.shard_format import ShardRow
-from utils.data.shards import RowGroup, Shard, StreamedShards, read_row_group
+from utils.data.shards import Shard, StreamedShards, read_row_group
 
-# Steps that a loader process makes ahead, to train on while it reads row groups; of at most AHEAD examples.
-PREFETCHED, AHEAD = 32, 4096
 # With more of them, a process alone would hold more row groups in memory, and more processes would read different ones.
 LANES = 128
 # Multiples of the golden ratio, mod 1, fill the interval evenly, however few; those of the root of 2 go their own way.
@@ -90,7 +88,7 @@ class EpochOrder:
         self.bins = np.random.default_rng((seed, epoch)).permutation(rows_of(steps))
         self.numbers = np.empty_like(self.bins)  # of each step among those of its bin
         self.numbers[np.argsort(self.bins, kind="stable")] = places_of(steps)
-        self.held: list[dict[int, tuple[RowGroup, list[int]]]] = [{} for _ in self.orders]  # that the last step used
+        self.held: list[dict[int, list[ShardRow]]] = [{} for _ in self.orders]  # row groups that the last step used
 
 
 @dataclass(eq=False)
@@ -145,14 +143,13 @@ class TrainStream(Dataset[list[Batch] | RunError]):
         for place, position in zip(places.tolist(), positions.tolist(), strict=True):
             if place not in used:
                 used[place] = held.get(place) or self._row_group(of_bin, place)
-            group, rows = used[place]
-            yield group[rows[position - of_bin.ends[place]]]  # from the end
+            yield used[place][position - of_bin.ends[place]]  # from the end
         order.held[number] = used
 
-    def _row_group(self, of_bin: BinOrder, place: int) -> tuple[RowGroup, list[int]]:
+    def _row_group(self, of_bin: BinOrder, place: int) -> list[ShardRow]:
         shard = self.examples.shards[of_bin.files[place]]
-        group = read_row_group(self.examples.directory, shard, int(of_bin.groups[place]))
-        return group, of_bin.arranged(place, group.lengths).tolist()
+        rows = read_row_group(self.examples.directory, shard, int(of_bin.groups[place]))
+        return [rows[i] for i in of_bin.arranged(place, np.array([len(row.ids) for row in rows]))]
 
     def _batch(self, rows: Sequence[ShardRow], epoch: int, is_real: bool) -> Batch:
         pairs = self.examples.noise.pairs(rows, epoch)
@@ -164,9 +161,6 @@ class StreamLoader:
     """Loads the steps of a run from a TrainStream, from `start` up to `total`."""
 
     def __init__(self, stream: TrainStream, total: int, start: int = 0, **options: Any) -> None:
-        if options.get("num_workers"):
-            examples = stream.examples_per_step // stream.world_size
-            options["prefetch_factor"] = max(1, min(PREFETCHED, AHEAD // examples))
         self.loader = DataLoader(stream, batch_size=None, sampler=range(start, total), **options)
         self.total = total
 

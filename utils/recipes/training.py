@@ -125,6 +125,7 @@ def set_up(args: TrainingArguments) -> None:
         "isinstance.treespec, LeafSpec",
         "sync_dist=True",  # which sums figures that are sums of all processes already
         "FSDP2-wrapped module .* returned a view tensor",  # which nothing changes in place
+        "`broadcast_buffers` is deprecated",  # torch 2.11 does not know the option that replaces it
     ):
         warnings.filterwarnings("ignore", message=f".*{harmless}")
     if not torch.cuda.is_available():

@@ -117,6 +117,7 @@ def check_compiled() -> None:
             each.name: "constexpr" if each.is_constexpr else names.get(type(value)) or f"*{names[value.dtype]}"
             for each, value in given
         }
+        assert types.get("sums", "*fp32") == "*fp32"  # which many programs add to
         source = ASTSource(function, types, constants)
         for capability in (80, 90):
             made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options={"num_warps": num_warps})
@@ -135,7 +136,8 @@ def check_compiled() -> None:
         (outs[0].sum() + outs[1].sum()).backward()
         copies, first, second = HalfCopies(half, kernels), nn.Linear(16, 64), nn.Linear(64, 16)
         inner = copies.project(states, [first], has_bias=False)[0]
-        copies.project(Preactivated(inner, first.bias, rate), [second, second])[0].sum().backward()
+        bias = first.bias.to(half if rate else torch.float32)  # weights may be in half precision
+        copies.project(Preactivated(inner, bias, rate), [second, second])[0].sum().backward()
         kernels.cross_entropy(states, wide[:16], torch.zeros(9, dtype=torch.long), rate)
     assert len(compiled) == 5
 

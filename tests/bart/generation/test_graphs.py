@@ -29,7 +29,7 @@ from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation import cache, generate_live, graphs
 from bart.generation.beam_search import Hypotheses
 from bart.generation.cache import DecoderCache
-from bart.generation.graphs import Recorder, Step, can_be_recorded
+from bart.generation.graphs import Recorder, Step, recorder_for
 from bart.generation.schedule import DecodingBatch
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import tiny_bart
@@ -165,7 +165,8 @@ def use(monkeypatch: pytest.MonkeyPatch) -> Callable[[Recorder], Counting]:
             ("graphs", "STEPS_WORTH_RECORDING", 2),
             ("schedule", "steps_between_checks", lambda device: 3),
             ("schedule", "FEWEST_PLACES", 2),
-            ("graphs", "recorder_for", lambda _, *options: counting if can_be_recorded(*options) else None),
+            ("graphs", "recorder_for", lambda _, *options: recorder_for(torch.device("cuda"), *options)),
+            ("graphs", "cuda_recorder", lambda device: counting),
             ("graphs", "_kept", WeakKeyDictionary()),
         ):
             monkeypatch.setattr(modules[module], name, value)

@@ -171,7 +171,9 @@ def test_what_is_not_there_is_named(bucket: str) -> None:
     with pytest.raises(InputError, match=f"^{bucket}/nothing: no such file or folder$"):
         fetch(f"{bucket}/nothing")
     for function in (fetch, partial(fetch, may_be_missing=True), names_at):
-        with pytest.raises(RunError, match=r"^s3://no-bucket/run cannot be reached or written .*bucket does not exist"):
+        with pytest.raises(
+            RunError, match=r"^s3://no-bucket/run cannot be reached or written .*bucket does not exist\)$"
+        ):
             function("s3://no-bucket/run")
 
 

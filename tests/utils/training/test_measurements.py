@@ -222,3 +222,4 @@ def test_processes_say_how_long_they_wait(
     shares, times = zip(*((row["waiting"], row["step_time_p50"]) for row in rows(tmp_path / "run")), strict=True)
     assert np.average(shares, weights=times) == pytest.approx(waiting)
     assert "  waiting 0." in forked.log_of(tmp_path / "run").read_text()
+    assert forked.log_of(tmp_path / "run", 1).read_text() == ""  # nor does a library warn there
