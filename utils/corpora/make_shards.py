@@ -97,8 +97,8 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
     print(
         f"{options.output}: {train:,} examples to train on and {val:,} held out, of at most "
         f"{options.sequence_length:,} tokens, from {kept:,} documents\n"
-        f"left out: documents{_reasons(dropped) or ', none'}; examples, {manifest['short_examples']:,} with fewer "
-        "tokens than --min_tokens"
+        f"documents left out: {_reasons(dropped)[2:] or 'none'}\n"
+        f"examples left out: {manifest['short_examples']:,} with fewer tokens than --min_tokens"
     )
 
 

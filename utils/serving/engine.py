@@ -19,7 +19,7 @@ from utils.app.memory import is_out_of_memory
 logger = logging.getLogger(__name__)
 Options = tuple[tuple[str, Any], ...]  # sorted, so that equal options are equal keys
 Arrivals = Callable[[int], list[tuple[int, Any]]]  # at most so many articles that wait, with their numbers
-# It takes arrivals, how many articles may be in work at once, and options; it yields numbers with results.
+# It takes arrivals, how many articles may be in work at once, and options; it yields numbers with results or errors.
 Work = Callable[..., Iterator[tuple[int, Any]]]
 
 
@@ -161,7 +161,10 @@ class Engine:
             for number, result in self.work(arrivals, self.batch_size, **dict(options)):
                 with self._changed:
                     article = self.in_work.pop(number)
-                article.result.set_result(result)
+                if isinstance(result, Exception):
+                    article.result.set_exception(result)
+                else:
+                    article.result.set_result(result)
         except DecodingFailed:
             return
         except Exception as error:

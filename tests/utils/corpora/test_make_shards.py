@@ -209,7 +209,9 @@ def test_shards_are_shuffled_across_the_corpus(make: Make, corpus: Path, tmp_pat
         assert books != sorted(books) and len(books) > 10
 
 
-def test_documents_that_are_left_out_are_counted(make: Make, tmp_path: Path) -> None:
+def test_documents_that_are_left_out_are_counted(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     rng = random.Random(1)
     texts = [document(rng, [f"T{number}"]) for number in range(9)]
     respaced = texts[2].replace(" ", "\n", 3)
@@ -222,6 +224,8 @@ def test_documents_that_are_left_out_are_counted(make: Make, tmp_path: Path) -> 
     manifest = make("out", "--val_input", tmp_path / "z.txt", inputs=inputs)
     reasons = {"near-empty": 4, "no text in the field text": 1, "not JSON": 2, "not UTF-8": 1, "repeated": 7}
     assert manifest["documents"] == {"kept": 9, "dropped": reasons}
+    said = ", ".join(f"{reasons[reason]} {reason}" for reason in sorted(reasons))
+    assert f"from 9 documents\ndocuments left out: {said}\nexamples left out: " in capsys.readouterr().out
     tokenizer = BartTokenizer.from_pretrained(tmp_path / "out/tokenizer")
     held_out = " ".join(tokenizer.decode(row["ids"]) for row in rows_of(tmp_path / "out", "val"))
     assert re.findall(r"T\d", held_out) in (["T4", "T5"], ["T5", "T4"])

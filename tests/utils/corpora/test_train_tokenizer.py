@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,8 @@ def test_raw_text_is_sampled_by_the_text_alone(tmp_path: Path) -> None:
     assert 0.5e6 < sum(map(len, documents)) < 1.5e6 < path.stat().st_size
     assert sorted(documents) == sorted(sampled(others, "text", 1))
     assert len(list(sampled(files, "text", 5))) == 200
+    (tmp_path / "c.txt.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert list(sampled(find_files("input", [str(tmp_path / "c.txt.gz")]), "text", 1)) == documents
 
 
 def test_files_without_text(tmp_path: Path) -> None:

@@ -108,6 +108,9 @@ def test_each_request_fails_alone(service: tuple[PredictionService, Held], texts
     assert isinstance(dropped, asyncio.CancelledError)
     assert (bad, worse) == (FAULTS["bad"], FAULTS["worse"])
     assert [len(answer["predictions"]) for answer in (first, good)] == [1, 3]
+    assert ask(service[0], [["bad", *texts[:30] * 8, "last"]], service[1]) == [FAULTS["bad"]]
+    until(lambda: not service[0].engine.in_work)
+    assert not any("last" in batch for batch in service[1].batches)  # the rest of a bad request has left the queue
     service[0].engine.stop()
     until(lambda: not service[0].engine.thread.is_alive())
     with pytest.raises(DecodingFailed):
