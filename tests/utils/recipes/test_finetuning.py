@@ -178,6 +178,6 @@ def test_options_become_on_resuming_what_the_docs_say(tiny: list[str]) -> None:
         unnamed = {name for name in of_kind if not any(fnmatch.fnmatch(name, each) for each in named)}
         assert {of_kind[name] for name in unnamed} <= ({GENERATE} if kind == "validation" else set()), unnamed
     must_stay = parse_finetune_arguments(tiny).settings("must_stay")
-    assert {"seed", "train_batch_size", "learning_rate", "lora_rank", "max_source_length", "bf16"} <= must_stay.keys()
-    by_content = {"data_dir", "config_path", "dropout", "gpus"}
+    assert {"seed", "learning_rate", "lora_rank", "max_source_length", "bf16"} <= must_stay.keys()
+    by_content = {"data_dir", "config_path", "dropout", "gpus", "train_batch_size"}
     assert by_content <= parse_finetune_arguments(tiny).settings("by_content").keys()
