@@ -27,6 +27,11 @@ def as_named(place: PathName) -> Path:
     return path.resolve() if path.is_dir() else path.parent.resolve() / path.name
 
 
+def cache_home() -> Path:
+    """The folder of this project in the user's cache, which XDG_CACHE_HOME moves."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch"
+
+
 def temporary_beside(target: Path) -> Path:
     """The path to which this process writes the later content of `target`; machines may have equal process ids."""
     return target.with_name(f".{target.name}.{socket.gethostname()}.{os.getpid()}.tmp")

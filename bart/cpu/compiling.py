@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from bart.files import sha256_of
+from bart.files import cache_home, sha256_of
 
 SOURCE = Path(__file__).with_name("kernels.c")
 # Sums may only be reordered where the source says so, and masks need infinity: no -ffast-math.
@@ -58,7 +58,7 @@ def compile_library(*options: str) -> Path:
     # The compiler's description of itself and, because of -march=native, of this processor.
     macros = run([*compiler, *flags, "-dM", "-E", "-x", "c", os.devnull]).stdout
     origin: list[Any] = [SOURCE.read_bytes(), macros, repr((compiler, flags)).encode()]
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch" / "kernels"
+    cache = cache_home() / "kernels"
     name = hashlib.sha256(b"".join(origin)).hexdigest()[:32]
     for folder in (cache.parent, cache):
         if not folder.exists():

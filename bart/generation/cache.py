@@ -35,8 +35,8 @@ def has_fixed_shapes(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def recurring(length: int) -> int:
-    """At least so many source positions: one of two numbers between powers of two, or a multiple of a piece."""
+def source_room(length: int) -> int:
+    """Room for so many source positions: one of two numbers between powers of two, or a multiple of a piece."""
     return round_up(length, max(SOURCE_PIECE, (1 << (length - 1).bit_length()) // 4))
 
 
@@ -92,7 +92,7 @@ class DecoderCache:
             pieces = math.ceil(max_length / MOST_ROOM_OF_FIXED_SHAPES)
             self.room = round_up(math.ceil(max_length / pieces), ALIGNMENT)
             max_length = self.room * pieces
-            length = recurring(length)
+            length = source_room(length)
             readable = padded(readable, 1, length)
         empty = self_keys.new_empty((articles, self_keys.shape[1], 0, self_keys.shape[-1]))
         self.cross = [padded(store, 2, length) for store in chain.from_iterable(cross)]
@@ -185,7 +185,7 @@ class DecoderCache:
         """Give up source positions that none of the articles, of which these are readable, needs."""
         longest = int(readable.any(dim=0).nonzero().max()) + 1
         if self.fixed_shapes:
-            longest = recurring(longest)
+            longest = source_room(longest)
         if longest < readable.shape[1]:
             self.cross = [store[:, :, :longest] for store in self.cross]
         self._set_readable(readable[:, :longest])

@@ -193,9 +193,8 @@ def forget_recordings(model: Model) -> None:
 
 
 def _basis(model: Model) -> list[Any]:
-    """What a model's step depends on besides the state and the numbers in the weights, to be compared with a later one.
-
-    It keeps no part of the model alive.
+    """The identities of a model's parts and of torch's settings, without the numbers in the weights: while they are
+    equal, recordings are valid. They keep no part of the model alive.
     """
 
     def identity(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What more processes cost: the share of their time in which they wait, simulated, or with --shards how fast they read.
+"""A benchmark of many processes: the share of time in which they wait, simulated, or by --shards how fast they read.
 
 Nothing is trained. To simulate waiting, lengths are drawn, and a process takes as long as bart-large's matrix products
 for its share do.

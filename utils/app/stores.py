@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from bart.errors import InputError, brief
-from bart.files import read_json, write_json
+from bart.files import cache_home, read_json, write_json
 from utils.app.errors import RunError
 from utils.app.machine import is_first, is_first_here
 from utils.app.output_files import held
@@ -38,10 +38,6 @@ def in_store(place: str) -> bool:
 def _package(place: str) -> str | None:
     scheme, separator, path = place.partition("://")
     return PACKAGES.get(scheme) if separator and path.strip("/") and "{" not in path else None
-
-
-def cache_home() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bart-pytorch"
 
 
 def local_path(place: str) -> str:

@@ -14,13 +14,12 @@ import pyarrow as pa
 import xxhash
 
 from bart.errors import InputError
-from bart.files import PathName
+from bart.files import PathName, cache_home
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
 from utils.app.machine import is_first_here
 from utils.app.output_files import LOCK, file_digest, held, writable_folder, write_whole
 from utils.app.progress import progress
-from utils.app.stores import cache_home
 from utils.data.splits import EVERY, Choice
 from utils.data.tables import pair_paths, paired
 from utils.data.tokenized import TokenizedTexts, tokenise, tokens_schema

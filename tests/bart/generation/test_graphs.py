@@ -292,7 +292,7 @@ def test_articles_join_and_leave_without_new_recordings(counting, eager):
 @pytest.mark.parametrize("length", [1, 4, 5, 63, 64, 65, 129, 192, 193, 257, 512, 513, 1000, 1024])
 def test_sources_have_few_lengths(length: int):
     lengths = [64, 128, 192, 256, 384, 512, 768, 1024]
-    assert cache.recurring(length) == next(each for each in lengths if each >= length)
+    assert cache.source_room(length) == next(each for each in lengths if each >= length)
 
 
 def test_weights_that_change_in_place_need_no_new_recording(sources, counting, eager):

@@ -28,42 +28,26 @@ ROOT = Path(__file__).parents[3]
 STEPS = 14  # 6 an epoch; the last one has 2 examples
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "finetune.py"]
 ITSELF = [sys.executable, "finetune.py", "--devices", "2"]
-# A task that ends the run it is used in, once: torchrun as an operator does it, by SIGTERM to the process that was
-# started first, and finetune.py as a terminal does it, by SIGINT to all processes.
-ENDING = """
+# A task that does something once, in the ninth step of one process.
+ONCE = """
 import os, signal
 from pathlib import Path
 from utils.tasks.summarization import Summarization
 
-class Ending(Summarization):
+class Once(Summarization):
     steps = 0
     def loss(self, model, batch):
         self.steps += 1
-        place = Path(__file__).with_name("ended")
-        if self.steps == 9 and os.environ.get("LOCAL_RANK", "0") == "0" and not place.exists():
+        place = Path(__file__).with_name("done")
+        if self.steps == 9 and os.environ.get("LOCAL_RANK", "0") == "{rank}" and not place.exists():
             place.touch()
-            if "TORCHELASTIC_RUN_ID" in os.environ:
-                os.kill(os.getppid(), signal.SIGTERM)
-            else:
-                os.killpg(0, signal.SIGINT)
+            {act}
         return super().loss(model, batch)
 """
-# One in which a process dies, once.
-DYING = """
-import os, signal
-from pathlib import Path
-from utils.tasks.summarization import Summarization
-
-class Dying(Summarization):
-    steps = 0
-    def loss(self, model, batch):
-        self.steps += 1
-        place = Path(__file__).with_name("died")
-        if self.steps == 9 and os.environ["RANK"] == "1" and not place.exists():
-            place.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
-        return super().loss(model, batch)
-"""
+# Ends the run: torchrun as an operator does it, by SIGTERM to the process that was started first, and finetune.py as a
+# terminal does it, by SIGINT to all processes.
+END = "os.kill(os.getppid(), signal.SIGTERM) if 'TORCHELASTIC_RUN_ID' in os.environ else os.killpg(0, signal.SIGINT)"
+DIE = "os.kill(os.getpid(), signal.SIGKILL)"
 
 
 @pytest.fixture
@@ -92,8 +76,8 @@ def launch(command: list[str], options: list[str], output: Path | str) -> subpro
 def test_a_signal_to_a_launcher_saves_and_the_resumed_run_ends_as_the_uninterrupted_one(
     command: list[str], options: list[str], tmp_path: Path
 ) -> None:
-    (tmp_path / "ending.py").write_text(ENDING)
-    options += ["--task", str(tmp_path / "ending.py"), *command[command.index("finetune.py") + 3 :]]
+    (tmp_path / "once.py").write_text(ONCE.format(rank=0, act=END))
+    options += ["--task", str(tmp_path / "once.py"), *command[command.index("finetune.py") + 3 :]]
     done = launch(command, options, tmp_path / "run")
     assert done.returncode == (1 if command is TORCHRUN else 130), done.stderr  # torchrun has a status of its own
     assert f"ended by {'SIGTERM' if command is TORCHRUN else 'Ctrl-C'} after step" in done.stderr
@@ -111,11 +95,11 @@ def test_processes_that_torchrun_restarts_end_as_uninterrupted_ones(
     place: str, options: list[str], bucket: str, tmp_path: Path
 ) -> None:
     """The second process is killed once; `last.ckpt` is of three steps before."""
-    (tmp_path / "dying.py").write_text(DYING)
+    (tmp_path / "once.py").write_text(ONCE.format(rank=1, act=DIE))
     output = f"{bucket}/run" if place == "a store" else str(tmp_path / "run")
-    options += ["--task", str(tmp_path / "dying.py"), "--save_every_n_steps", "3"]
+    options += ["--task", str(tmp_path / "once.py"), "--save_every_n_steps", "3"]
     done = launch([*TORCHRUN[:3], "--max-restarts", "1", *TORCHRUN[3:]], options, output)
-    assert done.returncode == 0 and (tmp_path / "died").exists(), done.stderr
+    assert done.returncode == 0 and (tmp_path / "done").exists(), done.stderr
     assert "going on from" in done.stderr and "connectFullMesh" not in done.stderr
     forked.run(options, tmp_path / "whole", ranks=2)
     assert_same_runs(Path(fetch(output)), tmp_path / "whole")
