@@ -31,7 +31,7 @@ PYTHON_M = "python -m "
 # Options of NVIDIA's finetune.py and run_eval.py, and what to do in a program that has not got them.
 _ELSEWHERE = {
     "affinity": "leave it off: torchrun --numa-binding=node binds processes to cores",
-    "graphs": "leave it off: steps are recorded where they can be",
+    **dict.fromkeys(("compile", "graphs"), "leave it off: on a GPU steps are recorded where they can be"),
     "batching": "leave it off: new articles take the places of those that are done",
     "allreduce_post_accumulation_half_precision": "--allreduce_dtype bf16 sends half as much",
     **dict.fromkeys(("num_beam_groups", "diversity_penalty"), "leave it off: finetune.py --do_sample varies outputs"),
