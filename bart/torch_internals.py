@@ -25,16 +25,6 @@ except AttributeError as error:
     raise ImportError(f"torch {torch.__version__}: {error}; install the release of requirements.txt") from error
 
 
-def compile_whole_layers() -> None:
-    """Prepare `torch.compile` for functions that are compiled layer by layer."""
-    from torch._dynamo import config  # which takes seconds to load
-    from torch.fx.experimental import _config as shapes
-
-    shapes.use_duck_shape = False  # sizes that are equal in the first batch need not be so in others
-    config.optimize_ddp = False  # it cuts graphs where DDP's buckets end, and layers are small enough
-    config.recompile_limit = max(config.recompile_limit, 32)  # with and without masks, dropout, gradients of the inputs
-
-
 def leave_scaling(optimizer: torch.optim.Optimizer, is_left: bool = True) -> None:
     """Let a fused optimizer leave fp16's loss scaling to the caller, as all others do, or take part in it."""
     optimizer._step_supports_amp_scaling = not is_left  # type: ignore[attr-defined]

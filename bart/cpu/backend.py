@@ -17,13 +17,10 @@ from bart.rows import Rows, Spans
 
 
 class CpuBackend(Backend):
-    """Compiled kernels, other arrangements of torch's operations, and in training rows without padding.
-
-    `torch.compile` cannot read the kernels, so the code that it makes has torch's attention and dropout.
-    """
+    """Compiled kernels, other arrangements of torch's operations, and in training rows without padding."""
 
     def rows_of(self, ids: Tensor, mask: Tensor | None, dtype: torch.dtype, training: bool) -> Rows | None:
-        if not (self.leaves_out_padding and training) or mask is None or torch.compiler.is_compiling():
+        if not (self.leaves_out_padding and training) or mask is None:
             return None
         rows = Rows.of(ids, mask, multiple_on_cpu(dtype))
         return rows if rows is not None and rows.tokens < mask.numel() else None
@@ -32,8 +29,7 @@ class CpuBackend(Backend):
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Any, is_causal: bool = False, dropout: float = 0.0
     ) -> Tensor:
         """Attend like `Backend.attend`; the kernels take fp32, and bf16, whose numbers they read in pairs."""
-        has_spans = isinstance(mask, Spans)
-        applies = (has_spans or dropout) and not torch.compiler.is_compiling()
+        applies = isinstance(mask, Spans) or dropout
         fits = query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and query.shape[3] % 2 == 0)
         if applies and fits and (kernels := load()) is not None:
             draws = Draws.with_probability(dropout) if dropout else NO_DRAWS  # whose backward pass takes less
@@ -49,7 +45,7 @@ class CpuBackend(Backend):
 
     def dropout(self, states: Tensor, probability: float, added: Tensor | None = None) -> Tensor:
         fits = states.dtype in FLOATS and (added is None or added.dtype == torch.float32)
-        if probability and fits and not torch.compiler.is_compiling() and (kernels := load()) is not None:
+        if probability and fits and (kernels := load()) is not None:
             return CompiledDropout.apply(states, added, Draws.with_probability(probability), kernels)
         return super().dropout(states, probability, added)
 

@@ -59,7 +59,7 @@ class CudaBackend(Backend):
     copies: HalfCopies | None = None  # of the weights, where a step was under autocast
 
     def rows_of(self, ids: Tensor, mask: Tensor | None, dtype: torch.dtype, training: bool) -> Rows | None:
-        if not self.leaves_out_padding or torch.compiler.is_compiling() or not has_flash(ids.device, _computed(dtype)):
+        if not self.leaves_out_padding or not has_flash(ids.device, _computed(dtype)):
             return None
         return Rows.of(ids, mask, multiple_of_rows("cuda", True))
 
@@ -83,7 +83,7 @@ class CudaBackend(Backend):
 
     def _product(self, states: Any, layers: Sequence[nn.Module], has_bias: bool = True) -> tuple[Tensor, ...] | None:
         """The outputs of layers by copies of their weights; None where there are none."""
-        if not self.joins_layers or self.copies is None or torch.compiler.is_compiling():
+        if not self.joins_layers or self.copies is None:
             return None
         return self.copies.project(states, layers, has_bias)
 
@@ -105,7 +105,7 @@ class CudaBackend(Backend):
     ) -> Streams:
         """In training under autocast by one kernel, which adds the bias, and rounds for the next product, too."""
         hidden, _, seed = states
-        applies = torch.is_autocast_enabled("cuda") and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        applies = torch.is_autocast_enabled("cuda") and torch.is_grad_enabled()
         is_norm = type(norm) is nn.LayerNorm and norm.weight.dtype == torch.float32
         fits = applies and is_norm and hidden.dtype in (torch.float32, torch.bfloat16)
         kernels = load_kernels(hidden.device) if fits else None
@@ -132,7 +132,7 @@ class CudaBackend(Backend):
         """Attend like `Backend.attend`; a decoding step has a kernel of its own."""
         if not isinstance(mask, CudaSpans):
             applies = isinstance(mask, Tensor) and not (is_causal or dropout or torch.is_grad_enabled())
-            kernels = load_kernels(query.device) if applies and not torch.compiler.is_compiling() else None
+            kernels = load_kernels(query.device) if applies else None
             if kernels is not None and kernels.can_attend_few(query, keys, mask):
                 return kernels.attend_few(query, keys, values, mask)
             return super().attend(query, keys, values, mask, is_causal, dropout)

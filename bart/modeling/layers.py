@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
-from functools import cache
 from itertools import repeat
 from typing import Any
 
@@ -21,7 +20,6 @@ from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache, LayerCache
 from bart.rows import Rows
-from bart.torch_internals import compile_whole_layers
 
 # fairseq numbers positions from pad_token_id + 1 = 2, and the published tables keep the two unused rows.
 POSITION_OFFSET = 2
@@ -162,17 +160,6 @@ def _readable(mask: Any) -> Tensor | None:
     return None if mask is None else mask.bool()[:, None, None, :]
 
 
-def _call(layer: nn.Module, *args: Any) -> Streams:
-    return layer(*args)
-
-
-@cache
-def compiled_call() -> Callable[..., Streams]:
-    """`_call`, compiled by `torch.compile`: one function for all layers, whose weights are its inputs."""
-    compile_whole_layers()
-    return torch.compile(_call, dynamic=True)
-
-
 class _Stack(BackendModule):
     """The base of encoder and decoder: embeddings, LayerDrop, activation checkpointing, the final norm of Pre-LN."""
 
@@ -187,7 +174,6 @@ class _Stack(BackendModule):
         self.max_positions = config.max_position_embeddings
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.activation_checkpointing = False
-        self.compiled = False  # in training
         self.embed_tokens: Any = embed_tokens  # or a SourceEncoder
         self.embed_positions = nn.Embedding(config.max_position_embeddings + self.position_offset, config.d_model)
         self.layers = nn.ModuleList(layers)
@@ -237,10 +223,9 @@ class _Stack(BackendModule):
             return layer(*states, *args)
         if self.layerdrop and torch.rand(()).item() < self.layerdrop:
             return states
-        call = compiled_call() if self.compiled else _call
         if self.activation_checkpointing:
-            return checkpoint(call, layer, *states, *args, use_reentrant=False)
-        return call(layer, *states, *args)
+            return checkpoint(layer, *states, *args, use_reentrant=False)
+        return layer(*states, *args)
 
 
 class BartEncoder(_Stack):
@@ -316,7 +301,7 @@ class BartDecoder(_Stack):
 
         Checkpoints would hold them, and layers that LayerDrop leaves out would get gradients of 0 in place of none.
         """
-        if self.activation_checkpointing or self.compiled or self.layerdrop or not self.backend.joins_layers:
+        if self.activation_checkpointing or self.layerdrop or not self.backend.joins_layers:
             return repeat(encoder_states)
         attention: list[Any] = [layer.encoder_attn for layer in self.layers]
         linears = [linear for part in attention for linear in (part.k_proj, part.v_proj)]

@@ -193,11 +193,6 @@ class PretrainedModel(BackendModule):
     def gradient_checkpointing_disable(self) -> None:
         self.gradient_checkpointing_enable(enabled=False)
 
-    def compile_layers(self) -> None:
-        """Let `torch.compile` make the code that the layers run in training, for inputs of any length."""
-        for stack in self.stacks:
-            stack.compiled = True
-
     def compute_with(self, backend: Backend) -> None:
         """Let all layers, and the loss, compute with a backend; models begin with plain torch."""
         for module in self.modules():

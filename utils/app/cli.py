@@ -31,7 +31,7 @@ PYTHON_M = "python -m "
 # Options of NVIDIA's finetune.py and run_eval.py, and what to do in a program that has not got them.
 _ELSEWHERE = {
     "affinity": "leave it off: torchrun --numa-binding=node binds processes to cores",
-    "graphs": "leave it off: steps are recorded where they can be",
+    **dict.fromkeys(("compile", "graphs"), "leave it off: on a GPU steps are recorded where they can be"),
     "batching": "leave it off: new articles take the places of those that are done",
     "allreduce_post_accumulation_half_precision": "--allreduce_dtype bf16 sends half as much",
     **dict.fromkeys(("num_beam_groups", "diversity_penalty"), "leave it off: finetune.py --do_sample varies outputs"),
@@ -52,6 +52,7 @@ _ELSEWHERE = {
     "positive": "leave it off: the F1 of each class is printed below the scores",
     "pre_ln": 'leave it off: "pre_ln": true in the file of the model\'s config says it',
     "profile": "leave it off: nsys profile python finetune.py ... traces a run",
+    **dict.fromkeys(("sources", "cnn_stories", "dailymail_stories"), "leave it off: CNN-DM comes from the Hub"),
     "spreadsheet": "leave it off: import the columns of the table as text, so that no cell is read as a formula",
     **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates between the languages of its data"),
     "unknown_labels": "leave it off, and remove rows with other labels from the data",

@@ -46,7 +46,6 @@ def recordings_of(
         "no half precision": half is None,
         "no FlashAttention here": half is not None and not has_flash(device, half),
         "--activation_checkpointing": any(getattr(part, "activation_checkpointing", False) for part in parts),
-        "--compile": any(getattr(part, "compiled", False) for part in parts),
         "layer dropout": any(getattr(part, "layerdrop", 0.0) for part in parts),
     }
     reason = next((reason for reason, holds in reasons.items() if holds), None)

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import functools
-import pickle
-from collections.abc import Iterator
 
 import pytest
 import torch
 import torch._dynamo
 from torch.utils.flop_counter import FlopCounterMode
 
-from bart.cpu.backend import CpuBackend
 from bart.errors import InputError
-from bart.modeling import layers
 from bart.modeling.modeling_bart import BartForConditionalGeneration, training_operations
 from tests.tiny_run import tiny_bart
 
@@ -38,40 +34,6 @@ def test_activation_checkpointing_changes_memory_not_results() -> None:
     assert len(calls) == 2  # once forward, once more in the backward pass
     assert loss == again
     assert all(torch.equal(a, b) for a, b in zip(gradients, gradients_again, strict=True))
-
-
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[torch.fx.GraphModule]]:
-    """The graphs that torch.compile captures, and leaves as they are here; a test of finetune.py compiles it."""
-    graphs: list[torch.fx.GraphModule] = []
-
-    def keep(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.GraphModule:
-        graphs.append(graph)
-        return graph
-
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=keep, fullgraph=True))
-    layers.compiled_call.cache_clear()
-    torch._dynamo.reset()
-    yield graphs
-    layers.compiled_call.cache_clear()
-    torch._dynamo.reset()
-
-
-@pytest.mark.parametrize("checkpointing", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_layers_are_compiled_whole_and_once_for_all_lengths(graphs: list[object], checkpointing: bool) -> None:
-    model = tiny(dropout=0.0).train()
-    model.compute_with(CpuBackend())
-    expected = [loss_and_gradients(model, length) for length in (9, 12, 4)]
-    model.compile_layers()
-    model.gradient_checkpointing_enable(enabled=checkpointing)
-    for length, (loss, gradients) in zip((9, 12, 4), expected, strict=True):
-        again, gradients_again = loss_and_gradients(model, length)
-        assert loss == again
-        assert all(torch.equal(a, b) for a, b in zip(gradients, gradients_again, strict=True))
-    assert len(graphs) == 2  # of encoder and decoder
-    model.eval().generate(torch.tensor([[0, 7, 8, 2]]), max_length=6)
-    assert len(graphs) == 2
-    assert pickle.loads(pickle.dumps(model)).model.encoder.compiled
 
 
 def test_layerdrop_skips_layers_in_training_only() -> None:
