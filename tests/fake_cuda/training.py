@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from bart.cuda.backend import CudaBackend
 from bart.generation.graphs import Step
-from bart.rows import Rows
+from bart.rows import Rows, Spans
 from tests import forked
 from tests.fake_cuda.device import DEVICE, Launches, Storages, Watch, fake, on_device, plug_in
 from tests.tiny_run import tiny_bart
@@ -101,7 +101,7 @@ def _on_device(module: TrainingModule, batches: list[Batch], mix: Mix) -> tuple[
     options = replace(module.plan.optimisation, optimizer=name, adam_epsilon=None, nvlamb=False)
     dtype = half_dtype(hardware) if keeps_master_weights(hardware) else None
     loaded = replace(module.loaded, model=on_device(module.model, dtype))
-    loaded.model.compute_with(CudaBackend(leaves_out_padding=True))
+    loaded.model.compute_with(CudaBackend())
     plan = replace(module.plan, hardware=hardware, optimisation=options)
     ours = _Module(module.task, loaded, plan, 100)
     ours.stepper = _Stepper(ours)
@@ -227,7 +227,7 @@ def _kept_by_a_layer(width: int) -> float:
         with torch.autocast("cuda", torch.bfloat16), backend.step(model.layers):
             for _ in range(2):  # the first time makes the copies of the weights
                 with Storages() as storages:
-                    out = model.model.encoder.layers[0](hidden, hidden, None, backend.spans(rows, rows, hidden))
+                    out = model.model.encoder.layers[0](hidden, hidden, None, Spans(rows, rows))
                     live = storages.live
                 del out
     return live / len(rows.texts)

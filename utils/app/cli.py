@@ -52,6 +52,7 @@ _ELSEWHERE = {
     "positive": "leave it off: the F1 of each class is printed below the scores",
     "pre_ln": 'leave it off: "pre_ln": true in the file of the model\'s config says it',
     "profile": "leave it off: nsys profile python finetune.py ... traces a run",
+    **dict.fromkeys(("sources", "cnn_stories", "dailymail_stories"), "leave it off: CNN-DM comes from the Hub"),
     "spreadsheet": "leave it off: import the columns of the table as text, so that no cell is read as a formula",
     **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates between the languages of its data"),
     "unknown_labels": "leave it off, and remove rows with other labels from the data",

@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bart.generation.graphs import Recorder, cuda_recorder
+from bart.modeling.pretrained import PretrainedModel
 from bart.rows import Rows
 from bart.torch_internals import foreach, has_flash
 from utils.data.batches import Inputs, moved
@@ -32,21 +33,21 @@ Passes = Callable[[Inputs, Tensor], Tensor]
 
 
 def recordings_of(
-    passes: Passes, model: nn.Module, hardware: HardwareOptions, is_recordable: bool
+    passes: Passes, model: PretrainedModel, hardware: HardwareOptions, is_recordable: bool
 ) -> RecordedPasses | None:
     """The passes of a run, to be recorded; None where all its steps are eager, as on a CPU."""
     device = next(model.parameters()).device
     if device.type != "cuda" or hardware.no_graphs:
         return None
-    half, parts = half_dtype(hardware), list(model.modules())
+    half = half_dtype(hardware)
     reasons = {
         "several processes": hardware.processes > 1,
         "the task's loss": not is_recordable,
         "--amp_level O2": keeps_master_weights(hardware),
         "no half precision": half is None,
         "no FlashAttention here": half is not None and not has_flash(device, half),
-        "--activation_checkpointing": any(getattr(part, "activation_checkpointing", False) for part in parts),
-        "layer dropout": any(getattr(part, "layerdrop", 0.0) for part in parts),
+        "--activation_checkpointing": any(stack.activation_checkpointing for stack in model.stacks),
+        "layer dropout": any(stack.layerdrop for stack in model.stacks),
     }
     reason = next((reason for reason, holds in reasons.items() if holds), None)
     logger.info("steps are %s", "recorded as CUDA graphs" if reason is None else f"not recorded: {reason}")
