@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bart.backend import Backend, join
+from bart.backend import Backend, Mask, join
 from bart.cpu.kernels import FLOATS, NO_DRAWS, Draws, load
 from bart.cpu.operators import CompiledAttention, CompiledDropout
 from bart.generation.cache import additive
-from bart.rounding import multiple_on_cpu
-from bart.rows import Rows, Spans
+from bart.rows import Spans
 
 
 class CpuBackend(Backend):
-    """Compiled kernels, other arrangements of torch's operations, and in training rows without padding."""
-
-    def rows_of(self, ids: Tensor, mask: Tensor | None, dtype: torch.dtype, training: bool) -> Rows | None:
-        if not (self.leaves_out_padding and training) or mask is None:
-            return None
-        rows = Rows.of(ids, mask, multiple_on_cpu(dtype))
-        return rows if rows is not None and rows.tokens < mask.numel() else None
+    """Compiled kernels, and other arrangements of torch's operations."""
 
     def attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Any, is_causal: bool = False, dropout: float = 0.0
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Mask, is_causal: bool = False, dropout: float = 0.0
     ) -> Tensor:
         """Attend like `Backend.attend`; the kernels take fp32, and bf16, whose numbers they read in pairs."""
         applies = isinstance(mask, Spans) or dropout

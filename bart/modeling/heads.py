@@ -124,13 +124,13 @@ class _HeadedBart(PretrainedBart):
             return self.model(input_ids, None, self.shifted(input_ids))
         beside = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
         ids = check_ids("input_ids", input_ids, self.config.vocab_size, **beside)
-        if decoder_input_ids is not None:
-            return self.model(ids, attention_mask, decoder_input_ids, *others)
-        rows = None if any(other is not None for other in others) else self.model.encoder.rows_of(ids, attention_mask)
-        if rows is None:
-            return self.model(ids, attention_mask, self.shifted(ids), *others)
-        hidden, encoder_states = (rows.unpack(states, ids.shape[1]) for states in self._states(rows, None))
-        return hidden, encoder_states
+        if decoder_input_ids is None:
+            is_alone = all(other is None for other in others)
+            if is_alone and (rows := self.backend.rows_of(ids, attention_mask, self.dtype)) is not None:
+                hidden, encoder_states = (rows.unpack(states, ids.shape[1]) for states in self._states(rows, None))
+                return hidden, encoder_states
+            decoder_input_ids = self.shifted(ids)
+        return self.model(ids, attention_mask, decoder_input_ids, *others)
 
 
 class BartForSequenceClassification(TextLoss, _HeadedBart):

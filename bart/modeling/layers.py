@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bart.backend import BackendModule, Streams
+from bart.backend import BackendModule, Mask, Streams
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache, LayerCache
-from bart.rows import Rows
+from bart.rows import Rows, Spans
 
 # fairseq numbers positions from pad_token_id + 1 = 2, and the published tables keep the two unused rows.
 POSITION_OFFSET = 2
@@ -180,10 +180,6 @@ class _Stack(BackendModule):
         self.layernorm_embedding = nn.LayerNorm(config.d_model)
         self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
 
-    def rows_of(self, ids: Tensor, mask: Tensor | None) -> Rows | None:
-        """The rows to compute in place of a padded batch; see `Backend.rows_of`."""
-        return self.backend.rows_of(ids, mask, self.embed_positions.weight.dtype, self.training)
-
     def _embed(
         self,
         ids: Tensor | Rows,
@@ -233,21 +229,24 @@ class BartEncoder(_Stack):
         layers = [BartEncoderLayer(config) for _ in range(config.encoder_layers)]
         super().__init__(config, embed_tokens, layers, config.encoder_layerdrop)
 
-    def forward(self, input_ids: Tensor | Rows, attention_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, input_ids: Tensor | Rows, attention_mask: Tensor | None = None, added: Tensor | None = None
+    ) -> Tensor:
         """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D).
 
-        Rows, without a mask, give states (1, M, D).
+        Rows, without a mask, give states (1, M, D). What is added to the embeddings is like these, or (D,).
         """
-        if isinstance(input_ids, Tensor) and (rows := self.rows_of(input_ids, attention_mask)) is not None:
-            return rows.unpack(self(rows), input_ids.shape[1])
-        return self._encode(input_ids, attention_mask)
-
-    def _encode(self, ids: Tensor | Rows, mask: Tensor | None, added: Tensor | None = None) -> Tensor:
-        hidden = self._embed(ids, mask, added=added)
-        readable = self.backend.spans(ids, ids, hidden) if isinstance(ids, Rows) else _readable(mask)
+        if isinstance(input_ids, Rows):
+            mask: Mask = Spans(input_ids, input_ids)
+        elif (rows := self.backend.rows_of(input_ids, attention_mask, self.embed_positions.weight.dtype)) is not None:
+            added = rows.pack(added) if added is not None and added.dim() > 1 else added
+            return rows.unpack(BartEncoder.forward(self, rows, None, added), input_ids.shape[1])
+        else:
+            mask = _readable(attention_mask)
+        hidden = self._embed(input_ids, attention_mask, added=added)
         states: Streams = (hidden, hidden, None)
         for layer in self.layers:
-            states = self._run(layer, states, readable)
+            states = self._run(layer, states, mask)
         return self.layer_norm(states[0])
 
 
@@ -283,10 +282,9 @@ class BartDecoder(_Stack):
         Rows read the states (1, M, D) of the rows that take the place of encoder_attention_mask.
         """
         hidden = self._embed(input_ids)
-        self_mask: Any
         if isinstance(input_ids, Rows) and isinstance(encoder_attention_mask, Rows):
-            self_mask = self.backend.spans(input_ids, input_ids, hidden)
-            cross_mask = self.backend.spans(input_ids, encoder_attention_mask, hidden)
+            self_mask: Mask = Spans(input_ids, input_ids)
+            cross_mask: Mask = Spans(input_ids, encoder_attention_mask)
         else:
             self_mask, cross_mask = _readable(attention_mask), _readable(encoder_attention_mask)
             if self_mask is not None:

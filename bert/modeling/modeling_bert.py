@@ -94,19 +94,14 @@ class BertEncoder(BartEncoder):
         self, input_ids: Tensor | Rows | None, attention_mask: Tensor | None, token_type_ids: Tensor | None
     ) -> Tensor:
         """States (B, S, D), or (1, M, D) of rows; arguments and errors are those of `BertModel`."""
-        table, types = self.embed_tokens, self.embed_types
-        if isinstance(input_ids, Rows):
-            typed = types.weight[0] if token_type_ids is None else types(token_type_ids)
-            return self._encode(input_ids, None, typed)
-        beside = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        ids = check_ids("input_ids", input_ids, table.num_embeddings, True, **beside)
-        if token_type_ids is not None:
-            check_ids("token_type_ids", token_type_ids, types.num_embeddings)
-        if (rows := self.rows_of(ids, attention_mask)) is not None:
-            types_of_rows = None if token_type_ids is None else rows.pack(token_type_ids)
-            return rows.unpack(self(rows, None, types_of_rows), ids.shape[1])
+        types = self.embed_types
+        if not isinstance(input_ids, Rows):
+            beside = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
+            input_ids = check_ids("input_ids", input_ids, self.embed_tokens.num_embeddings, True, **beside)
+            if token_type_ids is not None:
+                check_ids("token_type_ids", token_type_ids, types.num_embeddings)
         typed = types.weight[0] if token_type_ids is None else types(token_type_ids)
-        return self._encode(ids, attention_mask, typed)
+        return super().forward(input_ids, attention_mask, typed)
 
 
 class BertNetwork(nn.Module):

@@ -135,8 +135,7 @@ def train(
     output_dir = Path(local_path(args.run.output_dir))
     checkpoint = agreed_checkpoint(args.resumed, output_dir)
     loaded = task.initial_model(args.model, learned, checkpoint)
-    backend = CudaBackend if args.hardware.gpus else CpuBackend
-    loaded.model.compute_with(backend(leaves_out_padding=True))  # no task's loss reads padding
+    loaded.model.compute_with(CudaBackend() if args.hardware.gpus else CpuBackend())
     train, val = (task.encode(splits[split], split, loaded) for split in ("train", "val"))
     metric = args.run.val_metric or task.metrics_for(learned)[0]
     batches, processes = args.batches, args.hardware.processes
