@@ -54,17 +54,17 @@ def recordings_of(
     if reason is not None:
         return None
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return RecordedPasses(passes, trained, partial(recorder_with_room, device))
+    return RecordedPasses(passes, trained, partial(recorder_with_room, device, sum(one.nbytes for one in trained)))
 
 
-def recorder_with_room(device: torch.device) -> Recorder:
-    """A recorder with memory of its own; RuntimeError unless twice what a step has ever taken is free.
+def recorder_with_room(device: torch.device, gradients: int) -> Recorder:
+    """A recorder with memory of its own; RuntimeError unless twice what a step has ever taken is free, and gradients.
 
-    Recordings take as much as the largest of their steps, and so do eager steps beside them.
+    Recordings take as much as the largest of their steps and its gradients, in bytes, and eager steps as much as ever.
     """
     step = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
     torch.cuda.empty_cache()
-    if torch.cuda.mem_get_info(device)[0] < 2 * step:
+    if torch.cuda.mem_get_info(device)[0] < 2 * step + gradients:
         raise RuntimeError("recordings need more memory than is free")
     return cuda_recorder(device)
 
@@ -148,7 +148,18 @@ class RecordedPasses:
         def step(state: Sequence[Tensor]) -> None:
             *given, factors, loss = state
             places = iter(given)
-            loss.copy_(self.passes(moved(inputs, lambda _: next(places)), factors))
+            sums = {one: one.grad for one in self.parameters if one.grad is not None}
+            for one in sums:  # so that one call adds all gradients to these, in place of one for each
+                one.grad = None
+            try:
+                loss.copy_(self.passes(moved(inputs, lambda _: next(places)), factors))
+                made = {one: one.grad for one in self.parameters if one.grad is not None}
+                if made.keys() != sums.keys():
+                    raise RuntimeError("other parameters have gradients than in the steps before")
+                foreach.add_([*sums.values()], [*made.values()])
+            finally:
+                for one in self.parameters:
+                    one.grad = sums.get(one)
 
         if rows > self.recorded_rows:
             self.forget()

@@ -191,6 +191,23 @@ def test_gradients_that_overflow_check_nothing(model: PretrainedModel) -> None:
     assert counting.recordings == 1 and checked == [0, 0, 0, 1, 1]
 
 
+@pytest.mark.parametrize("is_new", [True, False])
+def test_other_parameters_with_gradients_than_before_end_the_recording(
+    model: PretrainedModel, is_new: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    [inputs], results = micro_batches(1), []
+    for recorder in (None, repeat):
+        torch.manual_seed(0)
+        trained = Trained(model, recorder)
+        results.append([])
+        for is_trained in (not is_new, is_new):
+            trained.model.layers[0].fc1.weight.requires_grad_(is_trained)
+            results[-1].append(trained.step(inputs))
+    assert not trained.recorded.is_on and "other parameters have gradients" in caplog.text
+    for eager, recorded in zip(*results, strict=True):  # of which the one that is frozen by then has zeros
+        assert all(any(torch.equal(one, other) for other in recorded) for one in eager)
+
+
 def test_more_rows_than_ever_take_the_memory_of_recordings_first(model: PretrainedModel) -> None:
     """So the most rows are recorded first, and those of fewer fit in, where there is room for both."""
     few, many = (batches[0] for batches in two_sizes())
@@ -202,11 +219,11 @@ def test_more_rows_than_ever_take_the_memory_of_recordings_first(model: Pretrain
     assert rooms == [0, 0, 0]  # each time none is left, so that its memory counts as free
 
 
-@pytest.mark.parametrize("free", [6.0, 5.9])
+@pytest.mark.parametrize("free", [7.0, 6.9])
 def test_where_memory_is_short_nothing_is_recorded(
     model: PretrainedModel, free: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A step takes 3 more than the 2 that are held, and eager steps and recordings need that each."""
+    """A step takes 3 more than the 2 that are held, as eager ones and recordings do each; gradients take 1."""
     emptied, device = [], torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 5.0)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 2.0)
@@ -214,11 +231,11 @@ def test_where_memory_is_short_nothing_is_recorded(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 9.0) if emptied else (0.0, 9.0))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(recording, "cuda_recorder", lambda *_: repeat)
-    trained, [inputs] = Trained(model, repeat, partial(recording.recorder_with_room, device)), micro_batches(1)
+    trained, [inputs] = Trained(model, repeat, partial(recording.recorder_with_room, device, 1)), micro_batches(1)
     for _ in range(2):
         trained.step(inputs)
-    assert len(trained.recorded.recordings) == trained.recorded.is_on == (free == 6.0)
-    assert ("steps are eager from now on: recordings need more memory than is free" in caplog.text) == (free < 6.0)
+    assert len(trained.recorded.recordings) == trained.recorded.is_on == (free == 7.0)
+    assert ("steps are eager from now on: recordings need more memory than is free" in caplog.text) == (free < 7.0)
 
 
 def test_the_last_recordings_are_kept(model: PretrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:
