@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -202,3 +203,15 @@ def test_a_process_without_examples_gets_the_shortest_as_a_stand_in() -> None:
     last = order_of(1 + 2 * 60, 60, accumulation=2)
     assert last.epoch(0)[-1][1] == [~int(last.lengths[:, 0].argmin())]
     assert all(index >= 0 for step in order.epoch(0) for batch in step for index in batch)
+
+
+@pytest.mark.parametrize(("how", "most"), [({"group_by_length": False}, 6), ({}, 6), ({"max_tokens": 16_000}, 24)])
+def test_an_order_takes_few_bytes_an_example(how: dict[str, Any], most: int) -> None:
+    count = 400_000
+    lengths = lengths_of(count).astype(np.int32)
+    tracemalloc.start()
+    try:
+        assert next(TrainOrder(lengths, 8, 7, **how).steps(0))
+        assert tracemalloc.get_traced_memory()[1] / count < most
+    finally:
+        tracemalloc.stop()
