@@ -231,7 +231,7 @@ class BartEncoder(_Stack):
         super().__init__(config, embed_tokens, layers, config.encoder_layerdrop)
 
     def forward(
-        self, input_ids: Tensor | Rows, attention_mask: Tensor | None = None, added: Tensor | None = None
+        self, input_ids: Tensor | Rows, attention_mask: Tensor | None = None, *, added: Tensor | None = None
     ) -> Tensor:
         """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D).
 
@@ -241,7 +241,7 @@ class BartEncoder(_Stack):
             mask: Mask = Spans(input_ids, input_ids)
         elif (rows := self.backend.rows_of(input_ids, attention_mask, self.embed_positions.weight.dtype)) is not None:
             added = rows.pack(added) if added is not None and added.dim() > 1 else added
-            return rows.unpack(BartEncoder.forward(self, rows, None, added), input_ids.shape[1])
+            return rows.unpack(BartEncoder.forward(self, rows, added=added), input_ids.shape[1])
         else:
             mask = _readable(attention_mask)
         return self._run(self._embed(input_ids, attention_mask, added=added), repeat((mask,)))
