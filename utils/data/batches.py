@@ -187,13 +187,6 @@ class Batch:
         return replace(self, inputs=moved(self.inputs, Tensor.pin_memory))
 
 
-def numbers_of(index: list[int]) -> tuple[list[int], bool]:
-    """Decode the index of a batch: the numbers of its examples, and False where it is `[~i]`, a stand-in."""
-    if index[0] >= 0:
-        return index, True
-    return [~number for number in index], False
-
-
 @dataclass(eq=False)
 class Batches(Dataset[Batch]):
     """Batches of examples. An index is a list of their numbers, or `[~i]` for a stand-in made of example i."""
@@ -202,7 +195,8 @@ class Batches(Dataset[Batch]):
     collate: Collate
 
     def __getitem__(self, index: list[int]) -> Batch:
-        numbers, is_real = numbers_of(index)
+        is_real = index[0] >= 0
+        numbers = index if is_real else [~number for number in index]
         tokens = int(self.examples.lengths[numbers].sum())
         return Batch(self.collate([self.examples[number] for number in numbers]), numbers, tokens, is_real)
 
