@@ -101,7 +101,7 @@ class BertEncoder(BartEncoder):
             if token_type_ids is not None:
                 check_ids("token_type_ids", token_type_ids, types.num_embeddings)
         typed = types.weight[0] if token_type_ids is None else types(token_type_ids)
-        return super().forward(input_ids, attention_mask, typed)
+        return super().forward(input_ids, attention_mask, added=typed)
 
 
 class BertNetwork(nn.Module):

@@ -129,13 +129,8 @@ def collate_pairs(pairs: Sequence[Pair], pad_token_id: int) -> Inputs:
 
 
 def as_rows(inputs: Inputs, multiple: int, of_tokens: Sequence[str] = ()) -> Inputs:
-    """Inputs with `Rows` in place of padded input_ids and attention_mask; those of_tokens, (B, S), become (1, M).
-
-    They stay as they are where padding is not all behind the texts.
-    """
+    """Inputs, padded behind, with `Rows` in place of input_ids and attention_mask; those of_tokens become (1, M)."""
     rows = Rows.of(inputs["input_ids"], inputs["attention_mask"], multiple)
-    if rows is None:
-        return inputs
     packed = {
         name: rows.pack(inputs[name], IGNORE_INDEX if name == "labels" else 0) for name in of_tokens if name in inputs
     }
@@ -144,10 +139,9 @@ def as_rows(inputs: Inputs, multiple: int, of_tokens: Sequence[str] = ()) -> Inp
 
 def pairs_as_rows(inputs: Inputs, multiple: int) -> Inputs:
     """A batch of `collate_pairs`, with `Rows` of sources and of targets; pairs of their sizes are few."""
-    rows = as_rows(inputs, multiple)
-    beside = int((inputs["attention_mask"] != 0).sum())
-    labels = Rows.of(inputs["labels"], inputs["labels"] != IGNORE_INDEX, multiple, IGNORE_INDEX, beside)
-    return inputs if labels is None or rows is inputs else rows | {"labels": labels}
+    rows, labels = as_rows(inputs, multiple), inputs["labels"]
+    is_read = (labels != IGNORE_INDEX).long().flip(1).cummax(dim=1).values.flip(1)  # up to the last target
+    return rows | {"labels": Rows.of(labels, is_read, multiple, IGNORE_INDEX, rows["input_ids"].tokens)}
 
 
 def moved(inputs: Inputs, move: Callable[[Tensor], Tensor]) -> Inputs:

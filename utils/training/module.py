@@ -24,7 +24,7 @@ from utils.app.memory import FittingSize
 from utils.data.batches import Batch, Inputs
 from utils.models.loading import LoadedModel, checkpoint_parts
 from utils.tasks.task import TrainedTask
-from utils.training.optim import build_optimizer, build_schedule
+from utils.training.optim import build_optimizer, build_schedule, clip
 from utils.training.options import Plan
 from utils.training.precision import MasterWeights, half_dtype, precision_name
 from utils.training.recording import RecordedPasses, recordings_of
@@ -121,10 +121,9 @@ class TrainingModule(pl.LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Clip the gradient, once it is unscaled, by its norm."""
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if limit := self.plan.optimisation.gradient_clip_val:
-            norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
-        else:
-            norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+            clip(optimizer, parameters, limit, norm)
         self.grad_norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).float()
 
     def summed(self, value: Tensor) -> Tensor:
