@@ -247,17 +247,15 @@ class BartForConditionalGeneration(PretrainedBart):
                 check_ids("labels", targets.masked_fill(targets == IGNORE_INDEX, 0), self.config.vocab_size)
                 decoder_input_ids = self.shifted(targets)
             check_shape("labels", labels, decoder_input_ids.shape[:2], "decoder_input_ids")
-        if summed_loss:
-            self._check_whole()
-            if labels is None:
-                raise InputError("summed_loss needs labels, and got none")
         hidden, encoder_states = self.model(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
         )
         if summed_loss:
+            self._check_whole()
+            if labels is None:
+                raise InputError("summed_loss needs labels, and got none")
             states, weight, bias = hidden.flatten(0, 1), self.lm_head.weight, self.final_logits_bias[0]
-            arguments = states, weight, bias, targets.flatten(), smoothing, self.backend
-            loss, correct = chunked_cross_entropy(*arguments)
+            loss, correct = chunked_cross_entropy(states, weight, bias, targets.flatten(), smoothing, self.backend)
             return Seq2SeqOutput(loss, None, encoder_states, correct)
         logits = self._logits(hidden)
         return Seq2SeqOutput(loss_of_tokens(logits, targets), logits, encoder_states)
