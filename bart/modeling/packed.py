@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bart.backend import TORCH, BackendModule, activated
+from bart.backend import BackendModule, activated
 from bart.cpu.backend import CpuBackend
 from bart.cpu.kernels import ACTIVATIONS, MOST_KEYS, NO_DRAWS, WIDTH, Kernels, PackedCodes, PackedWeight, load
 from bart.cuda.backend import CudaBackend
@@ -244,9 +244,7 @@ class Packer:
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
         on_cpu = device.type == "cpu"
-        self.backend = CpuBackend() if on_cpu else TORCH
-        if device.type == "cuda":
-            self.backend = CudaBackend(leaves_out_padding)
+        self.backend = CpuBackend() if on_cpu else CudaBackend(leaves_out_padding)
         self.is_int8 = precision == "int8"
         if self.is_int8 and not on_cpu:
             raise InputError(f"precision is 'int8' and the model is on {device}; int8 runs on the CPU")

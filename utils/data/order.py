@@ -112,10 +112,6 @@ class TrainOrder:
             self.examples_per_step = len(self.lengths) / self.steps_per_epoch
         self.stand_in = [~int(self.lengths[:, 0].argmin())]
 
-    def epoch(self, number: int) -> list[Step]:
-        """All steps of an epoch."""
-        return list(self.steps(number))
-
     def steps(self, number: int, start: int = 0) -> Iterator[Step]:
         """The steps of an epoch from `start` on, each dealt when it is asked for."""
         for step in self.of_all(number, start=start):
