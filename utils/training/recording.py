@@ -58,13 +58,13 @@ def recordings_of(
 
 
 def recorder_with_room(device: torch.device, gradients: int) -> Recorder:
-    """A recorder with memory of its own; RuntimeError unless twice what a step has ever taken is free, and gradients.
+    """A recorder with memory of its own; RuntimeError unless twice what a step and its gradients (bytes) take is free.
 
-    Recordings take as much as the largest of their steps and its gradients, in bytes, and eager steps as much as ever.
+    Recordings take as much as the largest of their steps, and so do eager steps beside them.
     """
     step = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
     torch.cuda.empty_cache()
-    if torch.cuda.mem_get_info(device)[0] < 2 * step + gradients:
+    if torch.cuda.mem_get_info(device)[0] < 2 * (step + gradients):
         raise RuntimeError("recordings need more memory than is free")
     return cuda_recorder(device)
 
