@@ -196,7 +196,8 @@ def write_shard(work: Work, name: str, examples: pd.DataFrame) -> StageResult:
     path = work.folder / name
     path.parent.mkdir(exist_ok=True)
     with replacing(path) as temporary:
-        parquet.write_table(pa.table(columns), temporary, row_group_size=ROWS, compression="zstd", use_dictionary=False)
+        form = {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True}
+        parquet.write_table(pa.table(columns), temporary, row_group_size=ROWS, **form)
         digest = sha256_of(temporary)
     return {"examples": len(rows), "tokens": len(columns["ids"].values), "sha256": digest}, [path]
 

@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 
@@ -159,7 +160,11 @@ def test_what_the_manifest_says(make: Make, corpus: Path, tmp_path: Path) -> Non
                 lengths = [len(ids) + 2 for ids in table["ids"].to_pylist()]
                 assert all(shorter < length <= longest for length in lengths)
                 assert (file["examples"], file["tokens"]) == (len(lengths), sum(lengths) - 2 * len(lengths))
-                assert file["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+                content = bytearray(path.read_bytes())
+                assert file["sha256"] == hashlib.sha256(content).hexdigest()
+                content[100] ^= 1
+                with pytest.raises(OSError, match="CRC"):
+                    parquet.ParquetFile(BytesIO(content), page_checksum_verification=True).read()
     assert 10 < len(held_out_books(tmp_path / "out", corpus)) < 50
     [first, second] = manifest["source"]["files"]
     assert (first["name"], second["bytes"]) == ("a.txt", (corpus / "b.txt").stat().st_size)
