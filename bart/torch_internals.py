@@ -11,16 +11,9 @@ from torch import Tensor
 
 AMPERE = (8, 0)  # the compute capability from which on GPUs have FlashAttention
 # Operations on all tensors of a list at once: `foreach.add_(tensors, 1)`.
-try:
-    foreach = SimpleNamespace(
-        **{
-            name: getattr(torch, f"_foreach_{name}")
-            for name in "add_ addcmul_ copy_ div_ lerp_ mul mul_ norm reciprocal_ sqrt zero_".split()
-        }
-    )
-    fused_adamw_ = torch._fused_adamw_
-except AttributeError as error:
-    raise ImportError(f"torch {torch.__version__}: {error}; install the release of requirements.txt") from error
+_NAMES = "add_ addcmul_ copy_ div_ lerp_ mul mul_ norm reciprocal_ sqrt zero_".split()
+foreach = SimpleNamespace(**{name: getattr(torch, f"_foreach_{name}") for name in _NAMES})
+fused_adamw_ = torch._fused_adamw_
 
 
 def leave_scaling(optimizer: torch.optim.Optimizer, is_left: bool = True) -> None:

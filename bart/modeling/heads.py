@@ -45,7 +45,7 @@ class TextLoss:
             weight: (N,) of each class, or of the examples that have each of several labels.
             label_smoothing: probability spread over the classes, where an example has one.
         """
-        problem = getattr(self.config, "problem_type", None)
+        problem = self.config.extra.get("problem_type")
         if problem is None:
             problem = MULTI_LABEL if labels.is_floating_point() else SINGLE_LABEL
             problem = REGRESSION if logits.shape[1] == 1 else problem
@@ -177,7 +177,7 @@ class BartForTokenClassification(PretrainedBart):
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)
-        self.stack = getattr(config, "token_states", STACKS[0])
+        self.stack = config.extra.get("token_states", STACKS[0])
         if self.stack not in STACKS:
             raise InputError(f"config field 'token_states' is {self.stack!r}; allowed: {', '.join(STACKS)}")
         self.dropout = nn.Dropout(config.classifier_dropout)

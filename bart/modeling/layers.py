@@ -21,9 +21,6 @@ from bart.errors import InputError
 from bart.generation.cache import DecoderCache, LayerCache
 from bart.rows import Rows, Spans
 
-# fairseq numbers positions from pad_token_id + 1 = 2, and the published tables keep the two unused rows.
-POSITION_OFFSET = 2
-
 
 class BartAttention(BackendModule):
     """Multi-head attention (Vaswani et al., 2017, section 3.2.2)."""
@@ -161,7 +158,7 @@ def _readable(mask: Any) -> Tensor | None:
 class _Stack(BackendModule):
     """The base of encoder and decoder: embeddings, LayerDrop, activation checkpointing, the final norm of Pre-LN."""
 
-    position_offset = POSITION_OFFSET
+    position_offset = 2  # fairseq begins with pad_token_id + 1, and published tables keep the rows before, too
 
     def __init__(
         self, config: BartConfig, embed_tokens: nn.Embedding, layers: Iterable[_Layer], layerdrop: float
@@ -169,7 +166,6 @@ class _Stack(BackendModule):
         super().__init__()
         self.dropout = config.dropout
         self.layerdrop = layerdrop
-        self.max_positions = config.max_position_embeddings
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.activation_checkpointing = False
         self.embed_tokens: Any = embed_tokens  # or a SourceEncoder
@@ -177,10 +173,6 @@ class _Stack(BackendModule):
         self.layers = nn.ModuleList(layers)
         self.layernorm_embedding = nn.LayerNorm(config.d_model)
         self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
-
-    def rows_of(self, ids: Tensor, mask: Tensor | None) -> Rows | None:
-        """The rows to compute in place of a padded batch; see `Backend.rows_of`."""
-        return self.backend.rows_of(ids, mask, self.embed_positions.weight.dtype)
 
     def _embed(
         self,
@@ -197,9 +189,8 @@ class _Stack(BackendModule):
             tokens, positions, length = ids.ids, ids.positions, ids.longest
         else:
             tokens, length = ids, 0 if positions is not None else ids.shape[1]
-        if length > self.max_positions:
-            most = f"at most max_position_embeddings ({self.max_positions})"
-            raise InputError(f"a sequence has {length} tokens; allowed: {most}")
+        if length > (most := self.embed_positions.num_embeddings - self.position_offset):
+            raise InputError(f"a sequence has {length} tokens; allowed: at most max_position_embeddings ({most})")
         is_encoded = isinstance(self.embed_tokens, SourceEncoder)
         if not tokens.is_floating_point():
             tokens = self.embed_tokens(ids, mask) if is_encoded else self.embed_tokens(tokens)
@@ -207,9 +198,8 @@ class _Stack(BackendModule):
             allowed = f"(…, {self.embed_positions.embedding_dim}), or ids, and ids alone with scale_embedding"
             raise InputError(f"embeddings of tokens are {tuple(tokens.shape)}; allowed: {allowed}")
         if positions is None:
-            places = self.embed_positions.weight[self.position_offset : self.position_offset + length]
-        else:
-            places = self.embed_positions(positions + self.position_offset)
+            positions = torch.arange(length, device=tokens.device)
+        places = self.embed_positions(positions + self.position_offset)
         if added is not None:
             places = places + added
         scaled = tokens if self.embed_scale == 1.0 else tokens * self.embed_scale
@@ -243,7 +233,7 @@ class BartEncoder(_Stack):
         """
         if isinstance(input_ids, Rows):
             mask: Mask = Spans(input_ids, input_ids)
-        elif (rows := self.rows_of(input_ids, attention_mask)) is not None:
+        elif (rows := self.backend.rows_of(input_ids, attention_mask, self.embed_positions.weight.dtype)) is not None:
             added = rows.pack(added) if added is not None and added.dim() > 1 else added
             return rows.unpack(BartEncoder.forward(self, rows, added=added), input_ids.shape[1])
         else:

@@ -83,13 +83,9 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
         stack.callback(done.close)
         shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
         tokenizer.save_pretrained(folder / TOKENIZER)
-        try:
-            manifest = plan | _make(partial(run_stage, client, done, work), work, files)
-            publish(options.output)
-            write_json(folder / MANIFEST, manifest)
-        except InputError:  # this run cannot go on, but one with other input may follow
-            done.finish()
-            raise
+        manifest = plan | _make(partial(run_stage, client, done, work), done, work, files)
+        publish(options.output)
+        write_json(folder / MANIFEST, manifest)
         done.finish()
     publish(options.output)
     train, val = (sum(file["examples"] for file in manifest["splits"][split]) for split in stages.SHARD_SPLITS)
@@ -131,7 +127,7 @@ def _alone(folder: Path) -> Iterator[None]:
                     shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
 
 
-def _make(run: Callable[..., list[Numbers]], work: Work, files: Sequence[Piece]) -> dict[str, Any]:
+def _make(run: Callable[..., list[Numbers]], done: Unfinished, work: Work, files: Sequence[Piece]) -> dict[str, Any]:
     """Run all stages by `run`; return the part of the manifest that depends on the texts."""
     options, bins = work.options, work.options.bins
     groups = in_tasks(piece for file in files for piece in pieces_of(file)) or [[]]
@@ -150,6 +146,7 @@ def _make(run: Callable[..., list[Numbers]], work: Work, files: Sequence[Piece])
     kept, wants_val = sum(record["kept"] for record in made), options.val_input or options.val_ratio
     for of_split, purpose in ((totals[: len(bins)], "train on"), (totals[len(bins) :], "hold out")):
         if not any(of_split) and (wants_val or purpose == "train on"):
+            done.finish()  # a run with other input may follow
             raise InputError(
                 f"--input {' '.join(options.input)}: no text is left to {purpose}{_reasons(dropped)}; "
                 f"documents of all: {kept:,}, and an empty line ends one"

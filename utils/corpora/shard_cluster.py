@@ -39,7 +39,7 @@ def cluster_of(options: MakeShardsOptions, scratch: Path | None) -> Iterator[Cli
 
     # Dask logs much that is of no use while a cluster is shut down.
     dask.config.set({"logging.distributed": "critical", "distributed.comm.timeouts.connect": f"{CONNECT_SECONDS}s"})
-    dask.config.set({"distributed.p2p.comm.buffer": "128 MiB"})
+    dask.config.set({"distributed.p2p.comm.buffer": "128 MiB", "distributed.worker.profile.enabled": False})
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     if options.scheduler is not None:
         try:

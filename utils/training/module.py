@@ -87,6 +87,8 @@ class TrainingModule(pl.LightningModule):
         targets = self.summed(totals)[:-1].to(torch.get_default_dtype())
         targets += targets == 0  # a loss over nothing is 0: sentences may be cut before the end of their first word
         losses = torch.zeros(len(step), device=self.device)
+        if self.recorded is not None and len(step) > 1:
+            self.recorded.clear_gradients()
         with self.model.backend.step(self.model.layers):
             for number, batch in enumerate(step):
                 with self._exchanging_gradients(number == len(step) - 1):
@@ -95,7 +97,7 @@ class TrainingModule(pl.LightningModule):
                     if self.recorded is None:
                         losses[number] = self._passes(batch.inputs, factors)
                     else:
-                        losses[number] = self.recorded(batch.inputs, factors, is_first=number == 0)
+                        losses[number] = self.recorded(batch.inputs, factors, adds=len(step) > 1)
                 if self.computed is not None:
                     self.waits.append((self.computed, stamp(self.device)))
                     self.computed = None
@@ -106,8 +108,6 @@ class TrainingModule(pl.LightningModule):
         optimizer.step()
         if self.recorded is None:
             optimizer.zero_grad()
-        else:
-            self.recorded.clear_gradients()
         schedule.step()
         return losses * self.trainer.world_size
 
