@@ -91,18 +91,20 @@ def told_by_first(what: str, work: Callable[[], Any], of_all: bool = False) -> A
     if is_first() if of_all else is_first_here():
         try:
             told = None, work()
-        except (InputError, RunError) as error:
-            told = error, None
+        except (InputError, RunError) as caught:
+            told = caught, None
         os.environ[key] = pickle.dumps(told).hex()
         if store is not None:
             store.set(key, os.environ[key])
     elif store is not None:
         with lost_peers_named("its own message says why"):
             store.wait([key], timedelta(days=1))
-            os.environ[key] = store.get(key).decode()
-    elif key not in os.environ:  # a launcher that is not known
+            told = pickle.loads(bytes.fromhex(store.get(key).decode()))
+    elif key in os.environ:
+        told = pickle.loads(bytes.fromhex(os.environ[key]))
+    else:  # a launcher that is not known
         return work()
-    error, result = pickle.loads(bytes.fromhex(os.environ[key]))
+    error, result = told
     if error is not None:
         raise error
     return result
