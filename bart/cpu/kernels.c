@@ -1123,7 +1123,7 @@ INLINE void multiply_codes(int rows, const uint8_t *codes, int64_t stride, const
         for (int half = 0; half < 2; half++) sums[r][half] = -offset[half];
     for (int64_t k = 0; k < stride / 4; k++) {
         integers low = weights[2 * k], high = weights[2 * k + 1];
-        _mm_prefetch(next + next_step * k, _MM_HINT_T1);
+        _mm_prefetch(next + next_step * k, _MM_HINT_T0);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             int32_t quad;
