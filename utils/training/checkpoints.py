@@ -19,9 +19,8 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from bart.errors import InputError
 from bart.files import replacing
 from bart.tensor_files import read_file, take_as_whole
-from utils.app.distributed import from_first, lost_peers_named, meeting
+from utils.app.distributed import from_first, told_by_first
 from utils.app.errors import RunError
-from utils.app.machine import is_first
 from utils.app.output_files import difference
 from utils.app.run_directory import LAST, LAST_FILE, PREVIOUS_FILE
 from utils.app.stores import local_path
@@ -121,17 +120,10 @@ def check_same_start(checkpoint: Path | None, world_size: int) -> None:
 
 def agreed_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
     """`find_checkpoint`, where the first of all processes alone compares checksums, and tells the others."""
-    if (store := meeting()) is None:
-        return find_checkpoint(resume_from, output_dir)
-    if is_first():
-        found = find_checkpoint(resume_from, output_dir)
-        store.set("checkpoint", str(found or ""))
-    else:
-        with lost_peers_named("its own message says why"):
-            name = store.get("checkpoint").decode()
-        found = Path(name) if name else None
-        if found is not None and found.is_file():
-            take_as_whole(found)
+    named = resume_from, output_dir
+    found = told_by_first(f"checkpoint {named}", lambda: find_checkpoint(*named), of_all=True)
+    if found is not None and found.is_file():
+        take_as_whole(found)
     return found
 
 

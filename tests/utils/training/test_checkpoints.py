@@ -16,10 +16,10 @@ from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tensor_files import is_whole, read_file
 from tests.tiny_run import Train, checkpoint_of, weights
+from utils.app import distributed
 from utils.app.errors import RunError
 from utils.data import order
 from utils.recipes import training
-from utils.training import checkpoints
 from utils.training.checkpoints import AtomicCheckpointIO, agreed_checkpoint, find_checkpoint, keep_as_last
 
 
@@ -97,7 +97,7 @@ def test_one_process_compares_checksums_and_tells_the_others(tmp_path: Path, mon
     last = write(tmp_path, 2)
     last.write_bytes(last.read_bytes()[:-9])
     store, compared = dist.HashStore(), []
-    monkeypatch.setattr(checkpoints, "meeting", lambda: store)
+    monkeypatch.setattr(distributed, "meeting", lambda: store)
     testzip = zipfile.ZipFile.testzip
     monkeypatch.setattr(zipfile.ZipFile, "testzip", lambda file: compared.append(file.filename) or testzip(file))
     for rank in ("0", "1"):
