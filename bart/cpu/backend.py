@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bart.backend import Backend, Mask, join
+from bart.backend import Backend, Mask, Streams, join
 from bart.cpu.kernels import FLOATS, NO_DRAWS, Draws, load
 from bart.cpu.operators import CompiledAttention, CompiledDropout
 from bart.generation.cache import additive
@@ -34,6 +35,18 @@ class CpuBackend(Backend):
 
     def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         return join(states, layers) or super().project(states, layers)
+
+    def add_and_norm(
+        self, inner: Any, layer: nn.Module, states: Streams, norm: nn.Module, probability: float
+    ) -> Streams:
+        added, hidden = self.linear(inner, layer), states[0]
+        fits = added.dtype == hidden.dtype == torch.float32 and type(norm) is nn.LayerNorm
+        applies = fits and not (probability or torch.is_grad_enabled() or torch.compiler.is_compiling())
+        if applies and (kernels := load()) is not None:
+            hidden = kernels.add_and_norm(hidden.contiguous(), added.contiguous(), norm)
+        else:
+            hidden = norm(self.dropout(added, probability, added=hidden))
+        return hidden, hidden, None
 
     def dropout(self, states: Tensor, probability: float, added: Tensor | None = None) -> Tensor:
         fits = states.dtype in FLOATS and (added is None or added.dtype == torch.float32)

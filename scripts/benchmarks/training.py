@@ -172,7 +172,7 @@ def training_examples(args: TrainerArguments, folder: Path) -> list[Pair]:
     lengths = shape.max_source_length, shape.max_target_length
     examples = TokenPairs.from_texts(sources, targets, (tokenizer, tokenizer), *lengths)
     order = TrainOrder(examples.lengths, shape.batch_size, SEED, group_by_length=shape.is_sorted)
-    return [examples[number] for [batch] in order.epoch(0) for number in batch]
+    return [examples[number] for [batch] in order.steps(0) for number in batch]
 
 
 def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:

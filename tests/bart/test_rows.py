@@ -192,7 +192,7 @@ def rows_of_layers(model: PretrainedModel, run: Callable[[PretrainedModel], obje
     """The shapes of what the stacks' second layers read."""
     seen: list[tuple[int, ...]] = []
     hooks = [
-        stack.layers[1].register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0].shape)))
+        stack.layers[1].register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0][0].shape)))
         for stack in model.stacks
     ]
     run(model)

@@ -23,7 +23,6 @@ from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bart import torch_internals
 from bart.cuda import backend
 from tests.fake_cuda import kernels
 from tests.fake_cuda.guard import COMPILER, IS_POSSIBLE, library
@@ -63,7 +62,7 @@ def plug_in() -> None:
     FakeTensorMode.avoid_device_init = property(lambda self: True)
     torch.cuda.is_bf16_supported = lambda *_: True
     torch.cuda.get_device_capability = lambda *_: (9, 0)
-    torch_internals.drops_alike = lambda _: True
+    torch.backends.cuda.is_flash_attention_available = lambda: True
     over_stand_ins = kernels.load()
     backend.load_kernels = lambda _: over_stand_ins
     torch.library.impl("aten::_fused_sgd_", "Meta", lambda *_, **__: None)  # which torch lacks

@@ -227,7 +227,7 @@ def _kept_by_a_layer(width: int) -> float:
         with torch.autocast("cuda", torch.bfloat16), backend.step(model.layers):
             for _ in range(2):  # the first time makes the copies of the weights
                 with Storages() as storages:
-                    out = model.model.encoder.layers[0](hidden, hidden, None, Spans(rows, rows))
+                    out = model.model.encoder.layers[0]((hidden, hidden, None), Spans(rows, rows))
                     live = storages.live
                 del out
     return live / len(rows.texts)

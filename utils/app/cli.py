@@ -61,6 +61,7 @@ _ELSEWHERE = {
 }
 _URL = re.compile(r"\s*([^/\s]+://|hub:)", re.IGNORECASE)  # as a path it would be a folder here, such as ./s3:/bucket
 _BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), "most": ("at most", operator.le)}
+_BOUNDS["besides"] = ("other than", operator.ne)
 
 
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
@@ -119,6 +120,7 @@ def option(
     least: float | None = None,
     most: float | None = None,
     above: float | None = None,
+    besides: float | None = None,
     metavar: str | None = None,
     reaches: Callable[[str], bool] | None = None,
     on_resume: OnResume = "must_stay",
@@ -127,8 +129,8 @@ def option(
     """A dataclass field that is an option: int, float, str, bool, Path, one of these `| None`, or a tuple of one kind.
 
     `section` is the heading of --help, by default that of the option before it; `alias` is another name, and `flags`
-    are names that stand for values; `above` is a bound that is itself not allowed; `reaches` is true of the URLs that
-    the option takes; the model card names what is `in_card`.
+    are names that stand for values; `above` is a bound that is itself not allowed, and so is `besides`; `reaches` is
+    true of the URLs that the option takes; the model card names what is `in_card`.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}  # the arguments
     return dataclasses.field(default=default, metadata=metadata)

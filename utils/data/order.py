@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from itertools import islice
+from itertools import chain, count, islice
 from typing import ClassVar
 
 import numpy as np
@@ -112,10 +112,6 @@ class TrainOrder:
             self.examples_per_step = len(self.lengths) / self.steps_per_epoch
         self.stand_in = [~int(self.lengths[:, 0].argmin())]
 
-    def epoch(self, number: int) -> list[Step]:
-        """All steps of an epoch."""
-        return list(self.steps(number))
-
     def steps(self, number: int, start: int = 0) -> Iterator[Step]:
         """The steps of an epoch from `start` on, each dealt when it is asked for."""
         for step in self.of_all(number, start=start):
@@ -183,9 +179,6 @@ class RunOrder(Sampler[Step]):
         return self.total
 
     def __iter__(self) -> Iterator[Step]:
-        step = self.start
-        while step < self.total:
-            epoch, seen = divmod(step, self.order.steps_per_epoch)
-            for micro_batches in islice(self.order.steps(epoch, start=seen), self.total - step):
-                yield micro_batches
-                step += 1
+        epoch, seen = divmod(self.start, self.order.steps_per_epoch)
+        epochs = chain([self.order.steps(epoch, seen)], map(self.order.steps, count(epoch + 1)))
+        return islice(chain.from_iterable(epochs), self.total - self.start)
