@@ -170,11 +170,11 @@ class Backend:
         return top, columns.gather(1, places)
 
 
-def join(states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
+def join(states: Tensor, layers: Sequence[Any]) -> tuple[Tensor, ...] | None:
     """The outputs of several linear layers in training by one product; None where adapters are in them."""
     if len(layers) == 1 or not (torch.is_grad_enabled() and all(type(layer) is nn.Linear for layer in layers)):
         return None
-    weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
+    weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
     return F.linear(states, weight, bias).chunk(len(layers), dim=-1)
 
 

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-AMPERE = (8, 0)  # the compute capability from which on GPUs have FlashAttention
 # Operations on all tensors of a list at once: `foreach.add_(tensors, 1)`.
 _NAMES = "add_ addcmul_ copy_ div_ lerp_ mul mul_ norm reciprocal_ sqrt zero_".split()
 foreach = SimpleNamespace(**{name: getattr(torch, f"_foreach_{name}") for name in _NAMES})
@@ -23,7 +22,7 @@ def leave_scaling(optimizer: torch.optim.Optimizer, is_left: bool = True) -> Non
 
 def is_ampere(device: torch.device) -> bool:
     """True for NVIDIA's GPUs from Ampere on."""
-    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= AMPERE
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def has_flash(device: torch.device, dtype: torch.dtype) -> bool:

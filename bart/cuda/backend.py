@@ -69,9 +69,7 @@ class CudaBackend(Backend):
 
     def _product(self, states: Any, layers: Sequence[nn.Module], has_bias: bool = True) -> tuple[Tensor, ...] | None:
         """The outputs of layers by copies of their weights; None where there are none."""
-        if not self.joins_layers or self.copies is None:
-            return None
-        return self.copies.project(states, layers, has_bias)
+        return self.copies.project(states, layers, has_bias) if self.joins_layers and self.copies else None
 
     def project(self, states: Any, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         outputs = self._product(states, layers)

@@ -23,8 +23,6 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.outputs import ClassifierOutput, QuestionAnsweringOutput
 from bart.rows import Rows
 
-STACKS = ("decoder", "encoder")
-
 
 class TextLoss:
     """The loss of heads that classify texts."""
@@ -177,9 +175,9 @@ class BartForTokenClassification(PretrainedBart):
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)
-        self.stack = config.extra.get("token_states", STACKS[0])
-        if self.stack not in STACKS:
-            raise InputError(f"config field 'token_states' is {self.stack!r}; allowed: {', '.join(STACKS)}")
+        self.stack = config.extra.get("token_states", "decoder")
+        if self.stack not in ("decoder", "encoder"):
+            raise InputError(f"config field 'token_states' is {self.stack!r}; allowed: decoder, encoder")
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.d_model, len(config.labels))
         self.init_weights(self)

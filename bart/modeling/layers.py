@@ -174,10 +174,6 @@ class _Stack(BackendModule):
         self.layernorm_embedding = nn.LayerNorm(config.d_model)
         self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
 
-    def rows_of(self, ids: Tensor, mask: Tensor | None) -> Rows | None:
-        """The rows to compute in place of a padded batch; see `Backend.rows_of`."""
-        return self.backend.rows_of(ids, mask, self.embed_positions.weight.dtype)
-
     def _embed(
         self,
         ids: Tensor | Rows,
@@ -237,7 +233,7 @@ class BartEncoder(_Stack):
         """
         if isinstance(input_ids, Rows):
             mask: Mask = Spans(input_ids, input_ids)
-        elif (rows := self.rows_of(input_ids, attention_mask)) is not None:
+        elif (rows := self.backend.rows_of(input_ids, attention_mask, self.embed_positions.weight.dtype)) is not None:
             added = rows.pack(added) if added is not None and added.dim() > 1 else added
             return rows.unpack(BartEncoder.forward(self, rows, added=added), input_ids.shape[1])
         else:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.configuration.configuration_bart import BartConfig
@@ -95,8 +96,8 @@ class BartNetwork(nn.Module):
         check_tensors(attention_mask=attention_mask)
         if decoder_input_ids is None:
             ids = check_ids("input_ids", input_ids, self.config.vocab_size, attention_mask=attention_mask)
-            is_alone = decoder_attention_mask is None and encoder_outputs is None
-            if is_alone and (rows := self.encoder.rows_of(ids, attention_mask)) is not None:
+            is_alone, dtype = decoder_attention_mask is None and encoder_outputs is None, self.shared.weight.dtype
+            if is_alone and (rows := self.encoder.backend.rows_of(ids, attention_mask, dtype)) is not None:
                 hidden, states = (rows.unpack(states, ids.shape[1]) for states in self(rows))
                 return hidden, states
             decoder_input_ids = self.shifted(ids)
@@ -151,11 +152,9 @@ class PretrainedBart(PretrainedModel):
         read = self.model.encoder.embed_tokens
         return [*([read] if isinstance(read, SourceEncoder) else ()), *super().stacks]
 
-    def shifted(self, labels: Any) -> Any:
-        """Decoder inputs for teacher forcing; see `BartNetwork.shifted`."""
+    def prepare_decoder_input_ids_from_labels(self, labels: Any) -> Any:
+        """Decoder inputs for teacher forcing, as transformers' collator calls it; see `BartNetwork.shifted`."""
         return self.model.shifted(labels)
-
-    prepare_decoder_input_ids_from_labels = shifted  # as transformers' collator calls it
 
 
 class BartModel(PretrainedBart):
@@ -240,12 +239,12 @@ class BartForConditionalGeneration(PretrainedBart):
         """
         targets: Any = labels
         if isinstance(input_ids, Rows) and isinstance(labels, Rows):
-            decoder_input_ids, targets = self.shifted(labels), labels.ids
+            decoder_input_ids, targets = self.model.shifted(labels), labels.ids
         elif labels is not None:
             check_tensors(labels=labels, decoder_input_ids=decoder_input_ids)
             if decoder_input_ids is None:
                 check_ids("labels", targets.masked_fill(targets == IGNORE_INDEX, 0), self.config.vocab_size)
-                decoder_input_ids = self.shifted(targets)
+                decoder_input_ids = self.model.shifted(targets)
             check_shape("labels", labels, decoder_input_ids.shape[:2], "decoder_input_ids")
         hidden, encoder_states = self.model(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
@@ -305,9 +304,7 @@ class BartForConditionalGeneration(PretrainedBart):
 
     def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
         table, old = super().resize_token_embeddings(vocab_size, keep=keep), self.final_logits_bias
-        kept = min(vocab_size, old.shape[1]) if keep else 0
-        self.final_logits_bias = old.new_zeros(1, vocab_size)
-        self.final_logits_bias[:, :kept] = old[:, :kept]
+        self.final_logits_bias = F.pad(old * keep, (0, vocab_size - old.shape[1]))
         self.lm_head.out_features = vocab_size
         return table
 

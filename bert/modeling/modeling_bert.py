@@ -230,10 +230,8 @@ class _ForMaskedLM(PretrainedBert):
 
     def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
         table, head = super().resize_token_embeddings(vocab_size, keep=keep), self.cls.predictions
-        old, head.bias = head.bias, nn.Parameter(head.bias.new_zeros(vocab_size), head.bias.requires_grad)
-        kept = min(vocab_size, len(old)) if keep else 0
-        with torch.no_grad():
-            head.bias[:kept] = old[:kept]
+        bias = F.pad(head.bias.detach() * keep, (0, vocab_size - len(head.bias)))
+        head.bias = nn.Parameter(bias, head.bias.requires_grad)
         return table
 
     def predict(

@@ -85,25 +85,26 @@ def told_by_first(what: str, work: Callable[[], Any], of_all: bool = False) -> A
 
     They need not be connected. Processes that Lightning starts later find in their environment what it gave.
     """
-    store, machine = meeting(), "" if of_all else os.environ.get("GROUP_RANK")
-    key = f"BART_{xxhash.xxh3_64_hexdigest(f'{what} {machine}'.encode())}"
+    variables = ("TORCHELASTIC_RESTART_COUNT",) if of_all else ("TORCHELASTIC_RESTART_COUNT", "GROUP_RANK")
+    identity = what, *map(os.environ.get, variables)
+    store, key = meeting(), f"BART_{xxhash.xxh3_64_hexdigest(repr(identity).encode())}"
     if is_first() if of_all else is_first_here():
-        error, result = None, None
         try:
-            result = work()
+            told = None, work()
         except (InputError, RunError) as caught:
-            error = caught
-        os.environ[key] = pickle.dumps((error, result)).hex()
+            told = caught, None
+        os.environ[key] = pickle.dumps(told).hex()
         if store is not None:
             store.set(key, os.environ[key])
     elif store is not None:
         with lost_peers_named("its own message says why"):
             store.wait([key], timedelta(days=1))
-            error, result = pickle.loads(bytes.fromhex(store.get(key).decode()))
+            told = pickle.loads(bytes.fromhex(store.get(key).decode()))
     elif key in os.environ:
-        error, result = pickle.loads(bytes.fromhex(os.environ[key]))
+        told = pickle.loads(bytes.fromhex(os.environ[key]))
     else:  # a launcher that is not known
         return work()
+    error, result = told
     if error is not None:
         raise error
     return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from itertools import islice
+from itertools import chain, count, islice
 from typing import ClassVar
 
 import numpy as np
@@ -179,9 +179,6 @@ class RunOrder(Sampler[Step]):
         return self.total
 
     def __iter__(self) -> Iterator[Step]:
-        step = self.start
-        while step < self.total:
-            epoch, seen = divmod(step, self.order.steps_per_epoch)
-            for micro_batches in islice(self.order.steps(epoch, start=seen), self.total - step):
-                yield micro_batches
-                step += 1
+        epoch, seen = divmod(self.start, self.order.steps_per_epoch)
+        epochs = chain([self.order.steps(epoch, seen)], map(self.order.steps, count(epoch + 1)))
+        return islice(chain.from_iterable(epochs), self.total - self.start)

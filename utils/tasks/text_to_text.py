@@ -333,7 +333,7 @@ def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2Se
     return model(
         batch.get("input_ids"),
         batch["attention_mask"],
-        decoder_input_ids=model.shifted(batch["labels"]),
+        decoder_input_ids=model.model.shifted(batch["labels"]),
         encoder_outputs=batch.get("encoder_outputs"),
     )
 

@@ -120,7 +120,8 @@ def check_same_start(checkpoint: Path | None, world_size: int) -> None:
 
 def agreed_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
     """`find_checkpoint`, where the first of all processes alone compares checksums, and tells the others."""
-    found = told_by_first("checkpoint", lambda: find_checkpoint(resume_from, output_dir), of_all=True)
+    named = resume_from, output_dir
+    found = told_by_first(f"checkpoint {named}", lambda: find_checkpoint(*named), of_all=True)
     if found is not None and found.is_file():
         take_as_whole(found)
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import NoReturn
@@ -53,10 +54,12 @@ def test_the_first_process_checks_texts_and_all_end_alike(is_good: bool, tmp_pat
 def test_what_the_first_process_of_each_machine_gives(launcher: str, monkeypatch: pytest.MonkeyPatch) -> None:
     store, asked = dist.HashStore() if launcher == "torchrun" else None, list[str]()
 
+    missing = MissingSplit("none there")
+
     def work() -> tuple[str, Path]:
         asked.append(place)
         if len(asked) == 3:
-            raise MissingSplit("none there")
+            raise missing from OSError(errno.ENOSPC, "full")  # by which the first process chooses its exit status
         return place, Path("a=b")
 
     monkeypatch.setattr(distributed, "meeting", lambda: store)
@@ -69,8 +72,9 @@ def test_what_the_first_process_of_each_machine_gives(launcher: str, monkeypatch
     assert asked == ["0 0", "1 0"]
     for rank in ("0", "1"):
         monkeypatch.setenv("LOCAL_RANK", rank)
-        with pytest.raises(MissingSplit, match="^none there$"):
+        with pytest.raises(MissingSplit, match="^none there$") as caught:
             told_by_first("another thing", work)
+        assert (caught.value is missing) == (rank == "0")
     assert len(asked) == 3
 
 
