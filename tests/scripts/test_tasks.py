@@ -1,12 +1,10 @@
-"""The scripts of the tasks other than summarisation, and the one that repeats a task's with several seeds."""
+"""The scripts of the tasks other than summarisation."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.scripts.recording import ROOT, Recorder, eval_settings, presets, train_settings
+from tests.scripts.recording import Recorder, eval_settings, presets, train_settings
 
 LEFT_TO_MODEL = {"config_path"}  # whose own config counts
 TASK_SCRIPTS = {"glue": "classification", "tagging": "tagging", "squad": "question_answering"}
@@ -63,16 +61,3 @@ def test_a_mistyped_preset_of_a_task_lists_them(script: str, recorded: Recorder)
     done, started = recorded(f"bash scripts/run_{script}.sh $(source scripts/params/{script}_params.sh && typo)")
     assert (done.returncode, started) == (2, [])
     assert all(f" {preset}" in done.stderr for preset in presets(script))
-
-
-def test_seeds_are_trained_and_compared(recorded: Recorder, tmp_path: Path) -> None:
-    recorded.stand_in("python", '[[ $1 == -m ]] || mkdir -p "$RESULTS_DIR"')
-    command = f"bash {ROOT}/scripts/run_stability.sh 2 scripts/run_glue.sh data configs/config_tiny.json 0"
-    variables = {"RESULTS_DIR": tmp_path / "out", "SEED": 7}
-    calls = recorded.succeed(command, tmp_path, **variables)
-    assert [Path(call[1]).name for call in calls] == ["finetune.py"] * 2 + ["-m"]
-    for seed, call in ((7, calls[0]), (8, calls[1])):
-        values = [call[call.index(f"--{name}") + 1] for name in ("seed", "output_dir")]
-        assert values == [str(seed), str(tmp_path / f"out/seed_{seed}")]
-        assert call[-2:] == ["--resume_from_checkpoint", "last"]  # if it was killed before
-    assert calls[-1][2:] == ["utils.evaluation.stability", *(str(tmp_path / f"out/seed_{seed}") for seed in (7, 8))]
