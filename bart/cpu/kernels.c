@@ -46,6 +46,7 @@ enum { LINEAR, GELU, RELU };  // activations
 enum {
     LANES = 16,      // numbers that are handled at once
     BLOCK = 256,     // outputs of a row that are finished at once
+    SEARCHED = 64,   // scores that are searched one by one if one of them is among the best so far
     QUERIES = 16,    // queries for which a head's keys and values are read once
     AT_ONCE = 6,     // of them, those whose contexts are summed in registers together
     WIDTH = 64,      // head width of the code for AVX-512
@@ -1085,8 +1086,8 @@ EXPORT int top_sums(const float *scores, const float *bases, float *sums, int64_
         int64_t held = 0, *at = places + b * count;
         for (int64_t k = 0; k < beams; k++) {
             const float *row = scores + (b * beams + k) * width, base = bases[b * beams + k];
-            for (int64_t from = 0; from < width; from += BLOCK) {
-                int64_t until = least(from + BLOCK, width);
+            for (int64_t from = 0; from < width; from += SEARCHED) {
+                int64_t until = least(from + SEARCHED, width);
                 float worst = best[count - 1];
                 int any = held < count;
                 if (!any)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from bart.backend import TORCH
 from bart.configuration.configuration_generation import GenerationConfig
+from bart.generation.cache import chosen
 from bart.generation.hooks import Stops
 from bart.generation.rules import draw
 
@@ -61,10 +62,7 @@ class Hypotheses:
 
     def ids_of(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """The tokens and parents of hypotheses index[b, m] (B, M) of each article b."""
-        tokens, parents = (
-            part.gather(1, index[:, :, None].expand(-1, -1, part.shape[2])) for part in (self.tokens, self.parents)
-        )
-        return tokens, parents
+        return chosen(self.tokens, index), chosen(self.parents, index)
 
     def of(self, articles: Tensor) -> Hypotheses:
         """The hypotheses of some articles (M,)."""

@@ -228,7 +228,7 @@ class FusedAttention(BackendModule):
         has_code = kernels.is_avx512 and keys.dtype == torch.bfloat16  # for this processor
         if query.shape[2] <= MOST_QUERIES or has_code or keys.dtype == torch.int8:
             return kernels.attend(query, keys, values, mask)
-        if kernels.multiplies_fp32 and not kernels.is_avx512 and keys.dtype == torch.float32:
+        if kernels.multiplies_fp32 and keys.dtype == torch.float32:
             return kernels.attend_dropped(query, keys, values, mask, False, NO_DRAWS).transpose(1, 2).flatten(2)
         return None
 
