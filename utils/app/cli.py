@@ -50,7 +50,6 @@ _ELSEWHERE = {
     "max_summary_length": "leave it off: a summary has at most as many tokens as the model has positions",
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
     "per_article": "leave it off: run_eval.py writes each article's scores into test_articles.jsonl",
-    **dict.fromkeys(("picture", "repeats"), "leave it off: utils.corpora.inspect prints counts and lengths"),
     "positive": "leave it off: the F1 of each class is printed below the scores",
     "pre_ln": 'leave it off: "pre_ln": true in the file of the model\'s config says it',
     "profile": "leave it off: nsys profile python finetune.py ... traces a run",
