@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bart.configuration.configuration_bart import BartConfig
+from bart.modeling.checkpoint import read
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenization_bart import BartTokenizer
@@ -116,7 +117,7 @@ def checkpoint_of(output: Path, name: str = "last.ckpt") -> dict[str, Any]:
 
 
 def weights(output: Path) -> dict[str, Tensor]:
-    return checkpoint_of(output)["state_dict"]
+    return read(output / "last.ckpt")["state_dict"]
 
 
 def same(one: Any, other: Any) -> bool:
