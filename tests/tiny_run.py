@@ -117,7 +117,10 @@ def checkpoint_of(output: Path, name: str = "last.ckpt") -> dict[str, Any]:
 
 
 def weights(output: Path) -> dict[str, Tensor]:
-    return read(output / "last.ckpt")["state_dict"]
+    """Of tied ones that under their first name, since several processes write no other."""
+    state = read(output / "last.ckpt")["state_dict"]
+    names = {tensor.data_ptr(): name for name, tensor in reversed(state.items())}
+    return {name: state[name] for name in names.values()}
 
 
 def same(one: Any, other: Any) -> bool:
