@@ -23,6 +23,7 @@ from pytorch_lightning.plugins.io import TorchCheckpointIO
 from torch import Tensor, nn
 from torch.distributed import tensor as dtensors
 from torch.distributed.checkpoint import CheckpointException, HuggingFaceStorageWriter, async_save
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 from torch.distributed.tensor import DTensor, Shard
 
 from bart.errors import InputError
@@ -82,7 +83,8 @@ class CheckpointIO(TorchCheckpointIO):
         folder = from_first(f"step{checkpoint['global_step']}-{uuid.uuid4().hex[:8]}")
         self.writer = _ShardWriter(str(self.paths[0].with_name(SHARDED) / folder), save_distributed=True)
         self.group = self.group or dist.new_group(backend="gloo", timeout=PATIENCE)
-        self.writing = async_save(mine, storage_writer=self.writer, process_group=self.group)
+        stager = DefaultStager(StagingOptions(False, False, False, False))  # copies DTensors faster than the writer does
+        self.writing = async_save(mine, storage_writer=self.writer, process_group=self.group, async_stager=stager)
 
     def finish(self, waits: bool) -> bool:
         """True if checkpoints that were saved since the last call are there now; RunError where they are not whole."""
