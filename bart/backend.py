@@ -24,6 +24,7 @@ WITHOUT_CUDNN = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDP
 # What layers pass on: states (…, D), which are the residual stream; the same for products, perhaps in their precision;
 # and the seed of the next dropout, where kernels pass it on.
 Streams = tuple[Tensor, Tensor, Tensor | None]
+Mask = Tensor | Spans | None  # of attention; see `Backend.attend`
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
     "relu": F.relu,
@@ -44,25 +45,15 @@ class Backend:
 
     joins_layers = False  # true while one product for many layers that read the same states is faster than one for each
 
-    def __init__(self, leaves_out_padding: bool = False) -> None:
-        """leaves_out_padding: leave padding out of padded batches, too; its states are then zeros, which no loss may
-        read.
-        """
-        self.leaves_out_padding = leaves_out_padding
-
-    def rows_of(self, ids: Tensor, mask: Tensor | None, dtype: torch.dtype, training: bool) -> Rows | None:
+    def rows_of(self, ids: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Rows | None:
         """The rows to compute of a padded batch, of ids (B, L), or embeddings, under a mask (B, L) of ones and zeros.
 
-        None where all of it is computed. dtype is that of the weights.
+        None where all of it is computed; else the states of padding are zeros. dtype is that of the weights.
         """
         return None
 
-    def spans(self, queries: Rows, keys: Rows, states: Tensor) -> Any:
-        """The mask for `attend` among rows, whose states (1, M, D) are of this kind."""
-        return Spans(queries, keys)
-
     def attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Any, is_causal: bool = False, dropout: float = 0.0
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Mask, is_causal: bool = False, dropout: float = 0.0
     ) -> Tensor:
         """Scaled dot-product attention (Vaswani et al., 2017, section 3.2.1).
 
@@ -70,7 +61,7 @@ class Backend:
             query: (B, H, T, Dh).
             keys, values: (B, H, L, Dh).
             mask: a tensor (B or 1, 1, T or 1, L), true, or 0, where a key may be read, and false, or -inf, elsewhere;
-                None; or `spans`, where B = 1.
+                None; or spans, where B = 1.
             is_causal: in place of a tensor as mask, a query reads its text's keys up to its own position.
             dropout: the probability with which a weight is dropped.
 
@@ -179,11 +170,11 @@ class Backend:
         return top, columns.gather(1, places)
 
 
-def join(states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...] | None:
+def join(states: Tensor, layers: Sequence[Any]) -> tuple[Tensor, ...] | None:
     """The outputs of several linear layers in training by one product; None where adapters are in them."""
     if len(layers) == 1 or not (torch.is_grad_enabled() and all(type(layer) is nn.Linear for layer in layers)):
         return None
-    weight, bias = (torch.cat([getattr(layer, name) for layer in layers]) for name in ("weight", "bias"))
+    weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
     return F.linear(states, weight, bias).chunk(len(layers), dim=-1)
 
 

@@ -37,10 +37,5 @@ def multiple_of_rows(device: str, is_half: bool) -> int:
 
 def recurring(count: int, states: Tensor) -> int:
     """At least so many rows of states on a CPU, a number of which there are few where it has code for each."""
-    return round_to_few(count, multiple_on_cpu(states.dtype))
-
-
-def multiple_on_cpu(dtype: torch.dtype) -> int:
-    """The multiple for rows that a CPU multiplies by weights of this type, perhaps under autocast."""
-    is_half = dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")
-    return multiple_of_rows("cpu", is_half)
+    is_half = states.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")
+    return round_to_few(count, multiple_of_rows("cpu", is_half))

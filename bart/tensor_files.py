@@ -110,7 +110,7 @@ def read_shards(
     from torch.distributed.checkpoint import HuggingFaceStorageReader, load  # here, because it takes time to import
 
     reader = HuggingFaceStorageReader(str((path.parent / next(iter(content[SHARDS]))).parent))
-    found = reader.read_metadata().state_dict_metadata
+    found: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
     tensors = {name: new(of.size, dtype=of.properties.dtype) for name, of in found.items() if name.startswith(begin)}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")

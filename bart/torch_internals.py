@@ -3,36 +3,16 @@
 from __future__ import annotations
 
 import functools
-import logging
 from types import SimpleNamespace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-logger = logging.getLogger(__name__)
-AMPERE = (8, 0)  # the compute capability from which on GPUs have FlashAttention
 # Operations on all tensors of a list at once: `foreach.add_(tensors, 1)`.
-try:
-    foreach = SimpleNamespace(
-        **{
-            name: getattr(torch, f"_foreach_{name}")
-            for name in "add_ addcmul_ copy_ div_ lerp_ mul mul_ norm reciprocal_ sqrt zero_".split()
-        }
-    )
-    fused_adamw_ = torch._fused_adamw_
-except AttributeError as error:
-    raise ImportError(f"torch {torch.__version__}: {error}; install the release of requirements.txt") from error
-
-
-def compile_whole_layers() -> None:
-    """Prepare `torch.compile` for functions that are compiled layer by layer."""
-    from torch._dynamo import config  # which takes seconds to load
-    from torch.fx.experimental import _config as shapes
-
-    shapes.use_duck_shape = False  # sizes that are equal in the first batch need not be so in others
-    config.optimize_ddp = False  # it cuts graphs where DDP's buckets end, and layers are small enough
-    config.recompile_limit = max(config.recompile_limit, 32)  # with and without masks, dropout, gradients of the inputs
+_NAMES = "add_ addcmul_ copy_ div_ lerp_ mul mul_ norm reciprocal_ sqrt zero_".split()
+foreach = SimpleNamespace(**{name: getattr(torch, f"_foreach_{name}") for name in _NAMES})
+fused_adamw_ = torch._fused_adamw_
 
 
 def leave_scaling(optimizer: torch.optim.Optimizer, is_left: bool = True) -> None:
@@ -42,39 +22,13 @@ def leave_scaling(optimizer: torch.optim.Optimizer, is_left: bool = True) -> Non
 
 def is_ampere(device: torch.device) -> bool:
     """True for NVIDIA's GPUs from Ampere on."""
-    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= AMPERE
+    return device.type == "cuda" and torch.version.hip is None and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def has_flash(device: torch.device, dtype: torch.dtype) -> bool:
     """True if `attend_to_spans` computes on such a device in such a type."""
-    return dtype in (torch.float16, torch.bfloat16) and is_ampere(device) and drops_alike(device)
-
-
-@functools.cache
-def drops_alike(device: torch.device) -> bool:
-    """True if `attend_to_spans` computes on a device, and drops the same weights in both passes; else nobody would see.
-
-    The result is linear in the values, so its product with a gradient is that of the values with theirs.
-    """
-    generators = [device] if device.type == "cuda" else []
-    random, outside = torch.random.fork_rng(generators), torch.autocast(device.type, enabled=False)
-    try:
-        with torch.inference_mode(False), torch.enable_grad(), random, outside:
-            query, keys, values, gradient = torch.randn(4, 128, 2, 64, device=device).bfloat16()
-            values.requires_grad_()
-            starts = torch.tensor([0, 48, 128], dtype=torch.int32, device=device)
-            out = attend_to_spans(query, keys, values, (starts, starts), (80, 80), is_causal=False, dropout=0.5)
-            (of_values,) = torch.autograd.grad(out, values, gradient)
-            pairs = (out, gradient), (values, of_values)
-            products = [(left.float() * right.float()).sum(dim=0) for left, right in pairs]
-            # Rounding is far less, other weights are far more.
-            is_right = bool((products[0] - products[1]).norm() < 0.2 * out.float().norm())
-    except RuntimeError as error:  # of a build of torch without it
-        logger.warning("FlashAttention cannot run here (%s); steps also compute the padding, which takes longer", error)
-        return False
-    if not is_right:
-        logger.warning("FlashAttention's dropout is wrong here; steps also compute the padding, which takes longer")
-    return is_right
+    is_half = dtype in (torch.float16, torch.bfloat16)
+    return is_half and is_ampere(device) and torch.backends.cuda.is_flash_attention_available()
 
 
 def attend_to_spans(

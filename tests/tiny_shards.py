@@ -111,7 +111,7 @@ def _write(
     columns = {"ids": pa.array(ids, kind), "sentences": pa.array(lengths, kind)}
     if labels is not None:
         columns["label"] = pa.array(labels, pa.uint8())
-    pq.write_table(pa.table(columns), path, ROWS)
+    pq.write_table(pa.table(columns), path, ROWS, write_page_checksum=True)
     return {
         "file": name,
         "bin": longest,

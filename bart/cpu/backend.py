@@ -8,32 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bart.backend import Backend, join
+from bart.backend import Backend, Mask, Streams, join
 from bart.cpu.kernels import FLOATS, NO_DRAWS, Draws, load
 from bart.cpu.operators import CompiledAttention, CompiledDropout
 from bart.generation.cache import additive
-from bart.rounding import multiple_on_cpu
-from bart.rows import Rows, Spans
+from bart.rows import Spans
 
 
 class CpuBackend(Backend):
-    """Compiled kernels, other arrangements of torch's operations, and in training rows without padding.
-
-    `torch.compile` cannot read the kernels, so the code that it makes has torch's attention and dropout.
-    """
-
-    def rows_of(self, ids: Tensor, mask: Tensor | None, dtype: torch.dtype, training: bool) -> Rows | None:
-        if not (self.leaves_out_padding and training) or mask is None or torch.compiler.is_compiling():
-            return None
-        rows = Rows.of(ids, mask, multiple_on_cpu(dtype))
-        return rows if rows is not None and rows.tokens < mask.numel() else None
+    """Compiled kernels, and other arrangements of torch's operations."""
 
     def attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Any, is_causal: bool = False, dropout: float = 0.0
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Mask, is_causal: bool = False, dropout: float = 0.0
     ) -> Tensor:
         """Attend like `Backend.attend`; the kernels take fp32, and bf16, whose numbers they read in pairs."""
-        has_spans = isinstance(mask, Spans)
-        applies = (has_spans or dropout) and not torch.compiler.is_compiling()
+        applies = isinstance(mask, Spans) or dropout
         fits = query.dtype == torch.float32 or (query.dtype == torch.bfloat16 and query.shape[3] % 2 == 0)
         if applies and fits and (kernels := load()) is not None:
             draws = Draws.with_probability(dropout) if dropout else NO_DRAWS  # whose backward pass takes less
@@ -47,9 +36,21 @@ class CpuBackend(Backend):
     def project(self, states: Tensor, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         return join(states, layers) or super().project(states, layers)
 
+    def add_and_norm(
+        self, inner: Any, layer: nn.Module, states: Streams, norm: nn.Module, probability: float
+    ) -> Streams:
+        added, hidden = self.linear(inner, layer), states[0]
+        fits = added.dtype == hidden.dtype == torch.float32 and type(norm) is nn.LayerNorm
+        applies = fits and not (probability or torch.is_grad_enabled() or torch.compiler.is_compiling())
+        if applies and (kernels := load()) is not None:
+            hidden = kernels.add_and_norm(hidden.contiguous(), added.contiguous(), norm)
+        else:
+            hidden = norm(self.dropout(added, probability, added=hidden))
+        return hidden, hidden, None
+
     def dropout(self, states: Tensor, probability: float, added: Tensor | None = None) -> Tensor:
         fits = states.dtype in FLOATS and (added is None or added.dtype == torch.float32)
-        if probability and fits and not torch.compiler.is_compiling() and (kernels := load()) is not None:
+        if probability and fits and (kernels := load()) is not None:
             return CompiledDropout.apply(states, added, Draws.with_probability(probability), kernels)
         return super().dropout(states, probability, added)
 

@@ -41,6 +41,7 @@ typedef uint16_t bf16;
 // What numbers may be. CODES are rows of int8, each followed by its scale, a float.
 enum { FP32, BF16, CODES };
 static const int64_t SIZES[] = {4, 2, 1};
+enum { LINEAR, GELU, RELU };  // activations
 
 enum {
     LANES = 16,      // numbers that are handled at once
@@ -518,11 +519,12 @@ EXPORT int attend(const void *query, int query_kind, int64_t query_article, int6
     if (memory == NULL) return 1;
     int64_t *offsets = (int64_t *)(memory + threads * thread_size), *counts = offsets + articles * room;
     float *additive = (float *)(counts + articles);
-    for (int64_t b = 0; b < articles; b++)
-        counts[b] = list_visible(mask, mask_kind, b * mask_article, mask_row, mask_rows, length, key_row,
-                                 offsets + b * room, additive + b * mask_rows * room, room);
 #pragma omp parallel num_threads(threads)
     {
+#pragma omp for
+        for (int64_t b = 0; b < articles; b++)
+            counts[b] = list_visible(mask, mask_kind, b * mask_article, mask_row, mask_rows, length, key_row,
+                                     offsets + b * room, additive + b * mask_rows * room, room);
         float *scores = memory + omp_get_thread_num() * thread_size;
         float *rows = scores + scores_size, *sums = rows + group * width, divisors[QUERIES];
 #pragma omp for schedule(dynamic) nowait
@@ -970,6 +972,25 @@ EXPORT int finish_rows(const float *products, const float *peak, const float *bi
     return 0;
 }
 
+// The end of a branch: out = norm(states + added), row by row.
+EXPORT int add_and_norm(const float *states, const float *added, const float *gain, const float *shift, float epsilon,
+                        float *out, int64_t rows, int64_t width, int threads)
+{
+#pragma omp parallel for num_threads(threads) if (rows * width > SMALL / 2)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *first = states + r * width, *second = added + r * width;
+        float *row = out + r * width, sum = 0, squares = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < width; i++) sum += row[i] = first[i] + second[i];
+        float mean = sum / width;
+#pragma omp simd reduction(+ : squares)
+        for (int64_t i = 0; i < width; i++) squares += (row[i] - mean) * (row[i] - mean);
+        float scale = 1 / sqrtf(squares / width + epsilon);
+        for (int64_t i = 0; i < width; i++) row[i] = (row[i] - mean) * scale * gain[i] + shift[i];
+    }
+    return 0;
+}
+
 // Rows of logits without their bias -> the cross entropy of each, and with `gradients`, in place, those by the logits,
 // else whether the label is the first of the greatest. A share of each label, smoothing, is spread over all. Where the
 // label is negative, losses, hits and gradients are 0.
@@ -1088,6 +1109,42 @@ EXPORT int top_sums(const float *scores, const float *bases, float *sums, int64_
 
 // ----------------------------------------------------------------------------------------------------- products
 
+#ifdef VECTORS
+// Writes act(tile), `count` outputs of each row, from `to` on; rows of outputs are `outs` apart.
+INLINE void store_tile(float tile[][PANEL], int64_t rows, int activation, void *out, int out_kind, int64_t to,
+                       int64_t outs, int64_t count)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        if (activation == GELU)
+            for (int i = 0; i < PANEL; i++) tile[r][i] = gelu(tile[r][i]);
+        if (activation == RELU)
+            for (int i = 0; i < PANEL; i++) tile[r][i] = tile[r][i] < 0 ? 0 : tile[r][i];
+        if (count == PANEL) store(out, out_kind, to + r * outs, tile[r], PANEL);
+        else store(out, out_kind, to + r * outs, tile[r], count);
+    }
+}
+
+// out (N, outs) = act(bias + input weights^T) in fp32, with weights as panels.
+EXPORT int multiply_fp32(const float *input, const float *weights, const float *bias, int activation, float *out,
+                         int64_t rows, int64_t width, int64_t outs, int threads)
+{
+    enum { ROWS = 384, INPUTS = 384 };  // the weights of so many inputs stay in the first cache for all of these rows
+#pragma omp parallel for collapse(2) num_threads(threads) if (rows * width * outs > 8 * SMALL)
+    for (int64_t first = 0; first < rows; first += ROWS)
+        for (int64_t o = 0; o < outs; o += PANEL) {
+            float sums[ROWS][PANEL];
+            int64_t count = least(rows - first, ROWS);
+            for (int64_t r = 0; r < count; r++) memcpy(sums[r], bias + o, sizeof sums[r]);
+            for (int64_t k = 0; k < width; k += INPUTS)
+                for (int64_t r = 0; r < count; r += AT_ONCE)
+                    SOME(count - r, multiply_tile, FP32, (const word *)input + (first + r) * width + k, width, 1,
+                         (const word *)weights + o * width + k * PANEL, least(width - k, INPUTS), sums[r], PANEL, 1);
+            store_tile(sums, count, activation, out, FP32, first * outs + o, outs, least(outs - o, PANEL));
+        }
+    return 0;
+}
+#endif
+
 #if defined(INT8_DOT) || defined(AVX2)
 // The weights of PANEL outputs. A quad, four inputs' weights of one output, lies beside those of the other outputs.
 struct panel {
@@ -1135,18 +1192,6 @@ INLINE void multiply_codes(int rows, const uint8_t *codes, int64_t stride, const
             vector product = __builtin_convertvector(sums[r][half], vector) * scale[half];
             *(vector *)(tile[r] + half * VECTOR) = product * peak[r] + bias[half];
         }
-}
-
-// Writes act(tile), `count` outputs of each row, from `to` on; rows of outputs are `outs` apart.
-INLINE void store_tile(float tile[][PANEL], int64_t rows, int with_gelu, void *out, int out_kind, int64_t to,
-                       int64_t outs, int64_t count)
-{
-    for (int64_t r = 0; r < rows; r++) {
-        if (with_gelu)
-            for (int i = 0; i < PANEL; i++) tile[r][i] = gelu(tile[r][i]);
-        if (count == PANEL) store(out, out_kind, to + r * outs, tile[r], PANEL);
-        else store(out, out_kind, to + r * outs, tile[r], count);
-    }
 }
 
 static void multiply_panel(const uint8_t *codes, int64_t stride, const float *peak, int64_t rows, struct panel panel,
@@ -1206,30 +1251,6 @@ EXPORT int multiply(const void *input, int kind, const int8_t *weights, const fl
     free(peak);
     return 0;
 }
-
-#ifdef AVX2
-// multiply() in fp32, for which torch has a faster function on other processors.
-EXPORT int multiply_fp32(const float *input, const float *weights, const float *bias, int with_gelu, float *out,
-                         int64_t rows, int64_t width, int64_t outs, int threads)
-{
-    enum { ROWS = 384, INPUTS = 384 };  // the weights of so many inputs stay in the first cache for all of these rows
-#pragma omp parallel num_threads(threads) if (rows * width * outs > 8 * SMALL)
-    for (int64_t first = 0; first < rows; first += ROWS) {
-        float sums[ROWS][PANEL];
-        int64_t count = least(rows - first, ROWS);
-#pragma omp for nowait
-        for (int64_t o = 0; o < outs; o += PANEL) {
-            for (int64_t r = 0; r < count; r++) memcpy(sums[r], bias + o, sizeof sums[r]);
-            for (int64_t k = 0; k < width; k += INPUTS)
-                for (int64_t r = 0; r < count; r += AT_ONCE)
-                    SOME(count - r, multiply_tile, FP32, (const word *)input + (first + r) * width + k, width, 1,
-                         (const word *)weights + o * width + k * PANEL, least(width - k, INPUTS), sums[r], PANEL, 1);
-            store_tile(sums, count, with_gelu, out, FP32, first * outs + o, outs, least(outs - o, PANEL));
-        }
-    }
-    return 0;
-}
-#endif
 #endif
 
 #ifdef INT8_DOT

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 # What the source calls FP32, BF16 and CODES, and its constants of the same names.
 FLOATS = {torch.float32: 0, torch.bfloat16: 1}
 KINDS = {**FLOATS, torch.int8: 2}
+ACTIVATIONS: dict[str | None, int] = {None: 0, "gelu": 1, "relu": 2}
 QUAD = 4
 WIDTH = 64  # the head width of `attend_many`
 MOST_KEYS = 1 << 16  # the greatest length at which the sums of `attend_many` stay within 32 bits
@@ -63,6 +64,7 @@ class PackedWeight:
 
     def __init__(self, weight: Tensor, bias: Tensor, panel: int) -> None:
         """weight (O, I) and bias (O,) in fp32; panel is `Kernels.panel`."""
+        _require(weight.is_cpu and weight.dtype == bias.dtype == torch.float32 and bias.shape == weight.shape[:1])
         self.outputs, self.inputs = weight.shape
         missing = -self.outputs % panel
         self.weight = _in_panels(F.pad(weight, (0, 0, 0, missing)) if missing else weight, panel, 1).flatten(2)
@@ -280,17 +282,28 @@ class Kernels:
         )
         return out
 
-    def multiply_fp32(self, rows: Tensor, weight: PackedWeight, with_gelu: bool = False) -> Tensor:
-        """bias + rows · weightᵀ (N, O), or exact GELU of it, for rows (N, I) in fp32; if `multiplies_fp32` is true."""
+    def multiply_fp32(self, rows: Tensor, weight: PackedWeight, activation: str | None = None) -> Tensor:
+        """bias + rows · weightᵀ (N, O), or one of ACTIVATIONS of it, for rows (N, I) in fp32.
+
+        It exists where `multiplies_fp32` is true.
+        """
         inputs, count = weight.inputs, len(rows)
-        outputs = round_up(weight.outputs, self.panel)
         _require(weight.weight.shape[2] == self.panel)
         out = torch.empty((count, weight.outputs), dtype=torch.float32)
         self._library.multiply_fp32(
             _address(rows, (torch.float32,), count * inputs),
-            _address(weight.weight, (torch.float32,), outputs * inputs),
-            _address(weight.bias, (torch.float32,), outputs),
-            *(with_gelu, out.data_ptr(), count, inputs, weight.outputs, torch.get_num_threads()),
+            *(weight.weight.data_ptr(), weight.bias.data_ptr(), ACTIVATIONS[activation], out.data_ptr()),
+            *(count, inputs, weight.outputs, torch.get_num_threads()),
+        )
+        return out
+
+    def add_and_norm(self, states: Tensor, added: Tensor, norm: Any) -> Tensor:
+        """norm(states + added), a LayerNorm of two (…, O), all in fp32."""
+        width, out = states.shape[-1], torch.empty_like(states)
+        self._library.add_and_norm(
+            *(_address(part, (torch.float32,), out.numel()) for part in (states, added)),
+            *(_address(part, (torch.float32,), width) for part in (norm.weight, norm.bias)),
+            *(norm.eps, out.data_ptr(), out.numel() // width, width, torch.get_num_threads()),
         )
         return out
 

@@ -6,7 +6,6 @@ import importlib.util
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
 from typing import Any, cast
@@ -16,21 +15,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-from bart.backend import Backend, Streams, join
+from bart.backend import Backend, Mask, Streams, join
 from bart.cuda.linear import HalfCopies, Preactivated
 from bart.rounding import multiple_of_rows
-from bart.rows import Rows
+from bart.rows import Rows, Spans
 from bart.torch_internals import attend_to_spans, has_flash, is_ampere
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class CudaSpans:
-    """The arguments of `attend_to_spans` for rows without padding."""
-
-    starts: tuple[Tensor, Tensor]
-    longest: tuple[int, int]
 
 
 @cache
@@ -48,25 +39,20 @@ def load_kernels(device: torch.device) -> ModuleType | None:
     return kernels
 
 
-def _computed(dtype: torch.dtype) -> torch.dtype:
-    """The type that products of such states are computed in."""
-    return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else dtype
-
-
 class CudaBackend(Backend):
     """Rows without padding in half precision, copies of weights under autocast, and kernels in Triton."""
 
     copies: HalfCopies | None = None  # of the weights, where a step was under autocast
 
-    def rows_of(self, ids: Tensor, mask: Tensor | None, dtype: torch.dtype, training: bool) -> Rows | None:
-        if not self.leaves_out_padding or torch.compiler.is_compiling() or not has_flash(ids.device, _computed(dtype)):
+    def __init__(self, leaves_out_padding: bool = True) -> None:
+        """leaves_out_padding: of padded batches, too, whose loss may then not read the states of padding."""
+        self.leaves_out_padding = leaves_out_padding
+
+    def rows_of(self, ids: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Rows | None:
+        computed = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else dtype
+        if not self.leaves_out_padding or not has_flash(ids.device, computed):
             return None
         return Rows.of(ids, mask, multiple_of_rows("cuda", True))
-
-    def spans(self, queries: Rows, keys: Rows, states: Tensor) -> Any:
-        if not has_flash(states.device, _computed(states.dtype)):
-            return super().spans(queries, keys, states)
-        return CudaSpans((queries.starts, keys.starts), (queries.span, keys.span))
 
     @contextmanager
     def step(self, layers: Sequence[nn.Module]) -> Iterator[None]:
@@ -83,9 +69,7 @@ class CudaBackend(Backend):
 
     def _product(self, states: Any, layers: Sequence[nn.Module], has_bias: bool = True) -> tuple[Tensor, ...] | None:
         """The outputs of layers by copies of their weights; None where there are none."""
-        if not self.joins_layers or self.copies is None or torch.compiler.is_compiling():
-            return None
-        return self.copies.project(states, layers, has_bias)
+        return self.copies.project(states, layers, has_bias) if self.joins_layers and self.copies else None
 
     def project(self, states: Any, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         outputs = self._product(states, layers)
@@ -105,7 +89,7 @@ class CudaBackend(Backend):
     ) -> Streams:
         """In training under autocast by one kernel, which adds the bias, and rounds for the next product, too."""
         hidden, _, seed = states
-        applies = torch.is_autocast_enabled("cuda") and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        applies = torch.is_autocast_enabled("cuda") and torch.is_grad_enabled()
         is_norm = type(norm) is nn.LayerNorm and norm.weight.dtype == torch.float32
         fits = applies and is_norm and hidden.dtype in (torch.float32, torch.bfloat16)
         kernels = load_kernels(hidden.device) if fits else None
@@ -127,15 +111,16 @@ class CudaBackend(Backend):
         return kernels.cross_entropy(logits, bias, labels, label_smoothing)
 
     def attend(
-        self, query: Tensor, keys: Tensor, values: Tensor, mask: Any, is_causal: bool = False, dropout: float = 0.0
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Mask, is_causal: bool = False, dropout: float = 0.0
     ) -> Tensor:
         """Attend like `Backend.attend`; a decoding step has a kernel of its own."""
-        if not isinstance(mask, CudaSpans):
-            applies = isinstance(mask, Tensor) and not (is_causal or dropout or torch.is_grad_enabled())
-            kernels = load_kernels(query.device) if applies and not torch.compiler.is_compiling() else None
-            if kernels is not None and kernels.can_attend_few(query, keys, mask):
-                return kernels.attend_few(query, keys, values, mask)
-            return super().attend(query, keys, values, mask, is_causal, dropout)
-        query, keys, values = (states.squeeze(0).transpose(0, 1) for states in (query, keys, values))
-        context = attend_to_spans(query, keys, values, mask.starts, mask.longest, is_causal, dropout)
-        return context.transpose(0, 1).unsqueeze(0)
+        if isinstance(mask, Spans) and has_flash(query.device, query.dtype):
+            query, keys, values = (states.squeeze(0).transpose(0, 1) for states in (query, keys, values))
+            starts, longest = zip(*((rows.starts, rows.span) for rows in mask), strict=True)
+            context = attend_to_spans(query, keys, values, starts, longest, is_causal, dropout)
+            return context.transpose(0, 1).unsqueeze(0)
+        applies = isinstance(mask, Tensor) and not (is_causal or dropout or torch.is_grad_enabled())
+        kernels = load_kernels(query.device) if applies else None
+        if kernels is not None and kernels.can_attend_few(query, keys, mask):
+            return kernels.attend_few(query, keys, values, mask)
+        return super().attend(query, keys, values, mask, is_causal, dropout)

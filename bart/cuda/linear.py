@@ -45,13 +45,13 @@ class HalfCopies:
             foreach.copy_(copies, [tensor for linear, *_ in self._parts for tensor in (linear.weight, linear.bias)])
 
     def project(
-        self, states: Tensor | Preactivated, linears: Sequence[nn.Module], has_bias: bool = True
+        self, states: Tensor | Preactivated, linears: Sequence[Any], has_bias: bool = True
     ) -> tuple[Tensor, ...] | None:
         """The outputs (…, O) of linear layers for states (…, I), in half precision; None where adapters are in them."""
         linears = tuple(linears)
         if linears not in self.of and any(type(linear) is not nn.Linear or linear.bias is None for linear in linears):
             return None
-        weights, biases = ([getattr(linear, name) for linear in linears] for name in ("weight", "bias"))
+        weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
         if linears not in self.of:
             self.of[linears] = tuple(torch.cat(tensors).detach().to(self.dtype) for tensors in (weights, biases))
             parts = (whole.split([len(bias) for bias in biases]) for whole in self.of[linears])

@@ -23,8 +23,6 @@ from bart.modeling.pretrained import PretrainedModel
 from bart.outputs import ClassifierOutput, QuestionAnsweringOutput
 from bart.rows import Rows
 
-STACKS = ("decoder", "encoder")
-
 
 class TextLoss:
     """The loss of heads that classify texts."""
@@ -45,7 +43,7 @@ class TextLoss:
             weight: (N,) of each class, or of the examples that have each of several labels.
             label_smoothing: probability spread over the classes, where an example has one.
         """
-        problem = getattr(self.config, "problem_type", None)
+        problem = self.config.extra.get("problem_type")
         if problem is None:
             problem = MULTI_LABEL if labels.is_floating_point() else SINGLE_LABEL
             problem = REGRESSION if logits.shape[1] == 1 else problem
@@ -107,33 +105,7 @@ class BartClassificationHead(nn.Module):
         return self.out_proj(self.dropout(torch.tanh(self.dense(self.dropout(states)))))
 
 
-class _HeadedBart(PretrainedBart):
-    """BART's network, whose decoder reads the source."""
-
-    def _states(
-        self,
-        input_ids: Tensor | Rows | None,
-        attention_mask: Tensor | None,
-        decoder_input_ids: Tensor | None = None,
-        *others: Any,
-    ) -> tuple[Tensor, Tensor]:
-        """Decoder states and encoder states, (B, S, D) each, or (1, M, D) of rows; others are the next arguments of
-        `BartNetwork.forward`.
-        """
-        if isinstance(input_ids, Rows):
-            return self.model(input_ids, None, self.shifted(input_ids))
-        beside = {"attention_mask": attention_mask, "decoder_input_ids": decoder_input_ids}
-        ids = check_ids("input_ids", input_ids, self.config.vocab_size, **beside)
-        if decoder_input_ids is not None:
-            return self.model(ids, attention_mask, decoder_input_ids, *others)
-        rows = None if any(other is not None for other in others) else self.model.encoder.rows_of(ids, attention_mask)
-        if rows is None:
-            return self.model(ids, attention_mask, self.shifted(ids), *others)
-        hidden, encoder_states = (rows.unpack(states, ids.shape[1]) for states in self._states(rows, None))
-        return hidden, encoder_states
-
-
-class BartForSequenceClassification(TextLoss, _HeadedBart):
+class BartForSequenceClassification(TextLoss, PretrainedBart):
     """BART that classifies texts, or pairs of texts, by the decoder's state at the last `</s>`.
 
     `config.labels` are the classes. `config.problem_type` is one of `configuration.PROBLEMS`; by default it follows
@@ -170,7 +142,9 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
         Raises:
             InputError: on the CPU, a row without `</s>`; or see `bart.modeling.modeling_bart.BartNetwork.forward`.
         """
-        hidden, encoder_states = self._states(
+        if not isinstance(input_ids, Rows):
+            check_ids("input_ids", input_ids, self.config.vocab_size, decoder_input_ids=decoder_input_ids)
+        hidden, encoder_states = self.model(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
         )
         given: Any = input_ids
@@ -189,7 +163,7 @@ class BartForSequenceClassification(TextLoss, _HeadedBart):
         return ClassifierOutput(loss, logits, encoder_states)
 
 
-class BartForTokenClassification(_HeadedBart):
+class BartForTokenClassification(PretrainedBart):
     """BART that gives each token a label, by the decoder's state at its place (Lewis et al., 2020, section 3.2), or by
     the encoder's if `config.token_states` is "encoder".
 
@@ -201,9 +175,9 @@ class BartForTokenClassification(_HeadedBart):
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)
-        self.stack = getattr(config, "token_states", STACKS[0])
-        if self.stack not in STACKS:
-            raise InputError(f"config field 'token_states' is {self.stack!r}; allowed: {', '.join(STACKS)}")
+        self.stack = config.extra.get("token_states", "decoder")
+        if self.stack not in ("decoder", "encoder"):
+            raise InputError(f"config field 'token_states' is {self.stack!r}; allowed: decoder, encoder")
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.d_model, len(config.labels))
         self.init_weights(self)
@@ -224,12 +198,12 @@ class BartForTokenClassification(_HeadedBart):
                 check_ids("input_ids", input_ids, self.config.vocab_size, attention_mask=attention_mask)
             hidden = encoder_states = self.model.encoder(input_ids, attention_mask)
         else:
-            hidden, encoder_states = self._states(input_ids, attention_mask)
+            hidden, encoder_states = self.model(input_ids, attention_mask)
         logits = self.classifier(self.dropout(hidden))
         return ClassifierOutput(loss_of_tokens(logits, labels), logits, encoder_states)
 
 
-class BartForQuestionAnswering(SpanHead, _HeadedBart):
+class BartForQuestionAnswering(SpanHead, PretrainedBart):
     """BART that finds the answer to a question as a span of a text, by the decoder's states."""
 
     def forward(
@@ -247,7 +221,7 @@ class BartForQuestionAnswering(SpanHead, _HeadedBart):
         start_positions and end_positions (B,) are the answer's first and last token. The loss is the mean of their
         cross entropies; positions behind the text have no part in it.
         """
-        hidden, encoder_states = self._states(
+        hidden, encoder_states = self.model(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
         )
         return self.answers(input_ids, hidden, start_positions, end_positions, encoder_states)

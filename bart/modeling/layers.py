@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable
-from functools import cache
 from itertools import repeat
 from typing import Any
 
@@ -16,15 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bart.backend import BackendModule, Streams
+from bart.backend import BackendModule, Mask, Streams
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.generation.cache import DecoderCache, LayerCache
-from bart.rows import Rows
-from bart.torch_internals import compile_whole_layers
-
-# fairseq numbers positions from pad_token_id + 1 = 2, and the published tables keep the two unused rows.
-POSITION_OFFSET = 2
+from bart.rows import Rows, Spans
 
 
 class BartAttention(BackendModule):
@@ -97,13 +92,13 @@ class BartEncoderLayer(_Layer):
         self.self_attn = BartAttention(config.d_model, config.encoder_attention_heads, config.attention_dropout)
         self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
 
-    def forward(self, hidden: Tensor, read: Tensor, seed: Tensor | None, mask: Any) -> Streams:
-        """hidden and read are (B, S, D), or (1, M, D) of rows; the mask is that of `Backend.attend`."""
+    def forward(self, states: Streams, mask: Mask) -> Streams:
+        """The states are (B, S, D), or (1, M, D) of rows; the mask is that of `Backend.attend`."""
 
-        def self_attention(states: Tensor) -> Tensor:
-            return self.self_attn(*self.self_attn.queries_keys_values(states), mask)
+        def self_attention(read: Tensor) -> Tensor:
+            return self.self_attn(*self.self_attn.queries_keys_values(read), mask)
 
-        states = self._branch((hidden, read, seed), self.self_attn_layer_norm, self_attention, self.self_attn.out_proj)
+        states = self._branch(states, self.self_attn_layer_norm, self_attention, self.self_attn.out_proj)
         hidden, read, seed = self._branch(states, self.final_layer_norm, self._feed_forward, self.fc2)
         if hidden.dtype == torch.float16:  # an overflow must not become NaN in later layers
             limit = torch.finfo(torch.float16).max - 1000
@@ -122,11 +117,9 @@ class BartDecoderLayer(_Layer):
 
     def forward(
         self,
-        hidden: Tensor,
-        read: Tensor,
-        seed: Tensor | None,
-        self_mask: Any,
-        cross_mask: Any,
+        states: Streams,
+        self_mask: Mask,
+        cross_mask: Mask,
         sources: Tensor | tuple[Tensor, Tensor],
         cache: LayerCache | None = None,
         columns: Any = None,
@@ -134,25 +127,25 @@ class BartDecoderLayer(_Layer):
         """Run the layer over a whole target, or with a cache over the next token of each beam.
 
         Args:
-            hidden, read: (B, T, D), or those (1, M, D) of rows; with a cache (B, K, D).
+            states: (B, T, D), or those (1, M, D) of rows; with a cache (B, K, D).
             self_mask: a tensor that broadcasts to (B, H, T, T), or with a cache to (B, H, K, its columns); None and
                 masks of rows mean causal.
             cross_mask: (B, 1, 1, S), None, or that of rows.
             sources: encoder states (B, S, D), or those of rows, or their keys and values, each (B, H, S, Dh).
         """
 
-        def self_attention(states: Tensor) -> Tensor:
-            query, keys, values = self.self_attn.queries_keys_values(states)
+        def self_attention(read: Tensor) -> Tensor:
+            query, keys, values = self.self_attn.queries_keys_values(read)
             if cache is not None:
                 keys, values = cache.store(keys, values, columns)
             return self.self_attn(query, keys, values, self_mask, is_causal=not isinstance(self_mask, Tensor))
 
-        def cross_attention(states: Tensor) -> Tensor:
-            query = self.encoder_attn.queries(states)
+        def cross_attention(read: Tensor) -> Tensor:
+            query = self.encoder_attn.queries(read)
             keys, values = sources if isinstance(sources, tuple) else self.encoder_attn.keys_values(sources)
             return self.encoder_attn(query, keys, values, cross_mask)
 
-        states = self._branch((hidden, read, seed), self.self_attn_layer_norm, self_attention, self.self_attn.out_proj)
+        states = self._branch(states, self.self_attn_layer_norm, self_attention, self.self_attn.out_proj)
         states = self._branch(states, self.encoder_attn_layer_norm, cross_attention, self.encoder_attn.out_proj)
         return self._branch(states, self.final_layer_norm, self._feed_forward, self.fc2)
 
@@ -162,21 +155,10 @@ def _readable(mask: Any) -> Tensor | None:
     return None if mask is None else mask.bool()[:, None, None, :]
 
 
-def _call(layer: nn.Module, *args: Any) -> Streams:
-    return layer(*args)
-
-
-@cache
-def compiled_call() -> Callable[..., Streams]:
-    """`_call`, compiled by `torch.compile`: one function for all layers, whose weights are its inputs."""
-    compile_whole_layers()
-    return torch.compile(_call, dynamic=True)
-
-
 class _Stack(BackendModule):
     """The base of encoder and decoder: embeddings, LayerDrop, activation checkpointing, the final norm of Pre-LN."""
 
-    position_offset = POSITION_OFFSET
+    position_offset = 2  # fairseq begins with pad_token_id + 1, and published tables keep the rows before, too
 
     def __init__(
         self, config: BartConfig, embed_tokens: nn.Embedding, layers: Iterable[_Layer], layerdrop: float
@@ -184,19 +166,13 @@ class _Stack(BackendModule):
         super().__init__()
         self.dropout = config.dropout
         self.layerdrop = layerdrop
-        self.max_positions = config.max_position_embeddings
         self.embed_scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.activation_checkpointing = False
-        self.compiled = False  # in training
         self.embed_tokens: Any = embed_tokens  # or a SourceEncoder
         self.embed_positions = nn.Embedding(config.max_position_embeddings + self.position_offset, config.d_model)
         self.layers = nn.ModuleList(layers)
         self.layernorm_embedding = nn.LayerNorm(config.d_model)
         self.layer_norm = nn.LayerNorm(config.d_model) if config.pre_ln else nn.Identity()
-
-    def rows_of(self, ids: Tensor, mask: Tensor | None) -> Rows | None:
-        """The rows to compute in place of a padded batch; see `Backend.rows_of`."""
-        return self.backend.rows_of(ids, mask, self.embed_positions.weight.dtype, self.training)
 
     def _embed(
         self,
@@ -213,9 +189,8 @@ class _Stack(BackendModule):
             tokens, positions, length = ids.ids, ids.positions, ids.longest
         else:
             tokens, length = ids, 0 if positions is not None else ids.shape[1]
-        if length > self.max_positions:
-            most = f"at most max_position_embeddings ({self.max_positions})"
-            raise InputError(f"a sequence has {length} tokens; allowed: {most}")
+        if length > (most := self.embed_positions.num_embeddings - self.position_offset):
+            raise InputError(f"a sequence has {length} tokens; allowed: at most max_position_embeddings ({most})")
         is_encoded = isinstance(self.embed_tokens, SourceEncoder)
         if not tokens.is_floating_point():
             tokens = self.embed_tokens(ids, mask) if is_encoded else self.embed_tokens(tokens)
@@ -223,24 +198,25 @@ class _Stack(BackendModule):
             allowed = f"(…, {self.embed_positions.embedding_dim}), or ids, and ids alone with scale_embedding"
             raise InputError(f"embeddings of tokens are {tuple(tokens.shape)}; allowed: {allowed}")
         if positions is None:
-            places = self.embed_positions.weight[self.position_offset : self.position_offset + length]
-        else:
-            places = self.embed_positions(positions + self.position_offset)
+            positions = torch.arange(length, device=tokens.device)
+        places = self.embed_positions(positions + self.position_offset)
         if added is not None:
             places = places + added
         scaled = tokens if self.embed_scale == 1.0 else tokens * self.embed_scale
         hidden = self.layernorm_embedding(scaled + places)
         return self.backend.dropout(hidden, self.dropout if self.training else 0.0)
 
-    def _run(self, layer: nn.Module, states: Streams, *args: Any) -> Streams:
-        if not self.training:
-            return layer(*states, *args)
-        if self.layerdrop and torch.rand(()).item() < self.layerdrop:
-            return states
-        call = compiled_call() if self.compiled else _call
-        if self.activation_checkpointing:
-            return checkpoint(call, layer, *states, *args, use_reentrant=False)
-        return call(layer, *states, *args)
+    def _run(self, hidden: Tensor, arguments: Iterable[tuple[Any, ...]]) -> Tensor:
+        """The states after all layers; arguments are those of each layer besides its states."""
+        states: Streams = (hidden, hidden, None)
+        for layer, given in zip(self.layers, arguments, strict=False):
+            if self.training and self.layerdrop and torch.rand(()).item() < self.layerdrop:
+                continue
+            if self.training and self.activation_checkpointing:
+                states = checkpoint(layer, states, *given, use_reentrant=False)
+            else:
+                states = layer(states, *given)
+        return self.layer_norm(states[0])
 
 
 class BartEncoder(_Stack):
@@ -248,22 +224,21 @@ class BartEncoder(_Stack):
         layers = [BartEncoderLayer(config) for _ in range(config.encoder_layers)]
         super().__init__(config, embed_tokens, layers, config.encoder_layerdrop)
 
-    def forward(self, input_ids: Tensor | Rows, attention_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, input_ids: Tensor | Rows, attention_mask: Tensor | None = None, *, added: Tensor | None = None
+    ) -> Tensor:
         """input_ids (B, S), attention_mask (B, S) of ones and zeros or None for all ones -> states (B, S, D).
 
-        Rows, without a mask, give states (1, M, D).
+        Rows, without a mask, give states (1, M, D). What is added to the embeddings is like these, or (D,).
         """
-        if isinstance(input_ids, Tensor) and (rows := self.rows_of(input_ids, attention_mask)) is not None:
-            return rows.unpack(self(rows), input_ids.shape[1])
-        return self._encode(input_ids, attention_mask)
-
-    def _encode(self, ids: Tensor | Rows, mask: Tensor | None, added: Tensor | None = None) -> Tensor:
-        hidden = self._embed(ids, mask, added=added)
-        readable = self.backend.spans(ids, ids, hidden) if isinstance(ids, Rows) else _readable(mask)
-        states: Streams = (hidden, hidden, None)
-        for layer in self.layers:
-            states = self._run(layer, states, readable)
-        return self.layer_norm(states[0])
+        if isinstance(input_ids, Rows):
+            mask: Mask = Spans(input_ids, input_ids)
+        elif (rows := self.backend.rows_of(input_ids, attention_mask, self.embed_positions.weight.dtype)) is not None:
+            added = rows.pack(added) if added is not None and added.dim() > 1 else added
+            return rows.unpack(BartEncoder.forward(self, rows, added=added), input_ids.shape[1])
+        else:
+            mask = _readable(attention_mask)
+        return self._run(self._embed(input_ids, attention_mask, added=added), repeat((mask,)))
 
 
 class SourceEncoder(BartEncoder):
@@ -298,25 +273,21 @@ class BartDecoder(_Stack):
         Rows read the states (1, M, D) of the rows that take the place of encoder_attention_mask.
         """
         hidden = self._embed(input_ids)
-        self_mask: Any
         if isinstance(input_ids, Rows) and isinstance(encoder_attention_mask, Rows):
-            self_mask = self.backend.spans(input_ids, input_ids, hidden)
-            cross_mask = self.backend.spans(input_ids, encoder_attention_mask, hidden)
+            self_mask: Mask = Spans(input_ids, input_ids)
+            cross_mask: Mask = Spans(input_ids, encoder_attention_mask)
         else:
             self_mask, cross_mask = _readable(attention_mask), _readable(encoder_attention_mask)
             if self_mask is not None:
                 self_mask = self_mask & self_mask.new_ones(hidden.shape[1], hidden.shape[1]).tril()
-        states: Streams = (hidden, hidden, None)
-        for layer, sources in zip(self.layers, self._sources(encoder_hidden_states), strict=False):
-            states = self._run(layer, states, self_mask, cross_mask, sources)
-        return self.layer_norm(states[0])
+        return self._run(hidden, ((self_mask, cross_mask, each) for each in self._sources(encoder_hidden_states)))
 
     def _sources(self, encoder_states: Tensor) -> Iterable[Tensor | tuple[Tensor, Tensor]]:
         """Encoder states for each layer, or its keys and values, where one product gives those of all layers.
 
         Checkpoints would hold them, and layers that LayerDrop leaves out would get gradients of 0 in place of none.
         """
-        if self.activation_checkpointing or self.compiled or self.layerdrop or not self.backend.joins_layers:
+        if self.activation_checkpointing or self.layerdrop or not self.backend.joins_layers:
             return repeat(encoder_states)
         attention: list[Any] = [layer.encoder_attn for layer in self.layers]
         linears = [linear for part in attention for linear in (part.k_proj, part.v_proj)]
@@ -326,8 +297,6 @@ class BartDecoder(_Stack):
     def step(self, input_ids: Tensor, cache: DecoderCache) -> Tensor:
         """The next token of each beam (B, K), for which `cache.advance` made room -> states (B, K, D)."""
         hidden = self._embed(input_ids, positions=cache.positions[:, None])
-        states = hidden, hidden, None
-        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            sources = layer_cache.cross_keys, layer_cache.cross_values
-            states = layer(*states, cache.self_mask, cache.cross_mask, sources, layer_cache, cache.columns)
-        return self.layer_norm(states[0])
+        masks, layers = (cache.self_mask, cache.cross_mask), cache.layers
+        given = ((*masks, (layer.cross_keys, layer.cross_values), layer, cache.columns) for layer in layers)
+        return self._run(hidden, given)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.configuration.configuration_bart import BartConfig
@@ -65,26 +66,41 @@ class BartNetwork(nn.Module):
         self.encoder = BartEncoder(config, self.shared)
         self.decoder = BartDecoder(config, self.shared)
 
+    def shifted(self, labels: Any) -> Any:
+        """See `shift_tokens_right`; or rows whose ids are shifted within their text."""
+        config = self.config
+        if isinstance(labels, Rows):
+            return labels.shifted(config.decoder_start_token_id, config.pad_token_id, IGNORE_INDEX)
+        return shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+
     def forward(
         self,
         input_ids: Tensor | Rows | None,
-        attention_mask: Tensor | None,
-        decoder_input_ids: Tensor | Rows,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | Rows | None = None,
         decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Tensor | None = None,
+        encoder_outputs: Any = None,
     ) -> tuple[Tensor, Tensor]:
         """input_ids (B, S) and decoder_input_ids (B, T) -> decoder states (B, T, D), encoder states (B, S, D).
 
-        Both may be rows, without masks, whose states are (1, M, D).
+        Both may be rows, without masks, whose states are (1, M, D). By default the decoder reads input_ids, `shifted`.
 
         Raises:
             InputError: inputs are missing, of other shapes, outside the vocabulary, or longer than there are positions.
         """
-        if isinstance(input_ids, Rows) and isinstance(decoder_input_ids, Rows):
-            encoder_states = self.encoder(input_ids)
-            return self.decoder(decoder_input_ids, None, encoder_states, input_ids), encoder_states
+        if isinstance(input_ids, Rows) and not isinstance(decoder_input_ids, Tensor):
+            targets = self.shifted(input_ids) if decoder_input_ids is None else decoder_input_ids
+            states = self.encoder(input_ids)
+            return self.decoder(targets, None, states, input_ids), states
         encoder_outputs = states_of(encoder_outputs)
         check_tensors(attention_mask=attention_mask)
+        if decoder_input_ids is None:
+            ids = check_ids("input_ids", input_ids, self.config.vocab_size, attention_mask=attention_mask)
+            is_alone, dtype = decoder_attention_mask is None and encoder_outputs is None, self.shared.weight.dtype
+            if is_alone and (rows := self.encoder.backend.rows_of(ids, attention_mask, dtype)) is not None:
+                hidden, states = (rows.unpack(states, ids.shape[1]) for states in self(rows))
+                return hidden, states
+            decoder_input_ids = self.shifted(ids)
         if input_ids is not None or encoder_outputs is None:
             check_ids("input_ids", input_ids, self.config.source_vocab_size, True)
         mask = {"decoder_attention_mask": decoder_attention_mask}
@@ -136,13 +152,9 @@ class PretrainedBart(PretrainedModel):
         read = self.model.encoder.embed_tokens
         return [*([read] if isinstance(read, SourceEncoder) else ()), *super().stacks]
 
-    def shifted(self, labels: Any) -> Any:
-        """See `shift_tokens_right`; or rows whose ids are shifted within their text."""
-        if isinstance(labels, Rows):
-            return labels.shifted(self.config.decoder_start_token_id, self.config.pad_token_id, IGNORE_INDEX)
-        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
-
-    prepare_decoder_input_ids_from_labels = shifted  # as transformers' collator calls it
+    def prepare_decoder_input_ids_from_labels(self, labels: Any) -> Any:
+        """Decoder inputs for teacher forcing, as transformers' collator calls it; see `BartNetwork.shifted`."""
+        return self.model.shifted(labels)
 
 
 class BartModel(PretrainedBart):
@@ -167,8 +179,6 @@ class BartModel(PretrainedBart):
         encoder_outputs: Any = None,
     ) -> Seq2SeqStates:
         """Encode, and decode under teacher forcing; arguments are those of `BartForConditionalGeneration`."""
-        if decoder_input_ids is None:
-            decoder_input_ids = self.shifted(check_ids("input_ids", input_ids, self.config.vocab_size))
         return Seq2SeqStates(
             *self.model(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs)
         )
@@ -227,30 +237,24 @@ class BartForConditionalGeneration(PretrainedBart):
             InputError: the encoder or the decoder gets nothing to read; labels are not as many as decoder_input_ids;
                 or see `BartNetwork.forward`.
         """
-        given: Any = input_ids
         targets: Any = labels
         if isinstance(input_ids, Rows) and isinstance(labels, Rows):
-            decoder_input_ids, targets = self.shifted(labels), labels.ids
-        else:
-            check_tensors(input_ids=input_ids, decoder_input_ids=decoder_input_ids, labels=labels)
+            decoder_input_ids, targets = self.model.shifted(labels), labels.ids
+        elif labels is not None:
+            check_tensors(labels=labels, decoder_input_ids=decoder_input_ids)
             if decoder_input_ids is None:
-                name, ids = ("input_ids", given) if labels is None else ("labels", targets)
-                if ids is None or ids.dim() != 2:
-                    raise InputError(f"forward() needs targets, or {name} (texts, length), and got none")
-                decoder_input_ids = self.shifted(ids)
-                check_ids(name, decoder_input_ids, self.config.vocab_size)
+                check_ids("labels", targets.masked_fill(targets == IGNORE_INDEX, 0), self.config.vocab_size)
+                decoder_input_ids = self.model.shifted(targets)
             check_shape("labels", labels, decoder_input_ids.shape[:2], "decoder_input_ids")
-        if summed_loss:
-            self._check_whole()
-            if labels is None:
-                raise InputError("summed_loss needs labels, and got none")
         hidden, encoder_states = self.model(
             input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
         )
         if summed_loss:
+            self._check_whole()
+            if labels is None:
+                raise InputError("summed_loss needs labels, and got none")
             states, weight, bias = hidden.flatten(0, 1), self.lm_head.weight, self.final_logits_bias[0]
-            arguments = states, weight, bias, targets.flatten(), smoothing, self.backend
-            loss, correct = chunked_cross_entropy(*arguments)
+            loss, correct = chunked_cross_entropy(states, weight, bias, targets.flatten(), smoothing, self.backend)
             return Seq2SeqOutput(loss, None, encoder_states, correct)
         logits = self._logits(hidden)
         return Seq2SeqOutput(loss_of_tokens(logits, targets), logits, encoder_states)
@@ -300,9 +304,7 @@ class BartForConditionalGeneration(PretrainedBart):
 
     def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
         table, old = super().resize_token_embeddings(vocab_size, keep=keep), self.final_logits_bias
-        kept = min(vocab_size, old.shape[1]) if keep else 0
-        self.final_logits_bias = old.new_zeros(1, vocab_size)
-        self.final_logits_bias[:, :kept] = old[:, :kept]
+        self.final_logits_bias = F.pad(old * keep, (0, vocab_size - old.shape[1]))
         self.lm_head.out_features = vocab_size
         return table
 

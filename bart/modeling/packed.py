@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bart.backend import TORCH, BackendModule, activated
+from bart.backend import BackendModule, activated
 from bart.cpu.backend import CpuBackend
-from bart.cpu.kernels import MOST_KEYS, NO_DRAWS, WIDTH, Kernels, PackedCodes, PackedWeight, load
+from bart.cpu.kernels import ACTIVATIONS, MOST_KEYS, NO_DRAWS, WIDTH, Kernels, PackedCodes, PackedWeight, load
 from bart.cuda.backend import CudaBackend
 from bart.errors import InputError
 from bart.generation.cache import additive, padded
@@ -27,6 +27,7 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float
 # The number of rows for which a weight is laid out: an article's tokens, and some articles' beams.
 ROWS_OF_ENCODER, ROWS_OF_DECODER = 1024, 16
 ROWS_AT_ONCE = 384  # in a feed-forward block
+MOST_NUMBERS = 1 << 18  # of a weight that stays in a core's cache
 OUTPUTS_AT_ONCE = 256  # of a weight, in quantisation
 # Queries up to which the compiled attention is faster than torch's where it has no code for this processor.
 MOST_QUERIES = 32
@@ -59,8 +60,14 @@ class PackedLinear(nn.Module):
             side = fast_side(len(weight))
             self.register_buffer("weight", padded(weight, 0, side))
             self.register_buffer("bias", padded(bias, 0, side))
-        elif kernels is not None and kernels.multiplies_fp32 and weight.dtype == torch.float32:
+        elif (
+            kernels is not None
+            and (kernels.multiplies_fp32 and weight.dtype == torch.float32)
+            and (not kernels.is_avx512 or weight.numel() <= MOST_NUMBERS)  # where oneDNN's calls take too long
+        ):
             self.kernels, self.packed = kernels, PackedWeight(weight, bias, kernels.panel)
+            self.inside = activation if activation in ACTIVATIONS else None
+            self.activation = None if self.inside else activation
         else:
             self.multiply = packed_linear
             self.weight, self.bias = pack(weight, rows), bias
@@ -68,9 +75,8 @@ class PackedLinear(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         if self.kernels is None:
             return activated(self.multiply(states, self.weight, self.bias), self.activation)[..., : self.outputs]
-        with_gelu = self.activation == "gelu"
-        out = self.kernels.multiply_fp32(states.flatten(0, -2).contiguous(), self.packed, with_gelu)
-        return (out if with_gelu else activated(out, self.activation)).view(*states.shape[:-1], self.packed.outputs)
+        out = self.kernels.multiply_fp32(states.flatten(0, -2).contiguous(), self.packed, self.inside)
+        return activated(out, self.activation).view(*states.shape[:-1], self.outputs)
 
 
 class Int8Linear(nn.Module):
@@ -222,7 +228,7 @@ class FusedAttention(BackendModule):
         has_code = kernels.is_avx512 and keys.dtype == torch.bfloat16  # for this processor
         if query.shape[2] <= MOST_QUERIES or has_code or keys.dtype == torch.int8:
             return kernels.attend(query, keys, values, mask)
-        if kernels.multiplies_fp32 and keys.dtype == torch.float32:
+        if kernels.multiplies_fp32 and not kernels.is_avx512 and keys.dtype == torch.float32:
             return kernels.attend_dropped(query, keys, values, mask, False, NO_DRAWS).transpose(1, 2).flatten(2)
         return None
 
@@ -238,9 +244,7 @@ class Packer:
         if precision not in PRECISIONS:
             raise InputError(f"precision is {precision!r}; allowed: {', '.join(PRECISIONS)}")
         on_cpu = device.type == "cpu"
-        self.backend = CpuBackend() if on_cpu else TORCH
-        if device.type == "cuda":
-            self.backend = CudaBackend(leaves_out_padding)
+        self.backend = CpuBackend() if on_cpu else CudaBackend(leaves_out_padding)
         self.is_int8 = precision == "int8"
         if self.is_int8 and not on_cpu:
             raise InputError(f"precision is 'int8' and the model is on {device}; int8 runs on the CPU")

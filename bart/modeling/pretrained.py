@@ -193,11 +193,6 @@ class PretrainedModel(BackendModule):
     def gradient_checkpointing_disable(self) -> None:
         self.gradient_checkpointing_enable(enabled=False)
 
-    def compile_layers(self) -> None:
-        """Let `torch.compile` make the code that the layers run in training, for inputs of any length."""
-        for stack in self.stacks:
-            stack.compiled = True
-
     def compute_with(self, backend: Backend) -> None:
         """Let all layers, and the loss, compute with a backend; models begin with plain torch."""
         for module in self.modules():
@@ -263,31 +258,25 @@ class PretrainedModel(BackendModule):
             logger.info("%s: its vocabulary is padded from %d to %d", path, config.vocab_size, rows)
             config.vocab_size = rows
         output = cls.output_weight
-        begins = output is not None and (new_head or output not in state)
-        if begins:
-            if new_head is False:
-                stored = f"its head is {shorten(left_out)}" if left_out else "it has no head"
-                raise InputError(f"{path}: no weights of a {cls.__name__}, whose head is {output}; {stored}")
+        begin: list[str] = []  # with random weights
+        if output is not None and (new_head or output not in state):
             state = {name: tensor for name, tensor in state.items() if not name.startswith(cls.head)}
+            begin += cls.head
         elif output is not None:
             is_asked = bool({"num_labels", "id2label", "label2id"} & fields.keys())
             fit_labels(config, len(state[output]), path, is_given, is_asked)
-        elif cls.head and left_out and new_head is False:
-            raise InputError(f"{path}: no weights of a {cls.__name__}; its head is {shorten(left_out)}")
         check_depth(config, state, path)
         if left_out:
             logger.warning("%s: weights of another head left out: %s", path, shorten(left_out))
         with torch.device("meta"):
             model = cls(config).to(type_of(dtype[1] or dtype[0], config, state))
-        if begins:
-            state |= model.new_weights(model.head)
-            logger.warning("%s: a new head begins with random weights: %s", path, ", ".join(model.head))
-        for part in model.optional:
-            if not any(name.startswith(f"{part}.") for name in state):
-                if new_head is False:
-                    raise InputError(f"{path}: no weights of a {cls.__name__}: it has no {part}")
-                state |= model.new_weights((part,))
-                logger.warning("%s: it has no %s, which begins with random weights", path, part)
+        begin += [part for part in model.optional if not any(name.startswith(f"{part}.") for name in state)]
+        if new_head is False and (begin or (output is None and cls.head and left_out)):
+            lacking, stored = ", ".join(begin or cls.head), f"; its head is {shorten(left_out)}" if left_out else ""
+            raise InputError(f"{path}: no weights of a {cls.__name__}: it has no {lacking}{stored}")
+        if begin:
+            state |= model.new_weights(tuple(begin))
+            logger.warning("%s: these parts begin with random weights: %s", path, ", ".join(begin))
         fill(model, state, path)
         if generation is not None and model.generation_config is not None:
             given = fields.keys() & cls.config_class.decoding_fields

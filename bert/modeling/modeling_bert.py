@@ -93,20 +93,15 @@ class BertEncoder(BartEncoder):
     def forward(  # type: ignore[override]
         self, input_ids: Tensor | Rows | None, attention_mask: Tensor | None, token_type_ids: Tensor | None
     ) -> Tensor:
-        """States (B, S, D), or (1, M, D) of rows; arguments and errors are those of `BertModel`."""
-        table, types = self.embed_tokens, self.embed_types
-        if isinstance(input_ids, Rows):
-            typed = types.weight[0] if token_type_ids is None else types(token_type_ids)
-            return self._encode(input_ids, None, typed)
-        beside = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        ids = check_ids("input_ids", input_ids, table.num_embeddings, True, **beside)
-        if token_type_ids is not None:
-            check_ids("token_type_ids", token_type_ids, types.num_embeddings)
-        if (rows := self.rows_of(ids, attention_mask)) is not None:
-            types_of_rows = None if token_type_ids is None else rows.pack(token_type_ids)
-            return rows.unpack(self(rows, None, types_of_rows), ids.shape[1])
+        """States (B, S, D), or (1, M, D) of rows; arguments and errors are those of `BertForPreTraining`."""
+        types = self.embed_types
+        if not isinstance(input_ids, Rows):
+            beside = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
+            input_ids = check_ids("input_ids", input_ids, self.embed_tokens.num_embeddings, True, **beside)
+            if token_type_ids is not None:
+                check_ids("token_type_ids", token_type_ids, types.num_embeddings)
         typed = types.weight[0] if token_type_ids is None else types(token_type_ids)
-        return self._encode(ids, attention_mask, typed)
+        return super().forward(input_ids, attention_mask, added=typed)
 
 
 class BertNetwork(nn.Module):
@@ -126,33 +121,22 @@ class BertNetwork(nn.Module):
         return states, self.pooler(inputs[0].firsts(states) if isinstance(inputs[0], Rows) else states[:, 0])
 
 
-class BertTransform(nn.Module):
-    """The layers between the encoder's states and the logits of a vocabulary: (…, D) -> (…, D)."""
-
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACTIVATIONS[config.hidden_act]
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
-
-    def forward(self, states: Tensor) -> Tensor:
-        return self.LayerNorm(self.activation(self.dense(states)))
-
-
 class BertPredictions(nn.Module):
     """The masked-language-model head, whose matrix is that of the token embeddings."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.transform = BertTransform(config)
+        norm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.transform = nn.ModuleDict({"dense": nn.Linear(config.hidden_size, config.hidden_size), "LayerNorm": norm})
+        self.activation = ACTIVATIONS[config.hidden_act]
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def reset_parameters(self) -> None:
         nn.init.zeros_(self.bias)
 
-    def forward(self, states: Tensor, table: Tensor) -> Tensor:
-        """states (…, D), token embeddings (V, D) -> logits (…, V)."""
-        return F.linear(self.transform(states), table, self.bias)
+    def transformed(self, states: Tensor) -> Tensor:
+        """What the matrix and the bias turn into logits, of states (…, D)."""
+        return self.transform["LayerNorm"](self.activation(self.transform["dense"](states)))
 
 
 class PretrainedBert(PretrainedModel):
@@ -226,14 +210,7 @@ class BertModel(PretrainedBert):
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
     ) -> EncoderOutput:
-        """Encode.
-
-        Args:
-            input_ids, attention_mask, token_type_ids: as for `BertForPreTraining`.
-
-        Raises:
-            InputError: inputs are missing, of other shapes, outside the vocabulary, or longer than there are positions.
-        """
+        """Encode; arguments and errors are those of `BertForPreTraining`."""
         return EncoderOutput(*self.bert(input_ids, attention_mask, token_type_ids))
 
 
@@ -253,10 +230,8 @@ class _ForMaskedLM(PretrainedBert):
 
     def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
         table, head = super().resize_token_embeddings(vocab_size, keep=keep), self.cls.predictions
-        old, head.bias = head.bias, nn.Parameter(head.bias.new_zeros(vocab_size), head.bias.requires_grad)
-        kept = min(vocab_size, len(old)) if keep else 0
-        with torch.no_grad():
-            head.bias[:kept] = old[:kept]
+        bias = F.pad(head.bias.detach() * keep, (0, vocab_size - len(head.bias)))
+        head.bias = nn.Parameter(bias, head.bias.requires_grad)
         return table
 
     def predict(
@@ -269,13 +244,13 @@ class _ForMaskedLM(PretrainedBert):
         """
         head, table = self.cls.predictions, self.bert.encoder.embed_tokens.weight
         if masked_positions is None:
-            logits = head(states, table)
+            logits = F.linear(head.transformed(states), table, head.bias)
             return loss_of_tokens(logits, labels), logits, None
         if labels is None:
             raise InputError("masked_positions need labels, and there are none")
         states = states.gather(1, masked_positions[:, :, None].expand(-1, -1, states.shape[2])).flatten(0, 1)
         labels = labels.gather(1, masked_positions).flatten()
-        loss, correct = chunked_cross_entropy(head.transform(states), table, head.bias, labels, backend=self.backend)
+        loss, correct = chunked_cross_entropy(head.transformed(states), table, head.bias, labels, backend=self.backend)
         return loss, None, correct
 
 
@@ -305,6 +280,9 @@ class BertForPreTraining(_ForMaskedLM):
             next_sentence_label: (B,), 0 where the second segment follows the first one, 1 where it is a random one. The
                 loss is the sum of both means, if both kinds of labels are given.
             masked_positions: (B, M), as of `predict`, whose summed loss is then that of the masked tokens alone.
+
+        Raises:
+            InputError: inputs are missing, of other shapes, outside the vocabulary, or longer than there are positions.
         """
         states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
         related = self.cls.seq_relationship(pooled)

@@ -45,7 +45,6 @@ FINE_TUNING = {
     "fused_adam accumulation": "--bf16 --optimizer fused_adam --gradient_accumulation_steps 4",
     "lamb activation checkpointing": "--bf16 --optimizer lamb --activation_checkpointing",
     **{name: f"--bf16 --gpus 2 --strategy {name}" for name in ("ddp", "fsdp")},
-    **{f"{name} compiled": f"--bf16 --gpus 2 --strategy {name} --compile" for name in ("ddp", "fsdp")},
 }
 TINY = '"$ROOT/configs/config_tiny.json"'
 # Sources of 1 to 12 times the sample's length.
@@ -102,7 +101,7 @@ def gpus_of(options: str) -> int:
 
 
 def learning_checks(on_gpu: bool) -> list[Check]:
-    """Runs that must learn, keep their memory, and not depend on how steps are recorded or compiled."""
+    """Runs that must learn, keep their memory, and not depend on whether steps are recorded."""
     checks, varied = [], '--bf16 --data_dir "$OUT/data"'
     for name, more in {"fp32": "", "bf16": "--bf16", "fp16": "--fp16"}.items():
         learning = tune('"$OUT/tiny.json"', f"--learning_rate 2e-3 --max_steps 400 --n_val 64 {more}")
@@ -116,12 +115,10 @@ def learning_checks(on_gpu: bool) -> list[Check]:
         checks.append(Check(f"memory {config}", f"{VARIED} {run}", constant))
     steps = 200 if on_gpu else 40
     run, eager = (tune(TINY, f"{varied} --dropout 0 --max_steps {steps} {more}") for more in ("", "--no_graphs"))
-    compiled = f"{VARIED} TORCH_LOGS=recompiles {tune(TINY, f'{varied} --compile')}"
     lora = tune(TINY, '--model_name_or_path "$OUT/first/export" --lora_rank 8 --bf16')
     return [
         *checks,
         Check("sizes", f'{VARIED} {run} && mv "$OUT/run" "$OUT/recorded" && {eager}', alike),
-        Check("sizes compiled", compiled, settled, gpus=1),
         Check("fine-tuning LoRA", f'{tune(TINY, "")} && mv "$OUT/run" "$OUT/first" && {lora}', trained),
     ]
 
@@ -140,9 +137,8 @@ def benchmark_checks(on_gpu: bool) -> list[Check]:
         modes = " ".join(mode for mode in modes.split() if not mode.startswith(left_out))
         benchmark(f"decoding {shape}", "articles/s", "decoding.py", f"--shape {shape} --modes {modes}")
     options = '--precision bf16 --tokenizer "$TOKENIZER"' if on_gpu else "--tokenizer data/sample/tokenizer"
-    for shape, ours in {"xsum": "ours", "base": "ours_compiled"}.items() if on_gpu else [("tiny", "ours")]:
-        modes = f"--shape {shape} --steps 10 --modes {ours} transformers"
-        benchmark(f"training {shape} {ours}", "samples/s", "training.py", f"{options} {modes}")
+    for shape in ("xsum", "base") if on_gpu else ("tiny",):
+        benchmark(f"training {shape}", "samples/s", "training.py", f"{options} --shape {shape} --steps 10")
     return checks
 
 
@@ -208,15 +204,6 @@ def alike(folder: Path) -> Result:
     if eager or any(abs(ours - theirs) > 0.02 * theirs for ours, theirs in zip(*losses, strict=True)):
         raise ValueError(eager[0] if eager else f"the losses are {losses[0]}, and {losses[1]} without recordings")
     return {"rate": losses[0][-1], "unit": "train loss", "peer_rate": losses[1][-1], "peer": "without recordings"}
-
-
-def settled(folder: Path) -> Result:
-    """The speed of a compiled run, which must compile nothing after 20 steps."""
-    lines = output_of(folder)
-    late = lines[next(number for number, line in enumerate(lines) if "step 20/" in line) :]
-    if again := [line for line in late if "Recompiling function" in line]:
-        raise ValueError(f"after 20 steps: {again[0]}")
-    return trained(folder)
 
 
 def output_of(folder: Path) -> list[str]:

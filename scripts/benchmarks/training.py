@@ -3,7 +3,7 @@
     python scripts/benchmarks/training.py --shape xsum --precision bf16 --device cuda --output results.json
     python scripts/benchmarks/training.py --shape base --tokenizer DIR
 
-- ours: finetune.py with the options of scripts/run_summarization.sh; ours_compiled: with --compile, too;
+- ours: finetune.py with the options of scripts/run_summarization.sh;
 - transformers: its Trainer with its BartForConditionalGeneration, torch's fused AdamW, and our batches in our order,
   which it pads; by itself it would draw them at random. On CPUs ours computes no padding.
 
@@ -52,7 +52,7 @@ from utils.training.options import POLYNOMIAL_END
 
 # Every process loads this module; Lightning, which takes seconds to load, is imported where it is used.
 
-MODES = ("ours", "ours_compiled", "transformers")
+MODES = ("ours", "transformers")
 # Words of a document and of a summary: means (Narayan et al., 2018, table 1; See et al., 2017, section 4), and a
 # log-normal's spread.
 XSUM = {"source": (431, 0.6), "target": (23, 0.3)}
@@ -100,7 +100,7 @@ class TrainerArguments(measuring.BenchmarkOptions):
         20, least=1, help=f"optimizer steps that are timed, after {LOG_EVERY} to warm up; multiples of {LOG_EVERY}"
     )
     modes: tuple[str, ...] = option(
-        ("ours", "transformers"), choices=MODES, help="what is run, in this order; speed-ups are over the last"
+        MODES, choices=MODES, help="what is run, in this order; speed-ups are over the last"
     )
 
     @property
@@ -172,7 +172,7 @@ def training_examples(args: TrainerArguments, folder: Path) -> list[Pair]:
     lengths = shape.max_source_length, shape.max_target_length
     examples = TokenPairs.from_texts(sources, targets, (tokenizer, tokenizer), *lengths)
     order = TrainOrder(examples.lengths, shape.batch_size, SEED, group_by_length=shape.is_sorted)
-    return [examples[number] for [batch] in order.epoch(0) for number in batch]
+    return [examples[number] for [batch] in order.steps(0) for number in batch]
 
 
 def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
@@ -186,8 +186,7 @@ def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
         if mode == "transformers":
             losses = train_transformers(args, folder, Path(output))
         else:
-            further = ["--compile"] if mode == "ours_compiled" else []
-            finetune([*recipe(args, folder), *further, "--output_dir", output])
+            finetune([*recipe(args, folder), "--output_dir", output])
             losses = [*read_metrics(Path(output) / METRICS)["train_loss"].values()]
     hook.remove()
     timed = args.all_steps - LOG_EVERY

@@ -54,7 +54,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(cuda, "attend_to_spans", attend)
     monkeypatch.setattr(cuda, "has_flash", lambda *_: True)
-    made = {"torch": Backend, "cpu": CpuBackend}.get(request.param, CudaBackend)(leaves_out_padding=True)
+    made = {"torch": Backend, "cpu": CpuBackend}.get(request.param, CudaBackend)()
     if request.param == "copies":
         made.copies, made.joins_layers = HalfCopies(torch.float64), True
     return made
@@ -192,7 +192,7 @@ def rows_of_layers(model: PretrainedModel, run: Callable[[PretrainedModel], obje
     """The shapes of what the stacks' second layers read."""
     seen: list[tuple[int, ...]] = []
     hooks = [
-        stack.layers[1].register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0].shape)))
+        stack.layers[1].register_forward_pre_hook(lambda _, args: seen.append(tuple(args[0][0].shape)))
         for stack in model.stacks
     ]
     run(model)
@@ -201,21 +201,22 @@ def rows_of_layers(model: PretrainedModel, run: Callable[[PretrainedModel], obje
     return seen
 
 
-def test_layers_read_tokens_alone() -> None:
-    """And spare rows: of rows, whatever computes, and of a padded batch in training, where the padding is behind."""
-    model, with_padding = bart().train(), [(4, 12, 16), (4, 5, 16)]
+def test_layers_read_tokens_alone(backend: Backend) -> None:
+    """And spare rows: of rows, whatever computes; on GPUs of a padded batch, too, whose padding is behind."""
+    model, tokens = bart().double().train(), [(1, 32, 16), (1, 13, 16)]  # of 31 and 12
+    model.compute_with(backend)
     by_rows, padded = (lambda model, by_rows=by_rows: of_labels(model, by_rows) for by_rows in (True, False))
-    for chosen in (TORCH, CpuBackend(leaves_out_padding=True)):
-        model.compute_with(chosen)
-        assert rows_of_layers(model, by_rows) == [(1, 32, 16), (1, 13, 16)]  # of 31 and 12 tokens
-    assert rows_of_layers(model, padded) == [(1, 32, 16), (4, 5, 16)]
-    for mask in (None, torch.ones_like(MASK), SCATTERED):
-        given = {**inputs(), "attention_mask": mask, "labels": LABELS}
-        assert rows_of_layers(model, lambda model, given=given: model(**given)) == with_padding
-    assert rows_of_layers(model.eval(), padded) == with_padding
-    classifier = bart(BartForSequenceClassification).train()
-    classifier.compute_with(CpuBackend(leaves_out_padding=True))
-    assert rows_of_layers(classifier, lambda model: of_texts(model, False)) == [(1, 32, 16)] * 2
+    assert rows_of_layers(model, by_rows) == tokens
+    is_cuda, targets = isinstance(backend, CudaBackend), (4, 5, 16)
+    assert rows_of_layers(model, padded) == [tokens[0] if is_cuda else (4, 12, 16), targets]
+    scattered = {**inputs(), "attention_mask": SCATTERED, "labels": LABELS}
+    assert rows_of_layers(model, lambda model: model(**scattered)) == [(4, 12, 16), targets]
+    classifier = bart(BartForSequenceClassification).double().train()
+    classifier.compute_with(backend)
+    assert (
+        rows_of_layers(classifier, lambda model: of_texts(model, False))
+        == [(1, 32, 16) if is_cuda else (4, 12, 16)] * 2
+    )
 
 
 def test_rows_and_padded_batches_do_not_mix() -> None:
@@ -233,7 +234,7 @@ def test_a_text_that_is_too_long_is_refused() -> None:
 def test_spare_rows_of_targets_have_a_source_to_read() -> None:
     """Without one they would be NaN, which no gradient of 0 takes back."""
     model = bart().train()
-    model.compute_with(CpuBackend(leaves_out_padding=True))
+    model.compute_with(CpuBackend())
     lengths = ([8, 12, 12, 12], [12, 12, 8, 1])  # 44, which recurs, and 33, which does not
     ids = torch.full((4, 12), 9)
     source, target = (
@@ -278,9 +279,10 @@ def test_rows_on_a_gpu(half: torch.dtype) -> None:
 def test_dropout_of_attention_of_spans_on_a_gpu(is_causal: bool) -> None:
     """It drops so many weights, and the same ones in both passes: what values give is linear in them."""
     torch.manual_seed(0)
-    starts = torch.tensor([0, 2048, 2100, 3000], dtype=torch.int32, device="cuda")
+    texts = Rows.of(torch.ones(3, 2048), torch.arange(2048) < torch.tensor([[2048], [52], [899]]))
     query, keys = (torch.zeros(1, 2, 3000, 32, dtype=torch.bfloat16, device="cuda") for _ in range(2))
-    spans, rate = cuda.CudaSpans((starts, starts), (2048, 2048)), 0.1
+    rows = texts.moved(Tensor.cuda)
+    spans, rate = Spans(rows, rows), 0.1
     backend = CudaBackend()
     context = backend.attend(query, keys, torch.ones_like(keys), spans, is_causal, dropout=rate).float()
     kept = context[..., 0, :2048, 0] * (1 - rate)  # the share of the keys of each query that were kept

@@ -17,12 +17,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils import _foreach_utils
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from bart import torch_internals
 from bart.cuda import backend
 from tests.fake_cuda import kernels
 from tests.fake_cuda.guard import COMPILER, IS_POSSIBLE, library
@@ -62,11 +62,12 @@ def plug_in() -> None:
     FakeTensorMode.avoid_device_init = property(lambda self: True)
     torch.cuda.is_bf16_supported = lambda *_: True
     torch.cuda.get_device_capability = lambda *_: (9, 0)
-    torch_internals.drops_alike = lambda _: True
+    torch.backends.cuda.is_flash_attention_available = lambda: True
     over_stand_ins = kernels.load()
     backend.load_kernels = lambda _: over_stand_ins
     torch.library.impl("aten::_fused_sgd_", "Meta", lambda *_, **__: None)  # which torch lacks
     Tensor.pin_memory = Tensor.clone
+    _foreach_utils._foreach_supported_types.append(FakeTensor)  # whose class torch does not know there
     torch.cuda.synchronize = lambda *_: None
     # torch makes these on the CPU and copies them. Inference mode hides that from modes, and fake tensors keep the
     # numbers of small ones, which then need not be read.

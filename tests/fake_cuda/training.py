@@ -17,7 +17,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from bart.cuda.backend import CudaBackend
-from bart.rows import Rows
+from bart.generation.graphs import Step
+from bart.rows import Rows, Spans
 from tests import forked
 from tests.fake_cuda.device import DEVICE, Launches, Storages, Watch, fake, on_device, plug_in
 from tests.tiny_run import tiny_bart
@@ -100,7 +101,7 @@ def _on_device(module: TrainingModule, batches: list[Batch], mix: Mix) -> tuple[
     options = replace(module.plan.optimisation, optimizer=name, adam_epsilon=None, nvlamb=False)
     dtype = half_dtype(hardware) if keeps_master_weights(hardware) else None
     loaded = replace(module.loaded, model=on_device(module.model, dtype))
-    loaded.model.compute_with(CudaBackend(leaves_out_padding=True))
+    loaded.model.compute_with(CudaBackend())
     plan = replace(module.plan, hardware=hardware, optimisation=options)
     ours = _Module(module.task, loaded, plan, 100)
     ours.stepper = _Stepper(ours)
@@ -125,7 +126,7 @@ def _step(module: TrainingModule, batches: list[Batch], mix: Mix) -> Watch:
 
 
 def _launched(module: TrainingModule, batches: list[Batch]) -> list[Counter[str]]:
-    """The launches of eager passes, and of a step of recorded ones beside its replays."""
+    """The launches of eager passes, of recorded ones, and of a step of recorded ones beside its replays."""
     with fake():
         ours, on = _on_device(module, batches, USUAL)
         with ours.stepper.plugin.forward_context():
@@ -133,13 +134,20 @@ def _launched(module: TrainingModule, batches: list[Batch]) -> list[Counter[str]
             with ours.model.backend.step(ours.model.layers), Launches() as eager:
                 ours._passes(on[0].inputs, torch.ones((), device=DEVICE))
             parameters = [one for one in ours.model.parameters() if one.requires_grad]
-            recorder = lambda step, state: step(state) or (lambda: None)  # noqa: E731
+            replayed = Launches()
+
+            def recorder(step: Step, state: Sequence[Tensor]) -> Callable[[], None]:
+                replayed.counts.clear()
+                with replayed:
+                    step(state)
+                return lambda: None
+
             ours.recorded = RecordedPasses(ours._passes, parameters, lambda: recorder)
             for _ in range(3):
                 ours.recorded.checked.update(ours.recorded.recordings)
                 with Launches() as recorded:
                     ours.training_step(on, 0)
-    return [eager.counts, recorded.counts]
+    return [eager.counts, replayed.counts, recorded.counts]
 
 
 def _grown(module: TrainingModule, batches: list[Batch], steps: int) -> dict[str, int]:
@@ -219,7 +227,7 @@ def _kept_by_a_layer(width: int) -> float:
         with torch.autocast("cuda", torch.bfloat16), backend.step(model.layers):
             for _ in range(2):  # the first time makes the copies of the weights
                 with Storages() as storages:
-                    out = model.model.encoder.layers[0](hidden, hidden, None, backend.spans(rows, rows, hidden))
+                    out = model.model.encoder.layers[0]((hidden, hidden, None), Spans(rows, rows))
                     live = storages.live
                 del out
     return live / len(rows.texts)
@@ -231,7 +239,7 @@ def kept_by_a_layer(width: int) -> float:
 
 
 def launches_of_a_step(argv: Sequence[object]) -> list[Counter[str]]:
-    """The launches of both passes of a micro-batch, and of a step of recorded ones beside its replays."""
+    """The launches of both passes of a micro-batch, of recorded ones, and of a step of these beside its replays."""
     return forked.call(_launches, [*map(str, argv)])
 
 

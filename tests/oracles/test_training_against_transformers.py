@@ -74,7 +74,7 @@ def test_twenty_steps_give_the_losses_of_a_plain_transformers_loop(
     examples, order = order_of(tiny)
     expected: list[float] = []
     norms: list[float] = []
-    for step in (step for epoch in range(STEPS // 3) for step in order.epoch(epoch)):
+    for step in (step for epoch in range(STEPS // 3) for step in order.steps(epoch)):
         batches = [collate_pairs([examples[i] for i in numbers], tokenizer.pad_token_id) for numbers in step]
         tokens = sum((batch["labels"] >= 0).sum().item() for batch in batches)
         loss = torch.zeros(())

@@ -31,7 +31,7 @@ PYTHON_M = "python -m "
 # Options of NVIDIA's finetune.py and run_eval.py, and what to do in a program that has not got them.
 _ELSEWHERE = {
     "affinity": "leave it off: torchrun --numa-binding=node binds processes to cores",
-    "graphs": "leave it off: steps are recorded where they can be",
+    **dict.fromkeys(("compile", "graphs"), "leave it off: on a GPU steps are recorded where they can be"),
     "batching": "leave it off: new articles take the places of those that are done",
     "allreduce_post_accumulation_half_precision": "--allreduce_dtype bf16 sends half as much",
     **dict.fromkeys(("num_beam_groups", "diversity_penalty"), "leave it off: finetune.py --do_sample varies outputs"),
@@ -52,6 +52,7 @@ _ELSEWHERE = {
     "positive": "leave it off: the F1 of each class is printed below the scores",
     "pre_ln": 'leave it off: "pre_ln": true in the file of the model\'s config says it',
     "profile": "leave it off: nsys profile python finetune.py ... traces a run",
+    **dict.fromkeys(("sources", "cnn_stories", "dailymail_stories"), "leave it off: CNN-DM comes from the Hub"),
     "spreadsheet": "leave it off: import the columns of the table as text, so that no cell is read as a formula",
     **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates between the languages of its data"),
     "unknown_labels": "leave it off, and remove rows with other labels from the data",
@@ -60,6 +61,7 @@ _ELSEWHERE = {
 }
 _URL = re.compile(r"\s*([^/\s]+://|hub:)", re.IGNORECASE)  # as a path it would be a folder here, such as ./s3:/bucket
 _BOUNDS = {"least": ("at least", operator.ge), "above": ("above", operator.gt), "most": ("at most", operator.le)}
+_BOUNDS["besides"] = ("other than", operator.ne)
 
 
 def run_main(main: Callable[[Sequence[str] | None], int | None]) -> NoReturn:
@@ -118,6 +120,7 @@ def option(
     least: float | None = None,
     most: float | None = None,
     above: float | None = None,
+    besides: float | None = None,
     metavar: str | None = None,
     reaches: Callable[[str], bool] | None = None,
     on_resume: OnResume = "must_stay",
@@ -126,8 +129,8 @@ def option(
     """A dataclass field that is an option: int, float, str, bool, Path, one of these `| None`, or a tuple of one kind.
 
     `section` is the heading of --help, by default that of the option before it; `alias` is another name, and `flags`
-    are names that stand for values; `above` is a bound that is itself not allowed; `reaches` is true of the URLs that
-    the option takes; the model card names what is `in_card`.
+    are names that stand for values; `above` is a bound that is itself not allowed, and so is `besides`; `reaches` is
+    true of the URLs that the option takes; the model card names what is `in_card`.
     """
     metadata = {name: value for name, value in locals().items() if name != "default"}  # the arguments
     return dataclasses.field(default=default, metadata=metadata)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import cache
 from typing import Any
 
 import torch.distributed as dist
+import xxhash
 
+from bart.errors import InputError
 from utils.app.errors import RunError
+from utils.app.machine import is_first, is_first_here
 from utils.app.signals import Interruption
 
 # How long a process waits for another one that is slower. Where one dies, torchrun ends the others at once; only a
@@ -74,6 +78,36 @@ def meeting() -> dist.Store | None:
         os.environ["MASTER_PORT"] = old.get(f"port {attempt}").decode()
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
     return next(iter(dist.rendezvous("env://")))[0]
+
+
+def told_by_first(what: str, work: Callable[[], Any], of_all: bool = False) -> Any:
+    """What some work gives, which the first process of a machine, or of all, does alone; each process raises its error.
+
+    They need not be connected. Processes that Lightning starts later find in their environment what it gave.
+    """
+    variables = ("TORCHELASTIC_RESTART_COUNT",) if of_all else ("TORCHELASTIC_RESTART_COUNT", "GROUP_RANK")
+    identity = what, *map(os.environ.get, variables)
+    store, key = meeting(), f"BART_{xxhash.xxh3_64_hexdigest(repr(identity).encode())}"
+    if is_first() if of_all else is_first_here():
+        try:
+            told = None, work()
+        except (InputError, RunError) as caught:
+            told = caught, None
+        os.environ[key] = pickle.dumps(told).hex()
+        if store is not None:
+            store.set(key, os.environ[key])
+    elif store is not None:
+        with lost_peers_named("its own message says why"):
+            store.wait([key], timedelta(days=1))
+            told = pickle.loads(bytes.fromhex(store.get(key).decode()))
+    elif key in os.environ:
+        told = pickle.loads(bytes.fromhex(os.environ[key]))
+    else:  # a launcher that is not known
+        return work()
+    error, result = told
+    if error is not None:
+        raise error
+    return result
 
 
 def rank_and_world() -> tuple[int, int]:

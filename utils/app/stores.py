@@ -8,7 +8,6 @@ import re
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import xxhash
 from bart.errors import InputError, brief
 from bart.files import cache_home, read_json, write_json
 from utils.app.errors import RunError
-from utils.app.machine import is_first, is_first_here
+from utils.app.machine import is_first
 from utils.app.output_files import held
 from utils.app.run_directory import LAST_FILE, PREVIOUS_FILE
 
@@ -118,18 +117,17 @@ def fetch(place: str, may_be_missing: bool = False) -> str:
     """The local path of a place; the first process of a machine makes the copy as the store has it now."""
     if not in_store(place):
         return place
-    from utils.app.distributed import meeting  # here, because --help needs no torch
+    from utils.app.distributed import told_by_first  # here, because --help needs no torch
 
-    path, done, store = local_path(place), f"{place} is on machine {os.environ.get('GROUP_RANK')}", meeting()
-    if is_first_here():
+    path = local_path(place)
+
+    def copy() -> None:
         with held(Path(path).with_name(".lock"), f"another process fetches {place}", waits=True), _reaching(place):
             found = _Copy(place).fetch()
         if not (found or may_be_missing):
             raise InputError(f"{place}: no such file or folder")
-        if store is not None:
-            store.set(done, "")
-    elif store is not None:  # otherwise the process that started this one has fetched it
-        store.wait([done], timedelta(days=1))
+
+    told_by_first(f"fetch {place}", copy)
     return path
 
 

@@ -7,7 +7,6 @@ short; where there are none, each line is a paragraph. White space within a para
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import zlib
@@ -21,6 +20,7 @@ from typing import BinaryIO, NamedTuple, TypeVar
 import pyarrow as pa
 import xxhash
 from fsspec.core import url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 from pyarrow import parquet
 
 from bart.errors import InputError, brief
@@ -136,9 +136,9 @@ def is_packed(place: str) -> bool:
 def reading(place: str) -> Iterator[BinaryIO]:
     """Open a file, here or in an object store, and unpack it; InputError where it cannot be read."""
     try:
-        store, path = url_to_fs(place) if "://" in place else (None, place)
-        with open(path, "rb") if store is None else store.open(path, block_size=BLOCK) as file:
-            yield gzip.GzipFile(fileobj=file) if is_packed(place) else file
+        store, path = url_to_fs(place) if "://" in place else (LocalFileSystem(), place)
+        with store.open(path, block_size=BLOCK, compression="infer") as file:
+            yield file
     except (OSError, EOFError, ImportError, zlib.error, pa.ArrowException) as error:
         raise InputError(f"{place}: cannot be read ({brief(error)})") from None
 
@@ -175,21 +175,22 @@ def read_documents(piece: Piece, text_field: str) -> Iterator[Document]:
 
 
 def _lines(file: BinaryIO, piece: Piece, kind: str) -> BytesIO:
-    """The lines of the documents that begin in a piece."""
-    start, end = (_beginning(file, place, kind) for place in (piece.start, piece.end))
-    file.seek(start)
-    return BytesIO(file.read(max(0, end - start)))
+    """The lines of the documents that begin in a piece. They are read forwards, since packed files go back slowly."""
+    _begun(file, piece.start, kind)
+    begin = file.tell()
+    inner = file.read(max(0, piece.end - begin))
+    return BytesIO(inner + _begun(file, piece.end, kind)[max(0, begin - piece.end) :])
 
 
-def _beginning(file: BinaryIO, place: int, kind: str) -> int:
-    """The first byte from `place` on that is behind an empty line or, in a JSON Lines file, behind a line."""
+def _begun(file: BinaryIO, place: int, kind: str) -> bytes:
+    """The rest of what has begun before `place`: read up to an empty line or, in a JSON Lines file, of one line."""
+    lines = []
     if place:
         file.seek(place)
-        file.readline()
-        while kind.startswith(".txt") and file.readline().strip():
-            pass
-        place = file.tell()
-    return place
+        lines.append(file.readline())
+        while kind.startswith(".txt") and (line := file.readline()).strip():
+            lines.append(line)
+    return b"".join(lines)
 
 
 def _rows(file: BinaryIO, piece: Piece, text_field: str) -> Iterator[bytes | None]:

@@ -17,7 +17,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -67,7 +67,8 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
     with ExitStack() as stack:
         if not is_made:
             folder = writable_folder("--output", folder).resolve()
-            stack.enter_context(_alone(folder))
+            stack.enter_context(held(folder / WORK / LOCK, f"--output {folder}: another run is making it"))
+            stack.callback(_clear, folder)
         client = stack.enter_context(cluster_of(options, None if is_made else folder / WORK / "dask"))
         files, plan["source"] = _measured(partial(computed, client, "comparing"), files)
         if is_made:
@@ -83,13 +84,9 @@ def make_shards(options: MakeShardsOptions, tokenizer: PretrainedTokenizer | Non
         stack.callback(done.close)
         shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
         tokenizer.save_pretrained(folder / TOKENIZER)
-        try:
-            manifest = plan | _make(partial(run_stage, client, done, work), work, files)
-            publish(options.output)
-            write_json(folder / MANIFEST, manifest)
-        except InputError:  # this run cannot go on, but one with other input may follow
-            done.finish()
-            raise
+        manifest = plan | _make(partial(run_stage, client, done, work), done, work, files)
+        publish(options.output)
+        write_json(folder / MANIFEST, manifest)
         done.finish()
     publish(options.output)
     train, val = (sum(file["examples"] for file in manifest["splits"][split]) for split in stages.SHARD_SPLITS)
@@ -117,21 +114,15 @@ def _measured(
     return [file for file, _ in measured], {"hash": xxhash.xxh3_128_hexdigest(contents.encode()), "files": facts}
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other runs out of the folder. The files of a run stay until it is whole, or cannot go on."""
-    work = folder / WORK
-    with held(work / LOCK, f"--output {folder}: another run is making it"):
-        try:
-            yield
-        finally:
-            if not (work / DONE).exists():
-                shutil.rmtree(work, ignore_errors=True)
-                if not (folder / MANIFEST).exists():
-                    shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
+def _clear(folder: Path) -> None:
+    """Remove the files of a run that is whole, or cannot go on."""
+    if not (folder / WORK / DONE).exists():
+        shutil.rmtree(folder / WORK, ignore_errors=True)
+        if not (folder / MANIFEST).exists():
+            shutil.rmtree(folder / TOKENIZER, ignore_errors=True)
 
 
-def _make(run: Callable[..., list[Numbers]], work: Work, files: Sequence[Piece]) -> dict[str, Any]:
+def _make(run: Callable[..., list[Numbers]], done: Unfinished, work: Work, files: Sequence[Piece]) -> dict[str, Any]:
     """Run all stages by `run`; return the part of the manifest that depends on the texts."""
     options, bins = work.options, work.options.bins
     groups = in_tasks(piece for file in files for piece in pieces_of(file)) or [[]]
@@ -150,6 +141,7 @@ def _make(run: Callable[..., list[Numbers]], work: Work, files: Sequence[Piece])
     kept, wants_val = sum(record["kept"] for record in made), options.val_input or options.val_ratio
     for of_split, purpose in ((totals[: len(bins)], "train on"), (totals[len(bins) :], "hold out")):
         if not any(of_split) and (wants_val or purpose == "train on"):
+            done.finish()  # a run with other input may follow
             raise InputError(
                 f"--input {' '.join(options.input)}: no text is left to {purpose}{_reasons(dropped)}; "
                 f"documents of all: {kept:,}, and an empty line ends one"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from multiprocessing import resource_tracker
 from pathlib import Path
@@ -22,7 +21,7 @@ from utils.corpora.shard_stages import StageResult
 
 if TYPE_CHECKING:
     from dask.dataframe import DataFrame
-    from distributed import Client, LocalCluster
+    from distributed import Client
 
 logger = logging.getLogger("utils.corpora.make_shards")
 CONNECT_SECONDS = 5
@@ -35,11 +34,12 @@ Result = tuple[Numbers, dict[str, str]]  # with the digest of each file that it 
 def cluster_of(options: MakeShardsOptions, scratch: Path | None) -> Iterator[Client]:
     """Yield a client of the cluster of --scheduler, or of one on this machine that ends with it, with files there."""
     import dask
-    from distributed import Client
+    from dask.system import CPU_COUNT
+    from distributed import Client, LocalCluster
 
     # Dask logs much that is of no use while a cluster is shut down.
     dask.config.set({"logging.distributed": "critical", "distributed.comm.timeouts.connect": f"{CONNECT_SECONDS}s"})
-    dask.config.set({"distributed.p2p.comm.buffer": "128 MiB"})
+    dask.config.set({"distributed.p2p.comm.buffer": "128 MiB", "distributed.worker.profile.enabled": False})
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     if options.scheduler is not None:
         try:
@@ -60,31 +60,24 @@ def cluster_of(options: MakeShardsOptions, scratch: Path | None) -> Iterator[Cli
                 ) from None
             yield client
         return
-    with ThreadPoolExecutor(1) as thread, ExitStack() as stack:
-        cluster = thread.submit(_local_cluster, options.workers, scratch)
-        stack.callback(lambda: cluster.result().close())
-        yield stack.enter_context(Client(cluster.result()))
-
-
-def _local_cluster(workers: int | None, scratch: Path | None) -> LocalCluster:
-    """Start processes, 0: a thread, that ignore Ctrl-C, which reaches all of a terminal: this program ends them.
-
-    They inherit from this thread that the signal is blocked. It is not the main thread, which the signal must wake.
-    """
-    from dask.system import CPU_COUNT
-    from distributed import LocalCluster
-
+    # Ctrl-C reaches all processes of a terminal. Workers inherit that it is blocked, since this program ends them.
     resource_tracker.ensure_running()  # here, since it unblocks the signal
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    return LocalCluster(
-        n_workers=1 if workers == 0 else workers or CPU_COUNT,
-        threads_per_worker=1,
-        processes=workers != 0,
-        memory_limit=0,
-        dashboard_address="127.0.0.1:0",  # a port that is free
-        local_directory=None if scratch is None else str(scratch),
-        silence_logs=logging.CRITICAL,
-    )
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        with LocalCluster(
+            n_workers=1 if options.workers == 0 else options.workers or CPU_COUNT,
+            threads_per_worker=1,
+            processes=options.workers != 0,
+            memory_limit=0,
+            dashboard_address="127.0.0.1:0",  # a port that is free
+            local_directory=None if scratch is None else str(scratch),
+            silence_logs=logging.CRITICAL,
+        ) as cluster:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            with Client(cluster) as client:
+                yield client
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def store(function: Callable[..., StageResult], work: Work, *arguments: object) -> Result:

@@ -132,15 +132,16 @@ def _examples(
     options = work.options
     tokenizer, pairs = _tokenizer(work.folder, work.vocabulary), SegmentPairs(options)
     for group in gathered(documents, lambda row: len(row["text"]), _CHARACTERS):
-        hashes = [row["hash"] for row in group]
-        splits = [int(_share_of(row, options.seed) < val_ratio) for row in group]
         sentences = [sentences_of(row["text"].decode()) for row in group]
         encoded = iter(tokenizer.encode_batch_fast(list(chain.from_iterable(sentences)), add_special_tokens=False))
-        texts = []
-        for of_document in sentences:
+        hashes, splits, texts = [], [], []
+        for row, of_document in zip(group, sentences, strict=True):
             rows = [next(encoded).ids for _ in of_document]
-            ids = np.fromiter(chain.from_iterable(rows), work.kind)
-            texts.append(TokenizedDocument(ids, [0, *accumulate(map(len, rows))]))
+            if any(rows):  # BERT has no tokens for some characters
+                hashes.append(row["hash"])
+                splits.append(int(_share_of(row, options.seed) < val_ratio))
+                ids = np.fromiter(chain.from_iterable(rows), work.kind)
+                texts.append(TokenizedDocument(ids, [*dict.fromkeys(accumulate(map(len, rows), initial=0))]))
         if options.task == MLM_NSP:
             examples = pairs(texts, hashes, splits)
         else:
@@ -195,7 +196,8 @@ def write_shard(work: Work, name: str, examples: pd.DataFrame) -> StageResult:
     path = work.folder / name
     path.parent.mkdir(exist_ok=True)
     with replacing(path) as temporary:
-        parquet.write_table(pa.table(columns), temporary, row_group_size=ROWS, compression="zstd", use_dictionary=False)
+        form = {"compression": "zstd", "use_dictionary": False, "write_page_checksum": True}
+        parquet.write_table(pa.table(columns), temporary, row_group_size=ROWS, **form)
         digest = sha256_of(temporary)
     return {"examples": len(rows), "tokens": len(columns["ids"].values), "sha256": digest}, [path]
 
@@ -205,4 +207,4 @@ def _lists(column: pa.ChunkedArray, kind: str) -> pa.ListArray:
     array = pa.concat_arrays(column.chunks)
     _, offsets, values = array.buffers()
     bounds = np.frombuffer(offsets, np.int64)[array.offset :][: len(array) + 1] // np.dtype(kind).itemsize
-    return pa.ListArray.from_arrays(bounds.astype(np.int32), np.frombuffer(values, kind))
+    return pa.ListArray.from_arrays(pa.array(bounds).cast(pa.int32()), np.frombuffer(values, kind))

@@ -105,7 +105,7 @@ class TokenPairs:
         """Plain values that are equal only for examples of equal content."""
         if self.known_by is not None:
             return self.known_by
-        digest = hashlib.sha256(self.lengths.tobytes())
+        digest = hashlib.sha256(self.lengths.astype(np.int64).tobytes())
         for number in range(len(self)):
             for texts in (self.sources, self.targets):
                 digest.update(b"" if texts is None else texts[number].tobytes())
@@ -129,13 +129,8 @@ def collate_pairs(pairs: Sequence[Pair], pad_token_id: int) -> Inputs:
 
 
 def as_rows(inputs: Inputs, multiple: int, of_tokens: Sequence[str] = ()) -> Inputs:
-    """Inputs with `Rows` in place of padded input_ids and attention_mask; those of_tokens, (B, S), become (1, M).
-
-    They stay as they are where padding is not all behind the texts.
-    """
+    """Inputs, padded behind, with `Rows` in place of input_ids and attention_mask; those of_tokens become (1, M)."""
     rows = Rows.of(inputs["input_ids"], inputs["attention_mask"], multiple)
-    if rows is None:
-        return inputs
     packed = {
         name: rows.pack(inputs[name], IGNORE_INDEX if name == "labels" else 0) for name in of_tokens if name in inputs
     }
@@ -144,10 +139,9 @@ def as_rows(inputs: Inputs, multiple: int, of_tokens: Sequence[str] = ()) -> Inp
 
 def pairs_as_rows(inputs: Inputs, multiple: int) -> Inputs:
     """A batch of `collate_pairs`, with `Rows` of sources and of targets; pairs of their sizes are few."""
-    rows = as_rows(inputs, multiple)
-    beside = int((inputs["attention_mask"] != 0).sum())
-    labels = Rows.of(inputs["labels"], inputs["labels"] != IGNORE_INDEX, multiple, IGNORE_INDEX, beside)
-    return inputs if labels is None or rows is inputs else rows | {"labels": labels}
+    rows, labels = as_rows(inputs, multiple), inputs["labels"]
+    is_read = (labels != IGNORE_INDEX).long().flip(1).cummax(dim=1).values.flip(1)  # up to the last target
+    return rows | {"labels": Rows.of(labels, is_read, multiple, IGNORE_INDEX, rows["input_ids"].tokens)}
 
 
 def moved(inputs: Inputs, move: Callable[[Tensor], Tensor]) -> Inputs:
@@ -187,13 +181,6 @@ class Batch:
         return replace(self, inputs=moved(self.inputs, Tensor.pin_memory))
 
 
-def numbers_of(index: list[int]) -> tuple[list[int], bool]:
-    """Decode the index of a batch: the numbers of its examples, and False where it is `[~i]`, a stand-in."""
-    if index[0] >= 0:
-        return index, True
-    return [~number for number in index], False
-
-
 @dataclass(eq=False)
 class Batches(Dataset[Batch]):
     """Batches of examples. An index is a list of their numbers, or `[~i]` for a stand-in made of example i."""
@@ -202,7 +189,8 @@ class Batches(Dataset[Batch]):
     collate: Collate
 
     def __getitem__(self, index: list[int]) -> Batch:
-        numbers, is_real = numbers_of(index)
+        is_real = index[0] >= 0
+        numbers = index if is_real else [~number for number in index]
         tokens = int(self.examples.lengths[numbers].sum())
         return Batch(self.collate([self.examples[number] for number in numbers]), numbers, tokens, is_real)
 

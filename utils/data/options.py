@@ -19,12 +19,6 @@ ALL = -1  # the number of examples that stands for all of them
 MOST_HELD_OUT = 1 << 16  # examples of shards that validation takes, unless --n_val says otherwise
 
 
-def check_limit(name: str, value: int) -> None:
-    """An option may not limit a split to no example."""
-    if value == 0:
-        raise InputError(f"--{name} is 0; allowed: {ALL}, or at least 1")
-
-
 @dataclass(frozen=True)
 class BatchOptions:
     """The number of examples that training takes, and the batches that they are put together to."""
@@ -33,11 +27,13 @@ class BatchOptions:
         ALL,
         section="data",
         least=-1,
+        besides=0,
         help="number of training examples to use, chosen by a hash of their texts; of shards the first; -1 for all",
     )
     n_val: int = option(
         ALL,
         least=-1,
+        besides=0,
         help=f"validation examples to use, chosen in the same way; -1 for all, or {MOST_HELD_OUT:,} of shards at most",
         on_resume="validation",
     )
@@ -49,10 +45,6 @@ class BatchOptions:
         1, least=1, help="micro-batches per optimizer step", on_resume="by_content"
     )
     eval_batch_size: int = changeable(8, least=1, help="examples per process in validation")
-
-    def __post_init__(self) -> None:
-        check_limit("n_train", self.n_train)
-        check_limit("n_val", self.n_val)
 
 
 val_ratio_option = partial(
@@ -84,10 +76,9 @@ class PlaceOptions:
     )
     val_ratio: float | None = val_ratio_option()
     tables: InputOptions = part(InputOptions)
-    n_test: int = changeable(ALL, least=-1, help="number of test examples to use, chosen in the same way; -1 for all")
-
-    def __post_init__(self) -> None:
-        check_limit("n_test", self.n_test)
+    n_test: int = changeable(
+        ALL, least=-1, besides=0, help="number of test examples to use, chosen in the same way; -1 for all"
+    )
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
-from itertools import islice
+from itertools import chain, count, islice
 from typing import ClassVar
 
 import numpy as np
@@ -18,22 +18,29 @@ ORDER = 3
 Step = list[list[int]]  # one process's micro-batches of an optimizer step, as numbers of examples
 
 
-def batches_of_tokens(lengths: np.ndarray, max_tokens: int, seed: int) -> list[np.ndarray]:
-    """All examples, of lengths (N, K), in batches of like length, each padded to at most max_tokens.
+def shuffled(count: int, generator: np.random.Generator) -> np.ndarray:
+    """The numbers below `count` at random, as `permutation` gives them in twice the memory."""
+    numbers = np.arange(count, dtype=np.int32)
+    generator.shuffle(numbers)
+    return numbers
+
+
+def batches_of_tokens(lengths: np.ndarray, max_tokens: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """All examples, of lengths (N, K), by batches of like length, each padded to at most max_tokens; and their starts.
 
     An example that is longer is a batch alone. The seed decides which examples of equal length come together.
     """
-    lengths = padded_length(lengths)
-    order = np.random.default_rng(seed).permutation(len(lengths))
-    order = order[np.lexsort(tuple(-lengths[order].T[::-1]))]
-    cuts, start, widest = [], 0, [0] * lengths.shape[1]
-    for place, row in enumerate(lengths[order].tolist()):
-        wider = [max(pair) for pair in zip(widest, row, strict=True)]
-        if place > start and sum(wider) * (place + 1 - start) > max_tokens:
-            cuts.append(place)
-            start, wider = place, row
-        widest = wider
-    return np.split(order, cuts)
+    order = shuffled(len(lengths), np.random.default_rng(seed))
+    for column in reversed(lengths.T):
+        order = order[np.argsort(-padded_length(column[order]), kind="stable")]
+    starts, start = [], 0
+    while start < len(order):
+        starts.append(start)
+        fewest = padded_length(lengths[order[start]]).sum()  # tokens of each example, if no other is wider
+        widths = padded_length(np.maximum.accumulate(lengths[order[start : start + max(1, max_tokens // fewest)]]))
+        tokens = widths.sum(axis=1) * np.arange(1, len(widths) + 1)
+        start += max(1, int(np.searchsorted(tokens, max_tokens, side="right")))
+    return order, np.array(starts)
 
 
 def deal(work: Sequence[float] | np.ndarray, parts: int) -> list[np.ndarray]:
@@ -94,19 +101,16 @@ class TrainOrder:
         self.step_size = self.batch_size * self.shares
         self.steps_per_epoch = math.ceil(len(self.lengths) / self.step_size)
         self.examples_per_step: float = self.step_size
-        self.made: list[np.ndarray] | None = None
         if self.max_tokens is not None:
-            self.made = batches_of_tokens(self.lengths, self.max_tokens, self.seed)
-            while len(self.made) % self.shares:
-                largest = max(range(len(self.made)), key=lambda i: len(self.made[i]))
-                self.made[largest : largest + 1] = np.array_split(self.made[largest], 2)
-            self.steps_per_epoch = len(self.made) // self.shares
+            self.made, starts = batches_of_tokens(self.lengths, self.max_tokens, self.seed)
+            while len(starts) % self.shares:
+                sizes = np.diff(starts, append=len(self.made))
+                largest = sizes.argmax()
+                starts = np.insert(starts, largest + 1, starts[largest] + (sizes[largest] + 1) // 2)
+            self.bounds = np.append(starts, len(self.made))
+            self.steps_per_epoch = len(starts) // self.shares
             self.examples_per_step = len(self.lengths) / self.steps_per_epoch
         self.stand_in = [~int(self.lengths[:, 0].argmin())]
-
-    def epoch(self, number: int) -> list[Step]:
-        """All steps of an epoch."""
-        return list(self.steps(number))
 
     def steps(self, number: int, start: int = 0) -> Iterator[Step]:
         """The steps of an epoch from `start` on, each dealt when it is asked for."""
@@ -115,25 +119,27 @@ class TrainOrder:
 
     def of_all(self, number: int, start: int = 0) -> Iterator[list[list[np.ndarray]]]:
         """The micro-batches of each process, which may be empty, of the same steps."""
-        for batches in self._steps(np.random.default_rng((self.seed, number)))[start:]:
+        for batches in self._batches(np.random.default_rng((self.seed, number)), start):
             shares = self._shares(batches)
             yield [[shares[i] for i in mine] for mine in deal(self._tokens(shares), self.world_size)]
 
-    def _steps(self, generator: np.random.Generator) -> list[list[np.ndarray]]:
-        """The examples of all steps, in one batch or in those made; the last step may have fewer."""
-        if self.made is not None:
-            made = [self.made[i] for i in generator.permutation(len(self.made))]
-            return [made[first : first + self.shares] for first in range(0, len(made), self.shares)]
-        order = generator.permutation(len(self.lengths))
-        rest = len(order) % self.step_size
-        steps = order[: len(order) - rest].reshape(-1, self.step_size)
+    def _batches(self, generator: np.random.Generator, start: int) -> Iterator[list[np.ndarray]]:
+        """The examples of each step from `start` on, in one batch or in those made; the last step may have fewer."""
+        if self.max_tokens is not None:
+            places = shuffled(len(self.bounds) - 1, generator)
+            for first in range(start * self.shares, len(places), self.shares):
+                yield [self.made[slice(*self.bounds[i : i + 2])] for i in places[first : first + self.shares]]
+            return
+        order, size, places = shuffled(len(self.lengths), generator), self.step_size, np.arange(self.steps_per_epoch)
         if self.group_by_length:
-            for start in range(0, len(steps), self.WINDOW):
-                window = steps[start : start + self.WINDOW]
-                window[:] = self._like_lengths(window.ravel()).reshape(window.shape)
+            whole = len(order) // size
+            for first in range(0, whole, self.WINDOW):
+                window = order[first * size : min(first + self.WINDOW, whole) * size]
+                window[:] = self._like_lengths(window)
             # Within a window lengths fall; shuffled steps keep that out of the training signal.
-            steps = generator.permutation(steps)
-        return [[step] for step in steps] + ([[order[len(order) - rest :]]] if rest else [])
+            generator.shuffle(places[:whole])
+        for place in places[start:]:
+            yield [order[place * size : (place + 1) * size]]
 
     def _shares(self, batches: list[np.ndarray]) -> list[np.ndarray]:
         """The examples of a step in as many micro-batches as it has: of like work or, if padded, of like lengths."""
@@ -142,7 +148,7 @@ class TrainOrder:
             shares = [examples[items] for items in deal(self.lengths[examples].sum(axis=1), self.shares)]
             if self.max_tokens is None or max(self._tokens(shares)) <= self.max_tokens:
                 return shares
-        return batches if self.made else np.array_split(self._longest_first(examples, 0), self.shares)
+        return batches if self.max_tokens else np.array_split(self._longest_first(examples, 0), self.shares)
 
     def _tokens(self, batches: list[np.ndarray]) -> list[int]:
         return [int(self.lengths[batch].sum()) for batch in batches]
@@ -173,9 +179,6 @@ class RunOrder(Sampler[Step]):
         return self.total
 
     def __iter__(self) -> Iterator[Step]:
-        step = self.start
-        while step < self.total:
-            epoch, seen = divmod(step, self.order.steps_per_epoch)
-            for micro_batches in islice(self.order.steps(epoch, start=seen), self.total - step):
-                yield micro_batches
-                step += 1
+        epoch, seen = divmod(self.start, self.order.steps_per_epoch)
+        epochs = chain([self.order.steps(epoch, seen)], map(self.order.steps, count(epoch + 1)))
+        return islice(chain.from_iterable(epochs), self.total - self.start)

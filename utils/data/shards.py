@@ -146,12 +146,16 @@ def read_shards(directory: Path, shards: Iterable[Shard]) -> Iterator[ShardRow]:
 
 
 def read_row_group(directory: Path, shard: Shard, group: int) -> list[ShardRow]:
-    """Read those rows of the row group of this number that are used; a process compares each shard's digest once."""
+    """Read those rows of the row group of this number that are used, and compare its checksums.
+
+    The first process of a machine compares the digests of whole shards, each once.
+    """
     path, first = directory / shard.file, group * shard.rows
     try:
-        if _sha256_of(path) != shard.sha256:
+        if is_first_here() and _sha256_of(path) != shard.sha256:
             raise RunError(f"{path}: the shard is damaged: its SHA-256 is not the one in {MANIFEST}")
-        with pq.ParquetFile(path, pre_buffer=False) as file:  # which would start threads
+        # Pre-buffering would start threads.
+        with pq.ParquetFile(path, pre_buffer=False, page_checksum_verification=True) as file:
             table = file.read_row_group(group, use_threads=False)
     except (OSError, pa.ArrowException) as error:
         raise RunError(f"{path}: the shard cannot be read ({brief(error)})") from error

@@ -6,18 +6,19 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import compress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import xxhash
 
 from bart.errors import InputError
-from bart.files import PathName, cache_home
+from bart.files import PathName, cache_home, replacing
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.app.errors import RunError, unwritable
-from utils.app.machine import is_first_here
 from utils.app.output_files import LOCK, file_digest, held, writable_folder, write_whole
 from utils.app.progress import progress
 from utils.data.splits import EVERY, Choice
@@ -37,34 +38,46 @@ class TextFile:
     digest: str
     lines: int
     cache: Path
-    kept: tuple[int, ...] | None = None  # the numbers of the lines that are used, from 0; None for all
+    kept: Path | None = None  # file of the numbers, from 0, of the lines that are used; its name is their digest
     lists: int = 0  # lines that are lists of references, of which the first is tokenised
 
     def __len__(self) -> int:
-        return self.lines if self.kept is None else len(self.kept)
+        return self.lines if self.kept is None else len(np.load(self.kept, mmap_mode="r"))
 
     @property
     def identity(self) -> dict[str, Any]:
         """Plain values for a checkpoint, which a run that resumes must find again, wherever the file lies."""
-        kept = {} if self.kept is None else {"kept": xxhash.xxh3_128_hexdigest(repr(self.kept).encode())}
+        kept = {} if self.kept is None else {"kept": self.kept.stem}
         return {"digest": self.digest, "lines": len(self), **kept}
 
     def texts(self) -> Iterator[str]:
         """The lines that are used, as they are read."""
-        kept = range(self.lines) if self.kept is None else frozenset(self.kept)
-        return (line for number, line in enumerate(iter_lines(self.path)) if number in kept)
+        lines = iter_lines(self.path)
+        if self.kept is None:
+            return lines
+        is_kept = np.zeros(self.lines, bool)
+        is_kept[np.load(self.kept)] = True
+        return compress(lines, is_kept)
 
     def tokenized(self, tokenizer: BartTokenizer, max_length: int) -> TokenizedTexts:
         """Tokenise the lines; the ids are mapped from an Arrow file, made and checked by one process of a machine."""
-        made_with = (_FORMAT, self.digest, max_length, self.kept, tokenizer.add_prefix_space, tokenizer.to_json())
-        folder = made_once(
-            *(self.cache, self.path.name, made_with, DIGEST),
-            lambda folder: self._write(folder, tokenizer, max_length),
-        )
-        with suppress(pa.ArrowException, OSError):
-            if not is_first_here() or file_digest(folder / IDS) == (folder / DIGEST).read_text():
-                return TokenizedTexts(pa.ipc.open_file(pa.memory_map(str(folder / IDS))).read_all().to_batches())
-        raise RunError(f"{folder}: it is damaged; remove it and start again")
+        from utils.app.distributed import told_by_first  # here, because utils.corpora.prepare needs no torch
+
+        kept = self.identity.get("kept")
+        made_with = (_FORMAT, self.digest, max_length, kept, tokenizer.add_prefix_space, tokenizer.to_json())
+
+        def make() -> Path:
+            folder = made_once(
+                *(self.cache, self.path.name, made_with, DIGEST),
+                lambda folder: self._write(folder, tokenizer, max_length),
+            )
+            with suppress(OSError):
+                if file_digest(folder / IDS) == (folder / DIGEST).read_text():
+                    return folder / IDS
+            raise RunError(f"{folder}: it is damaged; remove it and start again")
+
+        ids = told_by_first(f"ids of {self.path} {made_with}", make)
+        return TokenizedTexts(pa.ipc.open_file(pa.memory_map(str(ids))).read_all().to_batches())
 
     def _write(self, folder: Path, tokenizer: BartTokenizer, max_length: int) -> None:
         folder.mkdir(exist_ok=True)
@@ -90,7 +103,10 @@ def check_pairs(data_dir: PathName, split: str, choice: Choice = EVERY, cache_di
     if choice != Choice(tables=choice.tables):  # not all
         kept = tuple(number for number, _ in choice.of(enumerate(source.texts()), itemgetter(1)))
         if len(kept) < source.lines:
-            source, target = replace(source, kept=kept), replace(target, kept=kept)
+            file = cache / f"{xxhash.xxh3_128_hexdigest(repr(kept).encode())}.npy"
+            with replacing(file) as temporary, temporary.open("wb") as opened:
+                np.save(opened, np.array(kept, np.int32))
+            source, target = replace(source, kept=file), replace(target, kept=file)
             are_lists = [are_lists[number] for number in kept]
     return source, replace(target, lists=sum(are_lists))
 

@@ -33,7 +33,7 @@ class TokenizedTexts:
         table = pa.Table.from_batches(batches)
         self._texts = table["ids"]
         self.cut: int = pc.sum(table["cut"]).as_py() if "cut" in table.column_names else 0
-        self.lengths = pc.list_value_length(self._texts).to_numpy().astype(np.int64)
+        self.lengths = pc.list_value_length(self._texts).to_numpy()
         self.seconds = time.perf_counter() - began
 
     def __len__(self) -> int:

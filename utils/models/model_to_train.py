@@ -104,8 +104,6 @@ def _to_train(model: Model, tokenizer: PretrainedTokenizer, options: NewModelOpt
         adapt(model, options)
         scale = options.lora_scale
     model.gradient_checkpointing_enable(enabled=options.activation_checkpointing)
-    if options.compile:
-        model.compile_layers()
     return LoadedModel(model, tokenizer, lora_scale=scale)
 
 

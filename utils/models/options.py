@@ -40,9 +40,6 @@ class NewModelOptions:
     activation_checkpointing: bool = changeable(
         False, help="compute activations again in the backward pass: less memory, a third more time"
     )
-    compile: bool = changeable(
-        False, help="let torch.compile compile the layers, which takes a minute or more; meant for GPUs"
-    )
     dropout: float | None = dropout_option(
         section="regularisation", help="of embeddings and layer outputs; by default the config's", in_card=True
     )

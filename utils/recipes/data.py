@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from bart.configuration.configuration import stored_configs
 from bart.errors import InputError
+from utils.app.distributed import told_by_first
 from utils.corpora.prepare import prepared
 from utils.data.splits import MissingSplit
 from utils.tasks.task import ScoredTask, TrainedTask
@@ -27,7 +28,8 @@ def with_table_prepared(task: AnyTask) -> AnyTask:
     """A task on the data directory that is made of its table once, if it reads pairs of lines."""
     place, ready = task.place, task
     if task.pair_fields is not None:
-        data_dir = prepared(place.data_dir, task.pair_fields, place.cache_dir, place.tables)
+        of_table = place.data_dir, task.pair_fields, place.cache_dir, place.tables
+        data_dir = told_by_first(f"directory of {of_table}", lambda: prepared(*of_table))
         ready = task.with_parts(place=replace(place, data_dir=data_dir))
     if place.val_ratio is not None:
         with suppress(MissingSplit):

@@ -15,7 +15,7 @@ from utils.app.cli import early_option, option, parse_dataclass, part
 from utils.app.machine import PRECISIONS
 from utils.app.stores import STORES, fetch, in_store
 from utils.data.columns import InputOptions
-from utils.data.options import ALL, Place, check_limit, val_ratio_option
+from utils.data.options import ALL, Place, val_ratio_option
 from utils.data.places import KINDS, is_reached
 from utils.data.splits import SPLITS
 from utils.evaluation.options import ScoringOptions
@@ -38,12 +38,11 @@ class ModelAndDataOptions:
     tokenizer: str | None = option(
         None, section="data", help="vocabulary; by default the one in the folder of the weights"
     )
-    n_obs: int = option(ALL, least=-1, help="number of examples to use; a hash of their texts chooses them; -1 for all")
+    n_obs: int = option(
+        ALL, least=-1, besides=0, help="number of examples to use; a hash of their texts chooses them; -1 for all"
+    )
     val_ratio: float | None = val_ratio_option()
     tables: InputOptions = part(InputOptions)
-
-    def __post_init__(self) -> None:
-        check_limit("n_obs", self.n_obs)
 
 
 @dataclass(frozen=True)

@@ -47,8 +47,6 @@ class FinetuneArguments(TrainingArguments):
     def __post_init__(self) -> None:
         if not (self.do_train or self.do_predict):
             raise InputError("nothing to do: give --do_train, --do_predict or both")
-        if self.optimisation.max_steps == 0:
-            raise InputError("--max_steps is 0; allowed: -1, or at least 1")
         epochs = self.epochs
         if epochs.max_epochs is not None and epochs.min_epochs > epochs.max_epochs:
             raise InputError(f"--min_epochs is {epochs.min_epochs}; allowed: at most --max_epochs {epochs.max_epochs}")

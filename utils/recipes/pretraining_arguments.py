@@ -53,8 +53,7 @@ class PretrainingArguments(TrainingArguments):
     def __post_init__(self) -> None:
         optimisation, checkpoint = self.optimisation, self.run.resume_from_checkpoint
         if optimisation.max_steps < 1:
-            given = "not given" if optimisation.max_steps < 0 else optimisation.max_steps
-            raise InputError(f"--max_steps is {given}; allowed: at least 1, the optimizer steps of the run")
+            raise InputError("--max_steps is not given; allowed: at least 1, the optimizer steps of the run")
         if self.load_model_weights_only and checkpoint in (None, LAST):
             raise InputError(
                 f"--load_model_weights_only needs --resume_from_checkpoint with a checkpoint, run directory or export; "
@@ -85,6 +84,7 @@ class PretrainingArguments(TrainingArguments):
         return None if self.load_model_weights_only else self.run.resume_from_checkpoint
 
     def make_task(self) -> Pretraining:
+        from utils.app.distributed import told_by_first
         from utils.corpora.make_shards import is_text, shards_of_text
         from utils.models.loading import check_lengths, own_vocabulary
 
@@ -105,7 +105,8 @@ class PretrainingArguments(TrainingArguments):
                 )
             read = self.task_class.model_classes[0].tokenizer_class.from_pretrained
             tokenizer = own_vocabulary(weights or options.tokenizer, options.tokenizer, read)
-            data_dir = shards_of_text(shards, tokenizer, self.task, options.max_source_length)
+            of_text = shards, tokenizer, self.task, options.max_source_length
+            data_dir = told_by_first(f"shards of {of_text[::2]}", lambda: shards_of_text(*of_text))
         elif given := [name for name in ("val_ratio", "text_field", "cache_dir") if getattr(self.shards, name)]:
             raise InputError(
                 f"--{given[0]} is {getattr(self.shards, given[0])}, which is about text; --data_dir {data_dir} holds "

@@ -5,16 +5,13 @@ from __future__ import annotations
 import gc
 import logging
 import math
-import os
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib import metadata
-from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
-from shutil import which
 from typing import Any
 
 import pytorch_lightning as pl
@@ -81,14 +78,10 @@ def run(args: TrainingArguments) -> None:
 
 def check_machine(args: TrainingArguments) -> None:
     """Raise InputError where the machine lacks what a run needs, or its folder holds another run."""
-    gpus, project, compiles = args.hardware.gpus, args.run.wandb_project, args.model.compile
-    check_gpus(gpus)
+    check_gpus(args.hardware.gpus)
+    project = args.run.wandb_project
     if project is not None and not any(metadata.distributions(name="wandb")):
         raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb")
-    if compiles and gpus and find_spec("triton") is None:
-        raise InputError("--compile needs the package triton on GPUs; this build of torch came without it")
-    if compiles and not gpus and which(compiler := os.environ.get("CXX", "g++")) is None:
-        raise InputError(f"--compile needs a C++ compiler on CPUs; {compiler} is not found (CXX names another one)")
     if args.do_train and is_first():
         check_free(args.run.output_dir, names_at(args.run.output_dir), args.resumed, args.run.overwrite_output_dir)
 
@@ -142,8 +135,7 @@ def train(
     output_dir = Path(local_path(args.run.output_dir))
     checkpoint = agreed_checkpoint(args.resumed, output_dir)
     loaded = task.initial_model(args.model, learned, checkpoint)
-    backend = CudaBackend if args.hardware.gpus else CpuBackend
-    loaded.model.compute_with(backend(leaves_out_padding=True))  # no task's loss reads padding
+    loaded.model.compute_with(CudaBackend() if args.hardware.gpus else CpuBackend())
     train, val = (task.encode(splits[split], split, loaded) for split in ("train", "val"))
     metric = args.run.val_metric or task.metrics_for(learned)[0]
     batches, processes = args.batches, args.hardware.processes

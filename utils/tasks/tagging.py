@@ -231,7 +231,8 @@ class Tagging(LabelTask):
 
     def collate(self, examples: Sequence[TaggedExample], tokenizer: PretrainedTokenizer) -> Inputs:
         inputs = self.inputs_of(examples, tokenizer)
-        inputs |= {name: [getattr(example, name) for example in examples] for name in ("firsts", "sentence")}
+        inputs["firsts"] = [example.firsts for example in examples]
+        inputs["sentence"] = [example.sentence for example in examples]
         if examples[0].labels is not None:
             inputs["labels"] = pad([np.asarray(example.labels) for example in examples], IGNORE_INDEX)
         return inputs

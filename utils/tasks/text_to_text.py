@@ -19,6 +19,7 @@ from bart.errors import InputError
 from bart.files import PathName, read_json
 from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, Seq2SeqOutput, training_operations
 from bart.rows import Rows
+from utils.app.distributed import told_by_first
 from utils.app.progress import Clock
 from utils.corpora.data_directory import COLUMNS, PROVENANCE
 from utils.data.batches import Batch, Inputs, TokenPairs, pad, pairs_as_rows
@@ -91,7 +92,8 @@ class TextToText(Task[BartForConditionalGeneration]):
             return read_sources(data_dir, held_in, choice, self.text_fields[0]), None
         if for_scoring:
             return read_pairs(data_dir, held_in, choice)
-        return check_pairs(data_dir, held_in, choice, self.place.cache_dir)
+        of_files = data_dir, held_in, choice, self.place.cache_dir
+        return told_by_first(f"checks of {of_files}", lambda: check_pairs(*of_files))
 
     def learn(self, examples: Mapping[str, PairFiles]) -> tuple[str, ...]:
         """The columns of sources and targets, where `read` had a directory that was made of a table."""
@@ -331,7 +333,7 @@ def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2Se
     return model(
         batch.get("input_ids"),
         batch["attention_mask"],
-        decoder_input_ids=model.shifted(batch["labels"]),
+        decoder_input_ids=model.model.shifted(batch["labels"]),
         encoder_outputs=batch.get("encoder_outputs"),
     )
 

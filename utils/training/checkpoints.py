@@ -30,7 +30,7 @@ from bart.errors import InputError
 from bart.files import replacing, sha256_of
 from bart.modeling.checkpoint import tied_copies
 from bart.tensor_files import SHARDS, check_shards, read_file, read_shards
-from utils.app.distributed import PATIENCE, from_first, lost_peers_named, meeting, rank_and_world
+from utils.app.distributed import PATIENCE, from_first, rank_and_world, told_by_first
 from utils.app.errors import RunError
 from utils.app.machine import is_first
 from utils.app.output_files import difference
@@ -83,7 +83,7 @@ class CheckpointIO(TorchCheckpointIO):
         folder = from_first(f"step{checkpoint['global_step']}-{uuid.uuid4().hex[:8]}")
         self.writer = _ShardWriter(str(self.paths[0].with_name(SHARDED) / folder), save_distributed=True)
         self.group = self.group or dist.new_group(backend="gloo", timeout=PATIENCE)
-        stager = DefaultStager(StagingOptions(False, False, False, False))  # copies DTensors faster than the writer does
+        stager = DefaultStager(StagingOptions(False, False, False, False))  # copies DTensors faster than the writer
         self.writing = async_save(mine, storage_writer=self.writer, process_group=self.group, async_stager=stager)
 
     def finish(self, waits: bool) -> bool:
@@ -233,16 +233,8 @@ def check_same_start(checkpoint: Path | None, world_size: int) -> None:
 
 def agreed_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
     """`find_checkpoint`, where the first of all processes alone compares checksums of shards, and tells the others."""
-    if (store := meeting()) is None:
-        return find_checkpoint(resume_from, output_dir)
-    if is_first():
-        found = find_checkpoint(resume_from, output_dir)
-        store.set("checkpoint", str(found or ""))
-    else:
-        with lost_peers_named("its own message says why"):
-            name = store.get("checkpoint").decode()
-        found = Path(name) if name else None
-    return found
+    named = resume_from, output_dir
+    return told_by_first(f"checkpoint {named}", lambda: find_checkpoint(*named), of_all=True)
 
 
 def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:

@@ -24,7 +24,7 @@ from utils.app.memory import FittingSize
 from utils.data.batches import Batch, Inputs
 from utils.models.loading import LoadedModel, checkpoint_parts
 from utils.tasks.task import TrainedTask
-from utils.training.optim import build_optimizer, build_schedule
+from utils.training.optim import build_optimizer, build_schedule, clip
 from utils.training.options import Plan
 from utils.training.precision import MasterWeights, half_dtype, precision_name
 from utils.training.recording import RecordedPasses, recordings_of
@@ -87,6 +87,8 @@ class TrainingModule(pl.LightningModule):
         targets = self.summed(totals)[:-1].to(torch.get_default_dtype())
         targets += targets == 0  # a loss over nothing is 0: sentences may be cut before the end of their first word
         losses = torch.zeros(len(step), device=self.device)
+        if self.recorded is not None and len(step) > 1:
+            self.recorded.clear_gradients()
         with self.model.backend.step(self.model.layers):
             for number, batch in enumerate(step):
                 with self._exchanging_gradients(number == len(step) - 1):
@@ -95,7 +97,7 @@ class TrainingModule(pl.LightningModule):
                     if self.recorded is None:
                         losses[number] = self._passes(batch.inputs, factors)
                     else:
-                        losses[number] = self.recorded(batch.inputs, factors, is_first=number == 0)
+                        losses[number] = self.recorded(batch.inputs, factors, adds=len(step) > 1)
                 if self.computed is not None:
                     self.waits.append((self.computed, stamp(self.device)))
                     self.computed = None
@@ -106,8 +108,6 @@ class TrainingModule(pl.LightningModule):
         optimizer.step()
         if self.recorded is None:
             optimizer.zero_grad()
-        else:
-            self.recorded.clear_gradients()
         schedule.step()
         return losses * self.trainer.world_size
 
@@ -121,10 +121,9 @@ class TrainingModule(pl.LightningModule):
     def on_before_optimizer_step(self, optimizer: Optimizer) -> None:
         """Clip the gradient, once it is unscaled, by its norm."""
         parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         if limit := self.plan.optimisation.gradient_clip_val:
-            norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
-        else:
-            norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+            clip(optimizer, parameters, limit, norm)
         self.grad_norm = (norm.full_tensor() if isinstance(norm, DTensor) else norm).float()
 
     def summed(self, value: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import SGD, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
@@ -85,6 +86,14 @@ def apex_class(optimizer: str, hardware: HardwareOptions) -> type[Optimizer] | N
         *(optimizer, stand_in),
     )
     return None
+
+
+def clip(optimizer: Optimizer, parameters: list[nn.Parameter], limit: float, norm: Tensor) -> None:
+    """Clip gradients of this norm as torch does; on a GPU torch's fused AdamW divides them where it reads them."""
+    if type(optimizer) is AdamW and norm.is_cuda and not isinstance(norm, DTensor):
+        optimizer.grad_scale = ((norm.float() + 1e-6) / limit).clamp(min=1)  # type: ignore[attr-defined]
+    else:
+        torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
 
 
 def build_schedule(name: str, optimizer: Optimizer, warmup_steps: int, total_steps: int) -> LambdaLR:

@@ -112,7 +112,7 @@ class OptimisationOptions:
     warmup_steps: int = card_option(0, least=0, help="optimizer steps of linear warm-up")
     warmup_proportion: float = card_option(0.0, least=0, most=1, help="the warm-up as a share of the run's steps")
     max_steps: int = changeable(
-        -1, least=-1, help="optimizer steps to train; -1: --max_epochs decides; pretraining needs a number"
+        -1, least=-1, besides=0, help="optimizer steps to train; -1: --max_epochs decides; pretraining needs a number"
     )
     weight_decay: float = card_option(0.0, least=0, help="weight decay of all parameters but biases and norms")
     gradient_clip_val: float = card_option(

@@ -1,6 +1,6 @@
 """Forward and backward passes of micro-batches, recorded for each pair of sizes and then replayed: CUDA graphs.
 
-A recorded micro-batch is one launch. Its inputs are copied to fixed places, and it adds to gradients at fixed places.
+A recorded micro-batch is one launch. Its inputs are copied to fixed places, and its gradients go to fixed places.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bart.generation.graphs import Recorder, cuda_recorder
+from bart.modeling.pretrained import PretrainedModel
 from bart.rows import Rows
 from bart.torch_internals import foreach, has_flash
 from utils.data.batches import Inputs, moved
@@ -32,39 +33,38 @@ Passes = Callable[[Inputs, Tensor], Tensor]
 
 
 def recordings_of(
-    passes: Passes, model: nn.Module, hardware: HardwareOptions, is_recordable: bool
+    passes: Passes, model: PretrainedModel, hardware: HardwareOptions, is_recordable: bool
 ) -> RecordedPasses | None:
     """The passes of a run, to be recorded; None where all its steps are eager, as on a CPU."""
     device = next(model.parameters()).device
     if device.type != "cuda" or hardware.no_graphs:
         return None
-    half, parts = half_dtype(hardware), list(model.modules())
+    half = half_dtype(hardware)
     reasons = {
         "several processes": hardware.processes > 1,
         "the task's loss": not is_recordable,
         "--amp_level O2": keeps_master_weights(hardware),
         "no half precision": half is None,
         "no FlashAttention here": half is not None and not has_flash(device, half),
-        "--activation_checkpointing": any(getattr(part, "activation_checkpointing", False) for part in parts),
-        "--compile": any(getattr(part, "compiled", False) for part in parts),
-        "layer dropout": any(getattr(part, "layerdrop", 0.0) for part in parts),
+        "--activation_checkpointing": any(stack.activation_checkpointing for stack in model.stacks),
+        "layer dropout": any(stack.layerdrop for stack in model.stacks),
     }
     reason = next((reason for reason, holds in reasons.items() if holds), None)
     logger.info("steps are %s", "recorded as CUDA graphs" if reason is None else f"not recorded: {reason}")
     if reason is not None:
         return None
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return RecordedPasses(passes, trained, partial(recorder_with_room, device))
+    return RecordedPasses(passes, trained, partial(recorder_with_room, device, sum(one.nbytes for one in trained)))
 
 
-def recorder_with_room(device: torch.device) -> Recorder:
-    """A recorder with memory of its own; RuntimeError unless twice what a step has ever taken is free.
+def recorder_with_room(device: torch.device, gradients: int) -> Recorder:
+    """A recorder with memory of its own; RuntimeError unless twice what a step and its gradients (bytes) take is free.
 
     Recordings take as much as the largest of their steps, and so do eager steps beside them.
     """
     step = torch.cuda.max_memory_allocated(device) - torch.cuda.memory_allocated(device)
     torch.cuda.empty_cache()
-    if torch.cuda.mem_get_info(device)[0] < 2 * step:
+    if torch.cuda.mem_get_info(device)[0] < 2 * (step + gradients):
         raise RuntimeError("recordings need more memory than is free")
     return cuda_recorder(device)
 
@@ -97,14 +97,14 @@ class RecordedPasses:
         if gradients := self._gradients():
             foreach.zero_(gradients)
 
-    def __call__(self, inputs: Inputs, factors: Tensor, is_first: bool) -> Tensor:
-        """The loss of a micro-batch, whose gradients are added to those there are; is_first where these are 0."""
+    def __call__(self, inputs: Inputs, factors: Tensor, adds: bool) -> Tensor:
+        """The loss of a micro-batch, whose gradients are added to those there are, or take their place."""
         if not self.is_on or not isinstance(inputs["input_ids"], Rows):
-            return self.passes(inputs, factors)
+            return self._eager(inputs, factors, adds)
         fixed = {name: each.without_counts() if isinstance(each, Rows) else each for name, each in inputs.items()}
         sides = [each for each in fixed.values() if isinstance(each, Rows)]
         tensors = [*tensors_of(fixed), factors]
-        sizes = *(each.span for each in sides), *(each.shape for each in tensors)
+        sizes = adds, *(each.span for each in sides), *(each.shape for each in tensors)
         if sizes in self.checked:
             return self._replay(sizes, tensors)
         rows = sum(each.tokens for each in sides)
@@ -113,8 +113,8 @@ class RecordedPasses:
             self.forget()  # which leaves these passes the memory that they would have without recordings
         if sizes not in self.seen:
             self.seen.add(sizes)
-            return self.passes(inputs, factors)
-        before = [] if is_first else [gradient.clone() for gradient in self._gradients()]
+            return self._eager(inputs, factors, adds)
+        before = [gradient.clone() for gradient in self._gradients()] if adds else []
         self.clear_gradients()
         generator = torch.default_generator
         if factors.device.type == "cuda":
@@ -142,13 +142,30 @@ class RecordedPasses:
             foreach.add_(self._gradients(), before)
         return loss
 
+    def _eager(self, inputs: Inputs, factors: Tensor, adds: bool) -> Tensor:
+        if not adds:
+            self.clear_gradients()
+        return self.passes(inputs, factors)
+
     def _record(self, sizes: Any, inputs: Inputs, tensors: Sequence[Tensor], rows: int) -> Tensor:
         """Record passes, and take them."""
 
         def step(state: Sequence[Tensor]) -> None:
             *given, factors, loss = state
             places = iter(given)
-            loss.copy_(self.passes(moved(inputs, lambda _: next(places)), factors))
+            sums = {one: one.grad for one in self.parameters if one.grad is not None}
+            for one in sums:  # so that one call moves all gradients to these, in place of one for each
+                one.grad = None
+            try:
+                loss.copy_(self.passes(moved(inputs, lambda _: next(places)), factors))
+                made = {one: one.grad for one in self.parameters if one.grad is not None}
+                if made.keys() != sums.keys():
+                    raise RuntimeError("other parameters have gradients than in the steps before")
+                take = foreach.add_ if sizes[0] else foreach.copy_
+                take([*sums.values()], [*made.values()])
+            finally:
+                for one in self.parameters:
+                    one.grad = sums.get(one)
 
         if rows > self.recorded_rows:
             self.forget()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bart.cpu.backend import CpuBackend
 
@@ -21,3 +21,19 @@ def test_attention_drops_weights_where_no_kernel_serves_and_no_gradient_is_wante
     with torch.no_grad():
         dropped = CpuBackend().attend(query, keys, torch.ones_like(values), None, dropout=0.5)
     assert dropped.unique().numel() > 1  # all ones if no weight is dropped
+
+
+def test_norms_of_sums_are_torchs_and_autograd_follows_them() -> None:
+    backend, layer, norm = CpuBackend(), nn.Linear(8, 8), nn.LayerNorm(8)
+    inner, hidden = torch.randn(2, 5, 8), torch.randn(5, 2, 8).transpose(0, 1)
+    arguments = inner, layer, (hidden, hidden, None), norm
+    expected = norm(hidden + layer(inner))
+    result = backend.add_and_norm(*arguments, 0.0)[0]
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+    assert result.requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(backend.add_and_norm(*arguments, 0.0)[0], expected, rtol=1e-5, atol=1e-6)
+        torch.manual_seed(1)
+        dropped = backend.add_and_norm(*arguments, 0.5)[0]
+        torch.manual_seed(1)
+        torch.testing.assert_close(dropped, norm(backend.dropout(layer(inner), 0.5, hidden)), rtol=0, atol=0)

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from bart.cpu.kernels import Kernels
-from tests.bart.cpu.common import U, decoded, gelu_error
+from tests.bart.cpu.common import U, decoded, gelu_error, threads
 
 TINY = torch.finfo(torch.float32).tiny
 CODES = 0.5 + 127 * 5 * U  # error of quantisation, in steps
@@ -120,3 +120,24 @@ def test_greatest_sums(compiled: Kernels, articles: int, beams: int, width: int)
         expected, order = every.sort(dim=1, descending=True, stable=True)
         assert torch.equal(places, order[:, :count])
         assert torch.equal(sums.nan_to_num(9e9), expected[:, :count].nan_to_num(9e9))
+
+
+@SIZES
+def test_add_and_norm(compiled: Kernels, count: int, width: int) -> None:
+    states, added = torch.randn(count, width), torch.randn(count, width) + 5
+    norm = torch.nn.LayerNorm(width)
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter)
+    exact = (states + added).double()  # whose rounding the norm of few or nearly equal numbers enlarges without bound
+    expected = F.layer_norm(exact, (width,), norm.weight.double(), norm.bias.double(), norm.eps)
+    normal = F.layer_norm(exact, (width,), eps=norm.eps)
+    mean_error = (width + 4) * U * exact.abs().amax(dim=1, keepdim=True)
+    error = mean_error / (exact.var(dim=1, keepdim=True, correction=0) + norm.eps).sqrt() * (1 + normal.abs())
+    bound = (error + (width + 8) * U * normal.abs()) * norm.weight.abs() + 4 * U * norm.bias.abs()
+    result = compiled.add_and_norm(states, added, norm)
+    assert ((result.double() - expected).abs() <= bound).all()
+    with threads(3):
+        assert torch.equal(compiled.add_and_norm(states, added, norm), result)
+    states[0] = torch.nan
+    nans = compiled.add_and_norm(states, added, norm).isnan()
+    assert nans[0].all() and not nans[1:].any()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Iterator
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -50,3 +52,52 @@ def test_copies_follow_the_weights_and_leave_adapters_alone() -> None:
     assert attention.k_proj.weight.grad is None and attention.v_proj.weight.grad is not None
     adapter, part = nn.Sequential(attention.q_proj), nn.Linear(16, 2, bias=False)
     assert copies.project(states, [adapter]) is None and copies.project(states, [part]) is None
+
+
+@pytest.fixture
+def under_autocast() -> Iterator[None]:
+    """As on a GPU."""
+    torch.set_autocast_enabled("cuda", True)
+    yield
+    torch.set_autocast_enabled("cuda", False)
+
+
+def take_an_optimizer_step(layer: nn.Linear) -> None:
+    layer.weight.grad = torch.ones_like(layer.weight)
+    torch.optim.AdamW([layer.weight], lr=0.1, fused=True).step()
+
+
+def take_averages(layer: nn.Linear) -> None:
+    averaged = torch.optim.swa_utils.AveragedModel(nn.Linear(8, 4), use_buffers=True)
+    averaged.update_parameters(layer)
+    averaged.update_parameters(nn.Linear(8, 4))
+    layer.load_state_dict(averaged.module.state_dict())
+
+
+CHANGES: dict[str, Callable[[nn.Linear], object]] = {
+    "in place": lambda layer: nn.init.ones_(layer.weight),
+    "unseen by autograd": lambda layer: layer.weight.data.neg_(),
+    "by an optimizer": take_an_optimizer_step,
+    "averages": take_averages,
+    "loaded": lambda layer: layer.load_state_dict(nn.Linear(8, 4).state_dict()),
+    "assigned": lambda layer: layer.load_state_dict(nn.Linear(8, 4).state_dict(), assign=True),
+    "a parameter": lambda layer: setattr(layer, "weight", nn.Parameter(torch.ones(4, 8))),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_each_step_has_copies_of_the_weights_that_there_are(
+    change: Callable[[nn.Linear], object], under_autocast: None
+) -> None:
+    layers, states, backend = [nn.Linear(8, 4), nn.Linear(8, 4)], torch.ones(3, 8), CudaBackend()
+
+    def computed(backend: CudaBackend) -> tuple[Tensor, ...]:
+        with backend.step(layers):
+            return backend.project(states, layers)
+
+    before, same = computed(backend)
+    change(layers[0])
+    now, still = computed(backend)
+    assert not now.equal(before) and still.equal(same) and now.equal(computed(CudaBackend())[0])
+    between = backend.project(states, layers)[0]  # reads no copy
+    assert (now.dtype, between.dtype) == (torch.float16, torch.float32)

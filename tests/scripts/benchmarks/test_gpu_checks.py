@@ -138,16 +138,6 @@ def test_losses_must_not_depend_on_recordings(tmp_path: Path) -> None:
         gpu_checks.alike(tmp_path)
 
 
-def test_nothing_is_compiled_after_20_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_checks, "trained", lambda folder: {"rate": 1.0})
-    steps = ["10:00  step 5/40  loss 2", "[__recompiles] Recompiling function forward", "10:01  step 20/40  loss 1"]
-    (tmp_path / "output.txt").write_text("\n".join(steps))
-    assert gpu_checks.settled(tmp_path) == {"rate": 1.0}
-    (tmp_path / "output.txt").write_text("\n".join([*steps, "[__recompiles] Recompiling function attend in x.py:3"]))
-    with pytest.raises(ValueError, match="after 20 steps: .* attend in"):
-        gpu_checks.settled(tmp_path)
-
-
 def test_no_check_begins_when_the_time_is_over(
     use: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

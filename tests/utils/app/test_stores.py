@@ -146,7 +146,6 @@ def test_the_first_process_of_a_machine_fetches(bucket: str, monkeypatch: pytest
     write(bucket, "data/train.csv", "text,label\n")
     place, store = f"{bucket}/data/train.csv", dist.HashStore()
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert not Path(fetch(place)).exists()  # the process that started this one, as Lightning does, has fetched it
     monkeypatch.setattr(distributed, "meeting", lambda: store)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         other = pool.submit(fetch, place)

@@ -77,7 +77,9 @@ def test_parquet(tmp_path: Path, kind: pa.DataType) -> None:
 @pytest.mark.parametrize("size", [1, 7, 100])
 def test_pieces_together_hold_each_document_once(tmp_path: Path, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = tmp_path / "a.txt"
-    text.write_text("".join(f"Document {n}.\nIt goes{' on' * (n % 7)}.\n{chr(10) * (n % 3 + 1)}" for n in range(20)))
+    ends = ["\n", "\r\n", " \t\n"]
+    whole = "".join(f"Döcument {n}.\r\nIt 行く{' on' * (n % 7)}.\n{ends[n % 3] * (n % 4 + 1)}" for n in range(20))
+    text.write_text(whole, encoding="utf-8", newline="")
     table = tmp_path / "a.parquet"
     parquet.write_table(pa.table({"text": [f"Row {n}." for n in range(99)]}), table, 10)
     files = [text, write_lines(tmp_path / "a.jsonl"), table]

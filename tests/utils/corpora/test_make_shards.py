@@ -7,6 +7,7 @@ import json
 import random
 import re
 from collections.abc import Iterator, Sequence
+from io import BytesIO
 from itertools import pairwise
 from pathlib import Path
 
@@ -127,6 +128,17 @@ def test_shards_of_pairs(make: Make, corpus: Path, tmp_path: Path) -> None:
     assert make("again", *options)["splits"] == manifest["splits"]
 
 
+def test_texts_and_sentences_without_tokens_are_no_segments(make: Make, tmp_path: Path) -> None:
+    """BERT has no tokens for the mark of a character that could not be decoded."""
+    BertTokenizer.train([" ".join(WORDS)] * 3, 120).save_pretrained(tmp_path / "words")
+    texts = [f"The dog sat.\n\ufffd\nA bird {'ran ' * n}on." for n in range(20)] + ["\ufffd" * n for n in range(1, 20)]
+    (tmp_path / "a.txt").write_text("\n\n".join(texts))
+    options = ("--task", "mlm_nsp", "--tokenizer", tmp_path / "words", "--val_ratio", 0, "--min_tokens", 1)
+    manifest = make("out", *options, inputs=[tmp_path / "a.txt"])
+    assert manifest["documents"] == {"kept": 20, "dropped": {"near-empty": 19}}
+    assert all(min(row["sentences"]) > 0 for row in rows_of(tmp_path / "out"))
+
+
 def test_what_the_manifest_says(make: Make, corpus: Path, tmp_path: Path) -> None:
     manifest = make("out", "--val_ratio", 0.2, "--bins", 16, 32, 48, "--shards", 3)
     for split, files in manifest["splits"].items():
@@ -148,7 +160,11 @@ def test_what_the_manifest_says(make: Make, corpus: Path, tmp_path: Path) -> Non
                 lengths = [len(ids) + 2 for ids in table["ids"].to_pylist()]
                 assert all(shorter < length <= longest for length in lengths)
                 assert (file["examples"], file["tokens"]) == (len(lengths), sum(lengths) - 2 * len(lengths))
-                assert file["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+                content = bytearray(path.read_bytes())
+                assert file["sha256"] == hashlib.sha256(content).hexdigest()
+                content[100] ^= 1
+                with pytest.raises(OSError, match="CRC"):
+                    parquet.ParquetFile(BytesIO(content), page_checksum_verification=True).read()
     assert 10 < len(held_out_books(tmp_path / "out", corpus)) < 50
     [first, second] = manifest["source"]["files"]
     assert (first["name"], second["bytes"]) == ("a.txt", (corpus / "b.txt").stat().st_size)

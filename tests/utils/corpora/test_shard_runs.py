@@ -110,6 +110,19 @@ def test_a_full_disk_of_a_worker(make: Make, monkeypatch: pytest.MonkeyPatch) ->
         make("out")
 
 
+def test_a_text_that_cannot_be_read_for_a_while_costs_no_work(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise InputError("a.txt: cannot be read (Stale file handle)")
+
+    with monkeypatch.context() as patch, pytest.raises(InputError, match="Stale"):
+        patch.setattr(make_shards.stages, "write_shard", failing)  # as a read in a run that goes on
+        make("out")
+    assert (tmp_path / "out/.work/done.jsonl").exists()
+    make("out")
+
+
 def test_another_run_in_an_unfinished_folder(make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(make_shards.stages, "plan_shards", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

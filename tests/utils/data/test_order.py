@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -47,7 +48,7 @@ def steps(epoch: int, world_size: int, **options: Any) -> list[set[int]]:
 
 def steps_of_ranks(epoch: int = 0, **options: Any) -> list[tuple[Step, ...]]:
     """The steps of an epoch, as each rank has them."""
-    ranks = [order_of(rank=rank, **options).epoch(epoch) for rank in range(options["world_size"])]
+    ranks = [list(order_of(rank=rank, **options).steps(epoch)) for rank in range(options["world_size"])]
     return list(zip(*ranks, strict=True))
 
 
@@ -55,7 +56,7 @@ def steps_of_ranks(epoch: int = 0, **options: Any) -> list[tuple[Step, ...]]:
 @given(options=options, epoch=st.integers(0, 3))
 def test_every_example_once_an_epoch_on_any_number_of_ranks(options: dict[str, Any], epoch: int) -> None:
     ranks = [order_of(rank=rank, **options) for rank in range(options["world_size"])]
-    epochs = [rank.epoch(epoch) for rank in ranks]
+    epochs = [list(rank.steps(epoch)) for rank in ranks]
     assert {len(epoch) for epoch in epochs} == {rank.steps_per_epoch for rank in ranks}
     assert {len(step) for epoch in epochs for step in epoch} == {options["accumulation"]}
     batches = [batch for epoch in epochs for step in epoch for batch in step]
@@ -98,13 +99,13 @@ def test_a_run_goes_through_epochs_and_on_from_any_step(
     rank = data.draw(st.integers(0, options["world_size"] - 1))
     whole = list(RunOrder(order_of(rank=rank, **options), total))
     order = order_of(rank=rank, **options)
-    epochs = (step for epoch in range(total) for step in order.epoch(epoch))
+    epochs = (step for epoch in range(total) for step in order.steps(epoch))
     assert whole == [step for step, _ in zip(epochs, range(total), strict=False)]
     start = data.draw(st.integers(0, total))
     resumed = RunOrder(order_of(rank=rank, **options), total, start)
     assert list(resumed) == whole[start:]
     assert len(resumed) == total
-    assert list(order.steps(1, start=1)) == order.epoch(1)[1:]
+    assert list(order.steps(1, start=1)) == list(order.steps(1))[1:]
 
 
 def test_the_order_has_its_number() -> None:
@@ -114,7 +115,7 @@ def test_the_order_has_its_number() -> None:
     two = {"accumulation": 2, "world_size": 2, "rank": 1}
     for how in ({}, {"group_by_length": False}, {"max_tokens": 9000}, two, {**two, "is_padded": True}):
         for epoch in (0, 1):
-            batches = [batch for step in TrainOrder(lengths, 3, 7, **how).epoch(epoch) for batch in step]
+            batches = [batch for step in TrainOrder(lengths, 3, 7, **how).steps(epoch) for batch in step]
             digest.update(json.dumps(batches).encode())
     assert (ORDER, digest.hexdigest()[:16]) == (3, "17671ec5b7733aa2")
 
@@ -125,7 +126,7 @@ def test_batches_of_tokens_keep_to_their_budget_with_the_padding_that_they_get(
     options: dict[str, Any], max_tokens: int
 ) -> None:
     order = order_of(**{**options, "max_tokens": max_tokens})
-    for batch in (batch for step in order.epoch(0) for batch in step):
+    for batch in (batch for step in order.steps(0) for batch in step):
         if len(batch) > 1:
             padded = len(batch) * padded_length(order.lengths[batch].max(axis=0)).sum()
             assert (padded if options["is_padded"] else order.lengths[batch].sum()) <= max_tokens
@@ -133,7 +134,7 @@ def test_batches_of_tokens_keep_to_their_budget_with_the_padding_that_they_get(
 
 def test_batches_of_tokens_stay_the_same_and_are_nearly_full() -> None:
     order = order_of(4000, max_tokens=16_000, is_padded=True)
-    sets = [{frozenset(batch) for step in order.epoch(epoch) for batch in step} for epoch in (0, 1)]
+    sets = [{frozenset(batch) for step in order.steps(epoch) for batch in step} for epoch in (0, 1)]
     assert sets[0] == sets[1]
     assert order.lengths.sum() / (16_000 * order.steps_per_epoch) > 0.85
 
@@ -188,7 +189,7 @@ def test_batches_of_like_lengths_are_padded_by_less_than_a_twentieth(accumulatio
         for rank in range(world_size):
             places = {"accumulation": accumulation, "rank": rank, "world_size": world_size, "is_padded": True}
             order = TrainOrder(lengths, 40, 7, group_by_length=grouped, **places)
-            for batch in (batch for step in order.epoch(0) for batch in step if batch[0] >= 0):
+            for batch in (batch for step in order.steps(0) for batch in step if batch[0] >= 0):
                 padded += len(batch) * padded_length(lengths[batch].max(axis=0)).sum()
         return 1 - lengths.sum() / padded
 
@@ -200,5 +201,17 @@ def test_a_process_without_examples_gets_the_shortest_as_a_stand_in() -> None:
     assert steps_of_ranks(count=1, accumulation=3, world_size=2) == [([[0], [~0], [~0]], [[~0], [~0], [~0]])]
     order = order_of(50, 60, accumulation=2)
     last = order_of(1 + 2 * 60, 60, accumulation=2)
-    assert last.epoch(0)[-1][1] == [~int(last.lengths[:, 0].argmin())]
-    assert all(index >= 0 for step in order.epoch(0) for batch in step for index in batch)
+    assert list(last.steps(0))[-1][1] == [~int(last.lengths[:, 0].argmin())]
+    assert all(index >= 0 for step in order.steps(0) for batch in step for index in batch)
+
+
+@pytest.mark.parametrize(("how", "most"), [({"group_by_length": False}, 6), ({}, 6), ({"max_tokens": 16_000}, 24)])
+def test_an_order_takes_few_bytes_an_example(how: dict[str, Any], most: int) -> None:
+    count = 400_000
+    lengths = lengths_of(count).astype(np.int32)
+    tracemalloc.start()
+    try:
+        assert next(TrainOrder(lengths, 8, 7, **how).steps(0))
+        assert tracemalloc.get_traced_memory()[1] / count < most
+    finally:
+        tracemalloc.stop()

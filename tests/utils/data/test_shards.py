@@ -397,3 +397,24 @@ def test_no_flipped_bit_of_a_shard_is_read_as_other_data(made: Path) -> None:
         with pytest.raises(RunError) as error:
             list(read_shards(made, [shard]))
         assert str(error.value) == f"{path}: the shard is damaged: its SHA-256 is not the one in manifest.json"
+
+
+def test_no_flipped_bit_of_a_page_is_read_by_a_process_that_compares_no_digest(
+    made: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = Manifest.read(made)
+    shard = manifest.shards("train")[0]
+    path = made / shard.file
+    whole, right = path.read_bytes(), repr(list(read_shards(made, [shard])))
+    pages = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")  # behind them comes what tells where they are
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    refused = 0
+    for place in np.random.default_rng(0).integers(8 * pages, size=200):
+        changed = bytearray(whole)
+        changed[place // 8] ^= 1 << place % 8
+        path.write_bytes(changed)
+        try:
+            assert repr(list(read_shards(made, [shard]))) == right  # not all bits say something
+        except RunError:
+            refused += 1
+    assert refused > 150

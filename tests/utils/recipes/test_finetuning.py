@@ -141,12 +141,6 @@ def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: 
     assert not (output / "test_scores.json").exists()  # they were those of the export before
 
 
-def test_a_compiler_that_is_missing_is_named(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(InputError, match="--compile needs a C\\+\\+ compiler on CPUs; no-such-compiler is not found"):
-        train("run", "--compile")
-
-
 def test_options_of_the_scoring_are_checked_before_training(train: Train, tmp_path: Path) -> None:
     for options, message in (
         (("--bad_words_ids", "[[5"), "^--bad_words_ids is '\\[\\[5'; allowed: ids such as"),

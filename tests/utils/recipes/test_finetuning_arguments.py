@@ -99,7 +99,6 @@ def test_every_option_is_read_somewhere() -> None:
         (["--gpus", "1", "--strategy", "fsdp", "--fp16"], "--strategy fsdp and --fp16 exclude"),
         (["--strategy", "hsdp", "--optimizer", "adafactor"], "--strategy hsdp and --optimizer adafactor exclude"),
         (["--lr_scheduler", "polynomial", "--learning_rate", "1e-7"], "--learning_rate is 1e-07"),
-        (["--n_val", "0"], "--n_val is 0"),
         (["--new_vocabulary"], "--new_vocabulary needs --tokenizer"),
         (["--new_vocabulary", "--tokenizer", "t", "--model_name_or_path", "scratch"], "that is not scratch"),
         (["--new_vocabulary", "--tokenizer", "t", "--freeze_embeds"], "--new_vocabulary and --freeze_embeds exclude"),

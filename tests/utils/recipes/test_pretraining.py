@@ -261,7 +261,7 @@ def smaller_config(folder: Path, **fields: object) -> None:
 @pytest.mark.parametrize(
     ("before", "options", "message"),
     [
-        (None, "--max_steps 0", "--max_steps is 0; allowed: at least 1, the optimizer steps of the run"),
+        (None, "--max_steps 0", "--max_steps: '0' is not allowed: it takes an integer at least -1, other than 0"),
         (None, "", "--max_steps is not given; allowed: at least 1"),
         (cut_off, "--max_steps 5", "train/32-00001.parquet: the shard is missing, cut off or damaged"),
         (another_vocabulary, "--max_steps 5 --tokenizer FOLDER/other", "its shards are of another vocabulary"),

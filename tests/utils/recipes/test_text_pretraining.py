@@ -115,7 +115,7 @@ def test_figures_before_and_after_are_those_of_transformers(
         assert {name: found[name] for name in figures} == pytest.approx(figures, abs=ALIKE * 1e3)
     assert end["val_loss"] < start["val_loss"]
     assert (start["step"], end["step"]) == (-1, 11)  # files count steps from 0
-    assert "begins with random weights" not in caplog.text and "val 0  loss" in caplog.text
+    assert "begin with random weights" not in caplog.text and "val 0  loss" in caplog.text
     (place / "lines").mkdir()
     for split in ("train", "val"):
         (place / "lines" / f"{split}.csv").write_text("text,label\n" + "the dog sat,yes\nold men ran,no\n" * 4)
@@ -128,7 +128,7 @@ def test_runs_on_the_same_text(pretrain: Train, place: Path, caplog: pytest.LogC
     options = ("headless", MLM, "--model_name_or_path", place / "headless", "--dropout", 0.1)
     with caplog.at_level(logging.INFO):
         whole = pretrain("whole", *options[1:])
-    assert "it has no cls.predictions, which begins with random weights" in caplog.text
+    assert "begin with random weights: cls.predictions" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.INFO):
         for steps in (5, 12):

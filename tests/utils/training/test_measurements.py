@@ -30,7 +30,7 @@ LOADING, TRAINING, ELSEWHERE = 1.0, 10.0, 1000.0
 def tokens_of_steps(options: list[str], epochs: int) -> list[int]:
     """Source and target tokens of every step, in the order of training."""
     examples, order = order_of(options)
-    steps = [step for epoch in range(epochs) for step in order.epoch(epoch)]
+    steps = [step for epoch in range(epochs) for step in order.steps(epoch)]
     return [int(sum(examples.lengths[batch].sum() for batch in step)) for step in steps]
 
 

@@ -16,7 +16,7 @@ from torch.optim import SGD, AdamW, Optimizer
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import tiny_bart
 from utils.training.lamb import Lamb
-from utils.training.optim import build_optimizer, build_schedule
+from utils.training.optim import build_optimizer, build_schedule, clip
 from utils.training.options import OPTIMIZERS, POLY_SQRT, HardwareOptions, OptimisationOptions
 from utils.training.precision import LossScaler, MasterWeights
 
@@ -147,6 +147,38 @@ def test_fp16_gradients_are_unscaled_and_clipped(name: str, model: BartForCondit
     scaler.unscale_(optimizer)
     scaler.step(optimizer)
     assert all(torch.equal(tensor, results[1][key]) for key, tensor in state_of(model).items())
+
+
+class OnGpu(Tensor):
+    """A tensor that says that it is on a GPU."""
+
+    is_cuda = True
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("limit", [0.1, 1e3])
+def test_on_gpus_adamw_divides_gradients_as_torch_clips_them(limit: float, scaled: bool) -> None:
+    """With loss scaling, too, where a gradient that overflows is no step."""
+    results = []
+    for kind in (Tensor, OnGpu):
+        generator = torch.Generator().manual_seed(1)
+        weights = nn.ParameterList(torch.randn(size, generator=generator) for size in ((9, 30), (30,)))
+        optimizer = build(weights, "adamw", fp16=True)
+        scaler = LossScaler("cpu", init_scale=2.0**10, enabled=scaled)
+        results.append([])
+        for factor in (1.0, 30.0, math.inf, 2.0, math.nan):
+            for weight in weights:
+                weight.grad = scaler.scale(torch.randn(weight.shape, generator=generator) * factor)
+            scaler.unscale_(optimizer)
+            norm = torch.nn.utils.get_total_norm([weight.grad for weight in weights])
+            clip(optimizer, [*weights], limit, norm.as_subclass(kind))
+            assert hasattr(optimizer, "grad_scale") == (kind is OnGpu)
+            scaler.step(optimizer)
+            scaler.update()
+            results[-1].append([weight.detach().clone() for weight in weights])
+    for number, (expected, actual) in enumerate(zip(*results, strict=True)):
+        torch.testing.assert_close(actual, expected, rtol=1e-6, atol=1e-7, equal_nan=True)
+        assert all(weight.isfinite().all() for weight in actual) == (scaled or number < 2)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -68,7 +69,7 @@ def micro_batches(count: int) -> Iterator[Inputs]:
 
 
 class Trained:
-    """A model that takes steps of two micro-batches, by a recorder or without one."""
+    """A model that takes steps by a recorder or without one."""
 
     def __init__(self, model: PretrainedModel, recorder: Recorder | None, new_recorder: Any = None) -> None:
         self.model = copy.deepcopy(model)
@@ -92,35 +93,35 @@ class Trained:
     def step(self, *step: Inputs) -> list[Tensor]:
         """The losses and the gradients' sums."""
         losses = []
+        if self.recorded is not None and len(step) > 1:
+            self.recorded.clear_gradients()
         for number, inputs in enumerate(step):
             factors = torch.tensor(1 / (number + 2), dtype=torch.float64)
-            take = self.passes if self.recorded is None else self.recorded
-            losses.append(take(inputs, factors, *(() if self.recorded is None else (number == 0,))).clone())
+            take = self.passes if self.recorded is None else partial(self.recorded, adds=len(step) > 1)
+            losses.append(take(inputs, factors).clone())
         gradients = [one.grad.clone() for one in self.model.parameters() if one.grad is not None]
         self.optimizer.step()
         if self.recorded is None:
             self.optimizer.zero_grad()
-        else:
-            self.recorded.clear_gradients()
         return losses + gradients
 
 
-@pytest.mark.parametrize("recorder", [repeat, operations])
-def test_recorded_steps_are_those_of_eager_ones(model: PretrainedModel, recorder: Recorder) -> None:
-    """To the bit, over 50 steps of changing sizes, also when they go on as a new run, and without dropout."""
+@pytest.mark.parametrize(("recorder", "accumulated"), [(repeat, 1), (operations, 2)])
+def test_recorded_steps_are_those_of_eager_ones(model: PretrainedModel, recorder: Recorder, accumulated: int) -> None:
+    """To the bit, over 50 or 100 steps of changing sizes, also when they go on as a new run, and without dropout."""
     counting, results = Counting(recorder), []
     for chosen in (None, counting):
         torch.manual_seed(0)
         trained, batches = Trained(model, chosen), micro_batches(100)
         results.append([])
-        for number in range(50):
-            if number == 20:
-                trained = trained.resumed(chosen)
+        for number in range(0, 100, accumulated):
             if number == 40:
+                trained = trained.resumed(chosen)
+            if number == 80:
                 assert turn_dropout_off(trained.model) and not turn_dropout_off(trained.model)
                 if trained.recorded is not None:
                     trained.recorded.forget()
-            results[-1].append(trained.step(next(batches), next(batches)))
+            results[-1].append(trained.step(*islice(batches, accumulated)))
     assert trained.recorded.is_on and len(trained.recorded.checked) == 4
     assert counting.recordings < 20 and counting.replays > 70
     for number, (eager, recorded) in enumerate(zip(*results, strict=True)):
@@ -185,10 +186,26 @@ def test_gradients_that_overflow_check_nothing(model: PretrainedModel) -> None:
     [inputs], counting, checked = micro_batches(1), Counting(repeat), []
     trained = Trained(model, counting)
     for scale in (1.0, torch.inf, torch.inf, 1.0, 1.0):
-        trained.recorded(inputs, torch.tensor(scale, dtype=torch.float64), is_first=True)
-        trained.recorded.clear_gradients()
+        trained.recorded(inputs, torch.tensor(scale, dtype=torch.float64), adds=False)
         checked.append(len(trained.recorded.checked))
     assert counting.recordings == 1 and checked == [0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_other_parameters_with_gradients_than_before_end_the_recording(
+    model: PretrainedModel, is_new: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    [inputs], results = micro_batches(1), []
+    for recorder in (None, repeat):
+        torch.manual_seed(0)
+        trained = Trained(model, recorder)
+        results.append([])
+        for is_trained in (not is_new, is_new):
+            trained.model.layers[0].fc1.weight.requires_grad_(is_trained)
+            results[-1].append(trained.step(inputs))
+    assert not trained.recorded.is_on and "other parameters have gradients" in caplog.text
+    for eager, recorded in zip(*results, strict=True):  # of which the one that is frozen by then has zeros
+        assert all(any(torch.equal(one, other) for other in recorded) for one in eager)
 
 
 def test_more_rows_than_ever_take_the_memory_of_recordings_first(model: PretrainedModel) -> None:
@@ -202,11 +219,11 @@ def test_more_rows_than_ever_take_the_memory_of_recordings_first(model: Pretrain
     assert rooms == [0, 0, 0]  # each time none is left, so that its memory counts as free
 
 
-@pytest.mark.parametrize("free", [6.0, 5.9])
+@pytest.mark.parametrize("free", [8.0, 7.9])
 def test_where_memory_is_short_nothing_is_recorded(
     model: PretrainedModel, free: float, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A step takes 3 more than the 2 that are held, and eager steps and recordings need that each."""
+    """A step takes 3 more than the 2 that are held, gradients take 1; eager ones and recordings need that each."""
     emptied, device = [], torch.device("cuda", 0)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 5.0)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda _: 2.0)
@@ -214,11 +231,11 @@ def test_where_memory_is_short_nothing_is_recorded(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 9.0) if emptied else (0.0, 9.0))
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: (0, 1))
     monkeypatch.setattr(recording, "cuda_recorder", lambda *_: repeat)
-    trained, [inputs] = Trained(model, repeat, partial(recording.recorder_with_room, device)), micro_batches(1)
+    trained, [inputs] = Trained(model, repeat, partial(recording.recorder_with_room, device, 1)), micro_batches(1)
     for _ in range(2):
         trained.step(inputs)
-    assert len(trained.recorded.recordings) == trained.recorded.is_on == (free == 6.0)
-    assert ("steps are eager from now on: recordings need more memory than is free" in caplog.text) == (free < 6.0)
+    assert len(trained.recorded.recordings) == trained.recorded.is_on == (free == 8.0)
+    assert ("steps are eager from now on: recordings need more memory than is free" in caplog.text) == (free < 8.0)
 
 
 def test_the_last_recordings_are_kept(model: PretrainedModel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,7 @@ def options(tiny: list[str]) -> list[str]:
 
 def bad_step(options: list[str]) -> tuple[int, list[int]]:
     """The step, from 0, that takes the poisoned example, and the examples of its micro-batch, counted from 1."""
-    for number, step in enumerate(order_of(options)[1].epoch(0)):
+    for number, step in enumerate(order_of(options)[1].steps(0)):
         for batch in step:
             if POISONED in batch:
                 return number, sorted(index + 1 for index in batch)
@@ -144,7 +144,7 @@ def test_a_gradient_that_is_not_finite_ends_the_run(
 ) -> None:
     """Without a loss scaler nothing skips it; all the step's examples are named, since any may have caused it."""
     options += ["--gradient_accumulation_steps", "2"]
-    lines = sorted(index + 1 for batch in order_of(options)[1].epoch(0)[1] for index in batch)
+    lines = sorted(index + 1 for batch in list(order_of(options)[1].steps(0))[1] for index in batch)
     overflow_at(monkeypatch, {1})
     with pytest.raises(
         RunError, match=f"gradient norm is inf at step 2, .* batch, .* in use: {', '.join(map(str, lines))}$"

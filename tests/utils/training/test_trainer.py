@@ -12,7 +12,6 @@ import torch
 
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
-from tests import forked
 from tests.tiny_run import Train, checkpoint_of, rows
 
 ROOT = Path(__file__).parents[3]
@@ -36,18 +35,6 @@ def test_validations_and_the_end_of_a_run(train: Train, options: tuple[object, .
     per_epoch = 3 if "--gradient_accumulation_steps" in options else 6
     assert [row["epoch"] for row in rows(output)] == [step // per_epoch for step in range(expected[-1])]
     assert checkpoint_of(output)["global_step"] == expected[-1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 1), ("ddp", 2), ("fsdp", 2)])
-def test_compiled_layers_train_alike(strategy: str, ranks: int, tiny: list[str], tmp_path: Path) -> None:
-    options = [*tiny, "--max_steps", 6, "--dropout", 0, "--attention_dropout", 0, "--strategy", strategy]
-    losses = []
-    for name, flags in (("plain", ()), ("compiled", ("--compile",))):
-        forked.run([*options, *flags], tmp_path / name, ranks=ranks)
-        losses.append([row["train_loss"] for row in rows(tmp_path / name)])
-    # A loss is the end of some 300 additions in a row, and of six steps that Adam makes of gradients' signs.
-    assert losses[0] == pytest.approx(losses[1], rel=6 * 300 * torch.finfo(torch.float32).eps)
 
 
 def test_batches_of_tokens_validate_by_samples_and_say_their_size(
