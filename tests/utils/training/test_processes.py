@@ -193,6 +193,7 @@ def test_processes_that_find_different_checkpoints_are_refused(options: list[str
                 "error: --resume_from_checkpoint: processes found different files; all must see the same"
             )
         shutil.copy(run / "previous.ckpt", copy / "last.ckpt")
+        shutil.copytree(run / "sharded", copy / "sharded", dirs_exist_ok=True)
     assert same(weights(run), before)
 
 
