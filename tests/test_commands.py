@@ -199,7 +199,7 @@ def test_no_option_takes_a_url_that_it_does_not_reach(monkeypatch: pytest.Monkey
     ("words", "variables", "begins"),
     [
         (["finetune.py", "--do_train"], {}, True),
-        (["-m", "utils.evaluation.stability"], {}, True),
+        (["-m", "utils.metrics.rouge"], {}, True),
         (["-c", "from utils.app.commands import summarize; summarize()"], {}, True),
         (["finetune.py", "--do_train", "--help"], {}, False),
         (["finetune.py", "--do_train"], {"LOCAL_RANK": "1"}, False),

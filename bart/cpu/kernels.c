@@ -46,6 +46,7 @@ enum { LINEAR, GELU, RELU };  // activations
 enum {
     LANES = 16,      // numbers that are handled at once
     BLOCK = 256,     // outputs of a row that are finished at once
+    SEARCHED = 64,   // scores that are searched one by one if one of them is among the best so far
     QUERIES = 16,    // queries for which a head's keys and values are read once
     AT_ONCE = 6,     // of them, those whose contexts are summed in registers together
     WIDTH = 64,      // head width of the code for AVX-512
@@ -111,6 +112,7 @@ INLINE void load(float *to, const void *from, int kind, int64_t offset, int64_t 
 INLINE void store(void *to, int kind, int64_t offset, const float *from, int64_t count)
 {
     if (kind == BF16)
+#pragma omp simd  // else GCC unrolls short loops before it could make vectors of them
         for (int64_t i = 0; i < count; i++) ((bf16 *)to)[offset + i] = narrow(from[i]);
     else
         memcpy((float *)to + offset, from, count * sizeof *from);
@@ -266,7 +268,8 @@ static void rescale(struct head head, const int8_t *codes, float *numbers, int64
         float scales[LANES];
         for (int i = 0; i < LANES; i++) memcpy(scales + i, codes + head.offsets[j + i] + head.width, sizeof *scales);
         for (int64_t k = 0; k < queries; k++)
-            for (int i = 0; i < LANES; i++) numbers[k * head.count + j + i] *= scales[i];
+            for (int i = 0; i < LANES; i += VECTOR)
+                *(vector *)(numbers + k * head.count + j + i) *= *(vector *)(scales + i);
     }
 }
 
@@ -941,8 +944,8 @@ EXPORT int code_heads(const void *input, int kind, int8_t *codes, int64_t articl
     int64_t vectors = parts * heads, room = width + sizeof(float);
 #pragma omp parallel for collapse(2) num_threads(threads) if (articles * length * vectors * width > SMALL)
     for (int64_t b = 0; b < articles; b++)
-        for (int64_t vector = 0; vector < vectors; vector++)
-            for (int64_t l = 0; l < length; l++) {
+        for (int64_t l = 0; l < length; l++)
+            for (int64_t vector = 0; vector < vectors; vector++) {
                 int64_t head = (vector / heads * articles + b) * heads + vector % heads;
                 int8_t *to = codes + (head * length + l) * room;
                 int64_t from = ((b * length + l) * vectors + vector) * width;
@@ -1083,8 +1086,8 @@ EXPORT int top_sums(const float *scores, const float *bases, float *sums, int64_
         int64_t held = 0, *at = places + b * count;
         for (int64_t k = 0; k < beams; k++) {
             const float *row = scores + (b * beams + k) * width, base = bases[b * beams + k];
-            for (int64_t from = 0; from < width; from += BLOCK) {
-                int64_t until = least(from + BLOCK, width);
+            for (int64_t from = 0; from < width; from += SEARCHED) {
+                int64_t until = least(from + SEARCHED, width);
                 float worst = best[count - 1];
                 int any = held < count;
                 if (!any)
@@ -1178,7 +1181,7 @@ INLINE void multiply_codes(int rows, const uint8_t *codes, int64_t stride, const
         for (int half = 0; half < 2; half++) sums[r][half] = -offset[half];
     for (int64_t k = 0; k < stride / 4; k++) {
         integers low = weights[2 * k], high = weights[2 * k + 1];
-        _mm_prefetch(next + next_step * k, _MM_HINT_T1);
+        _mm_prefetch(next + next_step * k, _MM_HINT_T0);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++) {
             int32_t quad;

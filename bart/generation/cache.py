@@ -143,8 +143,7 @@ class DecoderCache:
 
     def reorder(self, beams: Tensor) -> None:
         """Let beam k of article b go on from what beam `beams[b, k]` (B, K) of that article has read."""
-        index = beams[:, None, :, None].expand_as(self.self_mask)
-        self.self_mask = self.self_mask.gather(2, index)
+        self.self_mask = chosen(self.self_mask[:, 0], beams)[:, None]
 
     def keep(self, articles: Tensor) -> None:
         """Go on with some of the articles (M,) only."""
@@ -205,6 +204,12 @@ class DecoderCache:
         self.cross_mask = None
         if self.fixed_shapes or not bool(readable.all()):
             self.cross_mask = additive(readable, self.self_mask.dtype)[:, None, None, :]
+
+
+def chosen(tensor: Tensor, index: Tensor) -> Tensor:
+    """Of a tensor (B, N, …), the parts index[b, m] (B, M) of each b -> (B, M, …), copied as whole rows."""
+    firsts = torch.arange(0, tensor.shape[0] * tensor.shape[1], tensor.shape[1], device=index.device)
+    return tensor.flatten(0, 1).index_select(0, (firsts[:, None] + index).flatten()).unflatten(0, index.shape)
 
 
 def padded(tensor: Tensor, dim: int, length: int, value: float = 0.0) -> Tensor:

@@ -228,7 +228,7 @@ class FusedAttention(BackendModule):
         has_code = kernels.is_avx512 and keys.dtype == torch.bfloat16  # for this processor
         if query.shape[2] <= MOST_QUERIES or has_code or keys.dtype == torch.int8:
             return kernels.attend(query, keys, values, mask)
-        if kernels.multiplies_fp32 and not kernels.is_avx512 and keys.dtype == torch.float32:
+        if kernels.multiplies_fp32 and keys.dtype == torch.float32:
             return kernels.attend_dropped(query, keys, values, mask, False, NO_DRAWS).transpose(1, 2).flatten(2)
         return None
 
@@ -257,6 +257,7 @@ class Packer:
         self.packs = on_cpu and precision != "fp16" and why_not_packed(self.dtype) is None
         self.kernels = load() if on_cpu and precision != "fp16" else None
         has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
+        has_bf16 &= torch.backends.cpu.get_cpu_capability() == "AVX512"  # the environment may hold torch to less
         # The types of queries, keys and values; and of the states inside a feed-forward block, rounded to 8 bits next.
         self.encoder_dtype = torch.bfloat16 if self.is_int8 and has_bf16 else self.dtype
         self.decoder_dtype = torch.bfloat16 if self.is_int8 and (has_bf16 or self.kernels is not None) else self.dtype

@@ -72,53 +72,58 @@ class Gate:
 
         if scope["method"] == "HEAD":
             scope = {**scope, "method": "GET"}  # the server leaves the body out
-        refusal, is_work = self._refusal(scope), scope["method"] != "GET"
+        is_work = scope["method"] != "GET"
         service.in_work += is_work
         try:
-            await (refusal or self.app)(scope, self._limited(receive), observe)
+            self._check(scope)
+            await self.app(scope, await self._with_body(receive) if is_work else receive, observe)
+        except HTTPException as error:
+            await failure(error)(scope, receive, observe)
         finally:
             service.in_work -= is_work
             path = scope["path"] if scope["path"] in (service.path, *PATHS) else "other"
             service.answers.labels(path, str(status)).inc()
 
-    def _refusal(self, scope: Message) -> App | None:
-        """The answer to a request that is not let in."""
+    def _check(self, scope: Message) -> None:
+        """Raise HTTPException if a request is not let in."""
         if self.service.is_ending and scope["path"] != "/livez":
-            return failure(HTTPException(*ENDING))
+            raise HTTPException(*ENDING)
         most = self.service.args.max_clients
-        if scope["method"] != "GET" and self.service.in_work >= most:
+        if scope["method"] != "GET" and self.service.in_work > most:
             found = f"{most} requests are in work; allowed: {most}; try again"
-            return failure(HTTPException(503, found, {"Retry-After": "1"}))
+            raise HTTPException(503, found, {"Retry-After": "1"})
         # Browsers always send the header, and old health checks do not.
         host = re.sub(r":\d*$", "", Request(scope).headers.get("host", "localhost")).lower()
-        try:
-            ipaddress.ip_address(host.strip("[]"))  # no page can make an address its own
-        except ValueError:
-            if not any(fnmatchcase(host, name) for name in self.names):
-                allowed = f"IP addresses, {', '.join(sorted(self.names))}; --allowed_hosts of the service adds names"
-                return failure(HTTPException(400, f"Host is {host[:80]!r}; allowed: {allowed}"))
-        return None
-
-    def _limited(self, receive: Receive) -> Receive:
-        """`receive` with limits of the size of a body and of the time in which it arrives."""
-        args = self.service.args
-        left, end, is_whole = args.max_body_bytes, time.monotonic() + args.read_timeout, False
-
-        async def limited() -> Message:
-            nonlocal left, is_whole
-            if is_whole:  # what comes is that the client has left
-                return await receive()
+        if not any(fnmatchcase(host, name) for name in self.names):
             try:
-                message = await asyncio.wait_for(receive(), end - time.monotonic())
-            except asyncio.TimeoutError:
-                text = f"the body did not arrive within {args.read_timeout:g} seconds"
-                raise HTTPException(408, text, {"Connection": "close"}) from None
-            left, is_whole = left - len(message.get("body", b"")), not message.get("more_body")
-            if left < 0:
-                raise HTTPException(413, f"the body has more than {args.max_body_bytes} bytes")
-            return message
+                ipaddress.ip_address(host.strip("[]"))  # no page can make an address its own
+            except ValueError:
+                allowed = f"IP addresses, {', '.join(sorted(self.names))}; --allowed_hosts of the service adds names"
+                raise HTTPException(400, f"Host is {host[:80]!r}; allowed: {allowed}") from None
 
-        return limited
+    async def _with_body(self, receive: Receive) -> Receive:
+        """`receive` that gives the whole body at once; HTTPException if it is too long or arrives too late."""
+        args = self.service.args
+
+        async def read() -> Message:
+            body, message = bytearray(), {"more_body": True}
+            while message.get("more_body") and len(body) <= args.max_body_bytes:
+                message = await receive()
+                body += message.get("body", b"")
+            return {**message, "body": bytes(body)}
+
+        try:
+            messages = [await asyncio.wait_for(read(), args.read_timeout)]
+        except asyncio.TimeoutError:
+            text = f"the body did not arrive within {args.read_timeout:g} seconds"
+            raise HTTPException(408, text, {"Connection": "close"}) from None
+        if len(messages[0]["body"]) > args.max_body_bytes:
+            raise HTTPException(413, f"the body has more than {args.max_body_bytes} bytes")
+
+        async def received() -> Message:
+            return messages.pop() if messages else await receive()
+
+        return received
 
 
 async def _give_back_memory() -> None:
@@ -132,16 +137,11 @@ async def _give_back_memory() -> None:
         await asyncio.to_thread(trim, 0)
 
 
-async def _departure(request: Request) -> None:
-    """Return when the client of a request whose body was read closes the connection."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
 async def _result(request: Request, content: BaseModel, service: Service) -> dict[str, Any]:
     """The result of a service's work; HTTPException if the client has left, or waits for too long."""
     seconds = service.args.request_timeout
-    work, departure = map(asyncio.ensure_future, (service.compute(content), _departure(request)))
+    # The body was read; what comes next is that the client closes the connection.
+    work, departure = map(asyncio.ensure_future, (service.compute(content), request.receive()))
     try:
         ends = {work, departure, service.has_ended}
         await asyncio.wait(ends, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

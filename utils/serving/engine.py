@@ -17,6 +17,7 @@ from fastapi import HTTPException
 from utils.app.memory import is_out_of_memory
 
 logger = logging.getLogger(__name__)
+PAUSE = 0.005  # seconds without a new article, after which a batch begins
 Options = tuple[tuple[str, Any], ...]  # sorted, so that equal options are equal keys
 Arrivals = Callable[[int], list[tuple[int, Any]]]  # at most so many articles that wait, with their numbers
 # It takes arrivals, how many articles may be in work at once, and options; it yields numbers with results or errors.
@@ -70,6 +71,7 @@ class Engine:
         self.in_work: dict[int, _Article] = {}  # the batch, by number
         self._numbers = itertools.count()
         self._turn = 0  # the greatest of all articles that were in a batch
+        self._most = 0  # articles that waited or were in work at once, since some were last taken
         self.has_ended = False  # it was stopped, or has failed for good
         self.thread = threading.Thread(target=self._run, name="decoding", daemon=True)  # the caller starts it
 
@@ -93,6 +95,7 @@ class Engine:
             now = time.monotonic()
             articles = [_Article(content, key, turn, now) for turn, content in enumerate(contents, self._turn + 1)]
             self._waiting += articles
+            self._most = max(self._most, len(self._waiting) + len(self.in_work))
             self._changed.notify()
         return [article.result for article in articles]
 
@@ -120,6 +123,7 @@ class Engine:
                 number = next(self._numbers)
                 self.in_work[number] = article
                 taken.append((number, article.content))
+        self._most = len(self._waiting) + len(self.in_work)
         return taken
 
     def _run(self) -> None:
@@ -129,8 +133,14 @@ class Engine:
             while True:
                 with self._changed:
                     self._changed.wait_for(lambda: self._waiting or self.has_ended)
+                    # Clients that were answered together ask again one by one: wait for as many as there were before.
+                    while not self.has_ended and len(self._waiting) < min(self._most, self.batch_size):
+                        if not self._changed.wait(PAUSE):
+                            break
                     if self.has_ended:
                         return
+                    if not self._waiting:  # their clients have left meanwhile
+                        continue
                     options = self._waiting[0].options
                 self._decode(options)
                 if torch.cuda.is_initialized():

@@ -74,7 +74,7 @@ class PredictionService(Service):
         self, arrivals: Arrivals, batch_size: int, columns: Sequence[str]
     ) -> Iterator[tuple[int, dict[str, Any] | Exception]]:
         """The engine's work on records; those of many requests share a batch if they have the same columns."""
-        while batch := arrivals(batch_size):
+        if batch := arrivals(batch_size):
             numbers, records = zip(*batch, strict=True)
             yield from zip(numbers, self._rows(records, columns), strict=True)
 

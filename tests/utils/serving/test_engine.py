@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from types import SimpleNamespace
@@ -62,6 +63,42 @@ def test_articles_with_other_options_have_the_next_batch(engine: Engine, decoder
     decoder.step(2)
     assert decoder.seen[-2:] == [(NINE, [[1, 9]]), ({}, [[4], [5]])]
     assert results(eight + nine) == [[7, 1, 8], [7, 1, 9]]
+
+
+def test_clients_that_were_answered_together_share_the_next_batch_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They ask again one by one. A client that is alone waits for others once."""
+    sizes = []
+
+    def work(arrivals: Callable[[int], list[tuple[int, int]]], batch_size: int) -> Iterator[tuple[int, int]]:
+        batch = arrivals(batch_size)
+        sizes.append(len(batch))
+        yield from batch
+
+    def ask(pauses: Sequence[float]) -> None:
+        futures = [engine.submit([number], {}) for number, pause in enumerate(pauses) if not time.sleep(pause)]
+        assert [future.result(60) for [future] in futures] == [*range(len(pauses))]
+
+    engine = Engine(work, batch_size=4)
+    monkeypatch.setattr("utils.serving.engine.PAUSE", 100)
+    first = engine.submit([0, 1, 2], {})
+    engine.thread.start()
+    assert results(first) == [0, 1, 2]
+    ask([0, 0.05, 0.05])
+    ask([0, 0.05, 0.05])
+    monkeypatch.setattr("utils.serving.engine.PAUSE", 0.001)
+    ask([0])
+    monkeypatch.setattr("utils.serving.engine.PAUSE", 100)
+    ask([0])
+    assert sizes == [3, 3, 3, 1, 1]
+    engine._most = 2
+    [left] = engine.submit([0], {})
+    time.sleep(0.05)
+    left.cancel()
+    assert not engine.waiting  # as /metrics asks
+    ask([0, 0])
+    engine.stop()
+    engine.thread.join(60)
+    assert not engine.thread.is_alive()
 
 
 def test_cancelled_articles_leave_the_queue(engine: Engine, decoder: Decoder) -> None:
