@@ -22,7 +22,6 @@ from torch import Tensor
 
 from bart.backend import IGNORE_INDEX
 from bart.cpu.compiling import SOURCE, argument_types, compile_library
-from bart.rounding import round_up
 from bart.rows import Spans
 
 logger = logging.getLogger(__name__)
@@ -80,6 +79,8 @@ class PackedCodes:
 
     def __init__(self, codes: Tensor, scale: Tensor, bias: Tensor, panel: int) -> None:
         """codes (O, I) in int8, at most `Kernels.greatest_code`; scale, bias (O,) in fp32; panel is `Kernels.panel`."""
+        _require(codes.is_cpu and codes.dtype == torch.int8 and scale.dtype == bias.dtype == torch.float32)
+        _require(scale.shape == bias.shape == codes.shape[:1])
         self.outputs, self.inputs = codes.shape
         missing = -self.outputs % panel
         codes = F.pad(codes, (0, -self.inputs % QUAD, 0, missing))
@@ -269,15 +270,11 @@ class Kernels:
         It exists where `multiplies` is true. The result (N, O), or exact GELU of it, has dtype, fp32 or bf16.
         """
         inputs, count = weight.inputs, len(rows)
-        outputs = round_up(weight.outputs, self.panel)
         _require(dtype in FLOATS and inputs <= MOST_INPUTS and weight.codes.shape[2] == self.panel)
         out = torch.empty((count, weight.outputs), dtype=dtype)
         self._library.multiply(
             *(_address(rows, FLOATS, count * inputs), KINDS[rows.dtype]),
-            _address(weight.codes, (torch.int8,), outputs * round_up(inputs, QUAD)),
-            _address(weight.scale, (torch.float32,), outputs),
-            _address(weight.offset, (torch.int32,), outputs),
-            _address(weight.bias, (torch.float32,), outputs),
+            *(part.data_ptr() for part in (weight.codes, weight.scale, weight.offset, weight.bias)),
             *(with_gelu, out.data_ptr(), KINDS[dtype], count, inputs, weight.outputs, torch.get_num_threads()),
         )
         return out

@@ -41,14 +41,15 @@ _ELSEWHERE = {
     "buffer_size": "leave it off: it had no effect",
     "load_model_weights_only": "--model_name_or_path CHECKPOINT starts from weights alone",
     "datelines": "leave it off: articles keep their datelines, as published",
+    "drop_repeated_sentences": "leave it off: --no_repeat_ngram_size N lets no N tokens come twice",
     "label_separator": "leave it off: several labels of a text are a list in JSON, also in a cell of a table",
     "local_rank": "leave it off: torchrun tells each process its rank",
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
+    **dict.fromkeys(("max_ratio", "min_ratio"), "leave it off: --max_length and --min_length bound the tokens"),
     **dict.fromkeys(("max_option_sets", "max_articles_per_request"), "leave it off: --max_queue bounds what waits"),
     "max_summary_length": "leave it off: a summary has at most as many tokens as the model has positions",
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
     "per_article": "leave it off: run_eval.py writes each article's scores into test_articles.jsonl",
-    **dict.fromkeys(("picture", "repeats"), "leave it off: utils.corpora.inspect prints counts and lengths"),
     "positive": "leave it off: the F1 of each class is printed below the scores",
     "pre_ln": 'leave it off: "pre_ln": true in the file of the model\'s config says it',
     "profile": "leave it off: nsys profile python finetune.py ... traces a run",
@@ -245,7 +246,7 @@ def parse_dataclass(
 
     The command line wins over the file. What does not fit ends the program with status 2 and one line on stderr.
     `parts` are dataclasses of fields that depend on the task, `defaults` this program's own ones, and `of_tasks` the
-    dataclasses of each value of --task, for --help, which shows them all.
+    dataclasses of each value of --task, by which an option of another task is explained.
     """
     argv = with_underscores(argv)
     options = {each.name: each for each in options_of_class(cls, parts)}
@@ -261,8 +262,8 @@ def parse_dataclass(
         if each.default is dataclasses.MISSING and each not in positional
     ]
     if own := " or ".join(task for task, kinds in of_tasks.items() if [*kinds] == [*parts.values()]):
-        others = f"{program()} --task NAME --help shows the options of another task first."
-        description += f"\n\nThe options of --task {own} come first. {others}"
+        others = f"{program()} --task NAME --help shows those of another task."
+        description += f"\n\nThe options are those of --task {own}. {others}"
     parser = _Parser(
         prog=prog or program(),
         # The sections list the options; a usage that repeats them all would fill the first screen.
@@ -276,28 +277,7 @@ def parse_dataclass(
         if each.section not in groups:
             groups[each.section] = parser.add_argument_group(each.section)
         each.add_to(groups[each.section], stored.get(each.name, each.default))
-    if {"-h", "--help"} & {*argv}:
-        parser.epilog = _help_of_tasks(of_tasks, {name: each.limits["help"] for name, each in options.items()})
     return _build(cls, parts, _parse(parser, argv, of_tasks))
-
-
-def _help_of_tasks(of_tasks: Mapping[str, Sequence[type]], shown: Mapping[str, str]) -> str:
-    """The part of --help about options that are not `shown` yet; those of the same tasks stand together."""
-    found: dict[tuple[str, str], tuple[Option, list[str]]] = {}
-    for task, kinds in of_tasks.items():
-        for each in chain(*map(options_of_class, kinds)):
-            text = each.limits["help"]
-            if shown.get(each.name) != text:
-                found.setdefault((each.name, text), (each, []))[1].append(task)
-    sections = []
-    for names in dict.fromkeys(tuple(tasks) for _, tasks in found.values()):
-        parser = _Parser(usage=argparse.SUPPRESS, add_help=False)
-        group = parser.add_argument_group(f"with --task {' or '.join(names)}")
-        for each, tasks in found.values():
-            if tuple(tasks) == names:
-                each.add_to(group, each.default)
-        sections.append(parser.format_help())
-    return "\n".join(sections)
 
 
 def options_of_class(cls: type, parts: Mapping[str, type] = types.MappingProxyType({})) -> Iterator[Option]:

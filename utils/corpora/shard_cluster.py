@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
@@ -40,6 +41,8 @@ def cluster_of(options: MakeShardsOptions, scratch: Path | None) -> Iterator[Cli
     # Dask logs much that is of no use while a cluster is shut down.
     dask.config.set({"logging.distributed": "critical", "distributed.comm.timeouts.connect": f"{CONNECT_SECONDS}s"})
     dask.config.set({"distributed.p2p.comm.buffer": "128 MiB", "distributed.worker.profile.enabled": False})
+    if sys.platform == "linux":  # a process is forked from one that has loaded the packages
+        dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     if options.scheduler is not None:
         try:

@@ -244,7 +244,7 @@ def test_killed_runs_leave_no_process_and_go_on(make: Make, corpus: Path, tmp_pa
         elif number is not None:
             process.send_signal(number)
         else:
-            workers = {pid: line for pid, line in processes_of(process.pid).items() if "spawn_main" in line}
+            workers = {pid: line for pid, line in processes_of(process.pid).items() if "forkserver" in line}
             os.kill(max(workers), signal.SIGKILL)
         _, error = process.communicate(timeout=60)
         assert process.returncode == {signal.SIGINT: 130, signal.SIGKILL: -9, None: 0}[number], error
