@@ -8,7 +8,7 @@ import re
 import warnings
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,11 @@ import torch
 from safetensors import SafetensorError
 
 from bart.errors import InputError
+from bart.files import sha256_of
 
 _WHOLE: dict[tuple[Path, int, int, int], bool] = {}  # by files as they were, since many parts of one are read
 CHECKSUM = "crc32"  # in the metadata of safetensors files that this project writes, which have none otherwise
+SHARDS = "shards"  # in a checkpoint of several processes: the SHA-256 of each of its safetensors files, by their paths
 
 
 def read_file(path: Path) -> dict[str, Any]:
@@ -76,7 +78,8 @@ def checksum_of(tensors: Mapping[str, torch.Tensor]) -> str:
 def is_whole(path: Path) -> bool:
     """Return true if a file is a zip file, as torch writes it, with all its parts and their checksums."""
     try:
-        key = _key(path)
+        status = path.stat()
+        key = path, status.st_ino, status.st_size, status.st_mtime_ns
         if key not in _WHOLE:
             with zipfile.ZipFile(path) as file:
                 _WHOLE[key] = file.testzip() is None
@@ -85,14 +88,34 @@ def is_whole(path: Path) -> bool:
         return False
 
 
-def take_as_whole(path: Path) -> None:
-    """Compare no checksums of a file, as long as it stays the same: another process has."""
-    _WHOLE[_key(path)] = True
+def check_shards(path: Path, content: Mapping[str, Any]) -> None:
+    """Raise InputError where a shard that this checkpoint names is missing, or other than it was written."""
+    for name, sha256 in content.get(SHARDS, {}).items():
+        shard = path.parent / name
+        if not shard.is_file() or sha256_of(shard) != sha256:
+            raise InputError(f"{shard}: missing, damaged or truncated; it is a part of {path}")
 
 
-def _key(path: Path) -> tuple[Path, int, int, int]:
-    status = path.stat()
-    return path, status.st_ino, status.st_size, status.st_mtime_ns
+def read_shards(
+    path: Path,
+    content: Mapping[str, Any],
+    begin: str = "",
+    new: Callable[..., Any] = torch.empty,
+    is_alone: bool = True,
+) -> dict[str, torch.Tensor]:
+    """The tensors in a checkpoint's shards whose names begin so, read into those that `new` gives for size and dtype.
+
+    Of a DTensor, a process reads its own part; unless it `is_alone`, all of the default group call this.
+    """
+    from torch.distributed.checkpoint import HuggingFaceStorageReader, load  # here, because it takes time to import
+
+    reader = HuggingFaceStorageReader(str((path.parent / next(iter(content[SHARDS]))).parent))
+    found: Mapping[str, Any] = reader.read_metadata().state_dict_metadata
+    tensors = {name: new(of.size, dtype=of.properties.dtype) for name, of in found.items() if name.startswith(begin)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        load(tensors, storage_reader=reader, no_dist=is_alone)
+    return tensors
 
 
 def _read_torch(path: Path, zipped: bool) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def test_a_command_of_pip_names_itself(
     assert output.startswith(f"usage: {name} ")
     depends_on_task = attribute in ("finetune", "pretrain", "evaluate", "predict")
     default = "denoising" if attribute == "pretrain" else "summarization"
-    first = f"The options of --task {default} come first. {name} --task NAME --help shows"
+    first = f"The options are those of --task {default}. {name} --task NAME --help shows"
     assert (first in output) == depends_on_task
     assert error.startswith(f"{name}: error: unknown argument --nonsense; ") and error.count("\n") == 1
 
@@ -199,7 +199,7 @@ def test_no_option_takes_a_url_that_it_does_not_reach(monkeypatch: pytest.Monkey
     ("words", "variables", "begins"),
     [
         (["finetune.py", "--do_train"], {}, True),
-        (["-m", "utils.evaluation.stability"], {}, True),
+        (["-m", "utils.metrics.rouge"], {}, True),
         (["-c", "from utils.app.commands import summarize; summarize()"], {}, True),
         (["finetune.py", "--do_train", "--help"], {}, False),
         (["finetune.py", "--do_train"], {"LOCAL_RANK": "1"}, False),

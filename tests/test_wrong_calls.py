@@ -72,6 +72,7 @@ COMMANDS = {
     f"{TRAIN} --wandb_project mine": "--wandb_project is mine; it needs the package wandb",
     f"{SCORE} --eval_beams 0": "--eval_beams: '0' is not allowed",
     f"{SCORE} --num_beam_groups 3": "unknown argument --num_beam_groups; leave it off",
+    f"{SCORE} --batching x": "unknown argument --batching; earlier commits had it; CHANGELOG.md, below Removed, says",
     f"{TRAIN} --compile": "unknown argument --compile; leave it off: ",
     f"{SCORE} --top_p 1.5": "--top_p is 1.5; allowed: above 0 and at most 1",
     f"{SCORE} --int8 --bf16": "--bf16 and --int8 exclude each other",
@@ -115,7 +116,6 @@ COMMANDS = {
     "utils.metrics.__main__ rogue data/test.target data/train.target": "NAME is 'rogue'; allowed: rouge, bleu, class",
     "utils.corpora.prepare --input absent.jsonl --output new": "absent.jsonl",
     "utils.corpora.prepare --input records.jsonl --source_field body --output new": "body",
-    "utils.corpora.inspect nowhere --tokenizer absent": "nowhere: no such file or directory",
     "utils.corpora.train_tokenizer --data_dir data --output_dir new --vocab_size 10": "give a whole number from 261",
     "utils.evaluation.report.building data": "data",
     # Presets and scripts

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bart.configuration.configuration_bart import BartConfig
+from bart.modeling.checkpoint import read
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.modeling.pretrained import PretrainedModel
 from bart.tokenization.tokenization_bart import BartTokenizer
@@ -116,7 +117,10 @@ def checkpoint_of(output: Path, name: str = "last.ckpt") -> dict[str, Any]:
 
 
 def weights(output: Path) -> dict[str, Tensor]:
-    return checkpoint_of(output)["state_dict"]
+    """Of tied ones that under their first name, since several processes write no other."""
+    state = read(output / "last.ckpt")["state_dict"]
+    names = {tensor.data_ptr(): name for name, tensor in reversed(state.items())}
+    return {name: state[name] for name in names.values()}
 
 
 def same(one: Any, other: Any) -> bool:

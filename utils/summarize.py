@@ -67,7 +67,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         long_documents=args.documents.long_documents,
         max_source_length=args.documents.max_source_length,
         batch_size=args.batch_size,
-        drop_repeated_sentences=args.decoding.drop_repeated_sentences,
         **with_lengths(options),
     )
     lines = "".join(" ".join(text.split("\n")) + "\n" for text in summaries)

@@ -37,15 +37,13 @@ _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
     "length_penalty": (lambda value: True, "a finite number"),
     "diversity_penalty": (lambda value: value == 0, "0, as there are no beam groups: do_sample draws other sequences"),
     "top_p": (lambda value: 0 < value <= 1, "above 0 and at most 1"),
-    "max_ratio": (lambda value: value > 0, "a finite number above 0"),
-    "min_ratio": (lambda value: value >= 0, "a finite number of at least 0"),
 }
 
 
 @dataclass(init=False)
 class GenerationConfig:
-    """Options of :func:`bart.generation.generate`; names, defaults and meaning are those of transformers, but for
-    max_ratio and min_ratio. `vars` of it are those that were given.
+    """Options of :func:`bart.generation.generate`; names, defaults and meaning are those of transformers. `vars` of it
+    are those that were given.
 
     Lengths count decoder ids, the start token included. ``None`` means "off" where it is not the default. Options of a
     method that is not in use (``temperature`` without sampling) have no effect.
@@ -62,10 +60,6 @@ class GenerationConfig:
     """Most ids after the start token; takes the place of ``max_length``, which is one more."""
     min_new_tokens: int | None = None
     """Fewest ids after the start token before EOS is allowed; takes the place of ``min_length``, which is one more."""
-    max_ratio: float | None = None
-    """A sequence is no longer than so many times its source's ids (at least 2), besides what max_length allows."""
-    min_ratio: float | None = None
-    """EOS is banned while the sequence is shorter than so many times its source's ids, besides what min_length bans."""
 
     num_beams: int = 1
     """Beams per article; 1 is greedy search, or plain sampling."""
@@ -127,8 +121,6 @@ class GenerationConfig:
             elif option.default is not None:
                 # top_k is the one option whose default is not its neutral value.
                 setattr(self, name, 0 if name == "top_k" else option.default)
-        if self.max_ratio is not None and self.min_ratio is not None:
-            self._require(self.min_ratio <= self.max_ratio, "min_ratio", f"at most max_ratio ({self.max_ratio})")
         self._require(self.num_beam_groups == 1, "num_beam_groups", "1; do_sample draws other sequences")
         beams = self.num_beams
         if beams > 1 or not self.do_sample:

@@ -80,8 +80,8 @@ class BeamSearch:
 
     Args:
         max_length: T, at least 2.
-        limits: (B, 2) the least and the greatest length, at most T, of each article's sequences. All state is on their
-            device.
+        articles: B.
+        device: of all state.
         stops: of a caller's criteria; what they stop counts as ended by EOS.
         top_sums: that of the model's `Backend`.
     """
@@ -90,18 +90,19 @@ class BeamSearch:
         self,
         config: GenerationConfig,
         max_length: int,
-        limits: Tensor,
+        articles: int,
+        device: torch.device,
         stops: Stops | None = None,
         top_sums: TopSums = TORCH.top_sums,
     ) -> None:
         self.config = config
         self.stops = stops
         self.top_sums = top_sums
-        self.limits, device = limits, limits.device
+        self.max_length = max_length
         self.width = config.num_beams
         self.eos_ids = torch.tensor(config.eos_token_ids, dtype=torch.long, device=device)
         self.pad_token_id = config.fill_token_id or 0  # without EOS ids there is nothing to pad
-        shape = (len(limits), self.width)
+        shape = (articles, self.width)
         tokens = self.eos_ids.new_full((*shape, max_length), self.pad_token_id)
         tokens[:, :, 0] = config.start_token_id
         parents = self.eos_ids.new_full((*shape, max_length - 1), -1)
@@ -110,7 +111,7 @@ class BeamSearch:
         self.finished = Hypotheses(tokens, parents, hopeless, unfinished)
         # All beams start alike. Only the first may be extended, or they would stay alike.
         self.open = Hypotheses(tokens, parents, hopeless.index_fill(1, self.eos_ids.new_zeros(1), 0.0), unfinished)
-        self.lengths = self.eos_ids.new_ones(len(limits))  # (B,): t
+        self.lengths = self.eos_ids.new_ones(articles)  # (B,): t
         # (B, 1): true if an article's finished hypotheses may still change.
         self.active = torch.ones_like(unfinished[:, :1])
 
@@ -127,12 +128,12 @@ class BeamSearch:
     @property
     def state(self) -> list[Tensor]:
         """The tensors (B, …) that belong to the articles; setting it replaces them."""
-        return [*vars(self.open).values(), *vars(self.finished).values(), self.lengths, self.active, self.limits]
+        return [*vars(self.open).values(), *vars(self.finished).values(), self.lengths, self.active]
 
     @state.setter
     def state(self, tensors: Sequence[Tensor]) -> None:
         self.open, self.finished = Hypotheses(*tensors[:4]), Hypotheses(*tensors[4:8])
-        self.lengths, self.active, self.limits = tensors[8:]
+        self.lengths, self.active = tensors[8:]
 
     def step(self, scores: Tensor) -> Tensor:
         """Choose the next id of every beam.
@@ -177,7 +178,7 @@ class BeamSearch:
         tokens, parents = self.open.ids_of(beams)
         put_column(tokens, self.lengths, ids)
         put_column(parents, self.lengths - 1, beams)
-        ended = is_among(ids, self.eos_ids) | (self.lengths[:, None] + 1 == self.limits[:, 1:])
+        ended = is_among(ids, self.eos_ids) | (self.lengths[:, None] + 1 == self.max_length)
         if self.stops is not None:
             ended |= self.stops(tokens, self.lengths + 1)
         return Hypotheses(tokens, parents, sums, ended)
@@ -203,7 +204,9 @@ class BeamSearch:
     def _attainable(self, penalty: Tensor) -> Tensor:
         """(B, 1) the score that, by assumption, the article's open hypotheses can reach at best."""
         longer_is_better = self.config.early_stopping == "never" and self.config.length_penalty > 0
-        return self.open.scores[:, :1] / (self._penalty(self.limits[:, 1] - 1) if longer_is_better else penalty)
+        if longer_is_better:
+            penalty = self._penalty(torch.full_like(self.lengths, self.max_length - 1))
+        return self.open.scores[:, :1] / penalty
 
     def _penalty(self, lengths: Tensor) -> Tensor:
         """(B,) numbers of ids after the start token -> (B, 1), the divisor of a hypothesis's score."""

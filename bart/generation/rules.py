@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +31,6 @@ class Prefixes:
     lengths: Tensor  # (R,)
     shortest: int
     longest: int
-    limits: Any = None  # a tensor (R, 2), the least and the greatest length of each row's sequence, where rows differ
 
     def last(self, count: int) -> Tensor:
         """(R, count) the last ids of each row; where a row has fewer, they mean nothing."""
@@ -58,34 +56,29 @@ def draw(scores: Tensor, count: int) -> Tensor:
     return torch.multinomial(probabilities, count)
 
 
-def min_length(length: int | None, eos_ids: Tensor) -> Rule:
-    """No EOS, one of eos_ids (n,), while a sequence is shorter than ``length`` (MinLengthLogitsProcessor).
-
-    None stands for each row's own least length.
-    """
+def min_length(length: int, eos_ids: Tensor) -> Rule:
+    """No EOS, one of eos_ids (n,), while a sequence is shorter than ``length`` (MinLengthLogitsProcessor)."""
 
     def rule(prefixes: Prefixes, scores: Tensor) -> Tensor:
-        if length is not None and prefixes.shortest >= length:
+        if prefixes.shortest >= length:
             return scores
-        too_short = (prefixes.lengths < (prefixes.limits[:, 0] if length is None else length))[:, None]
+        too_short = (prefixes.lengths < length)[:, None]
         return scores.index_copy_(1, eos_ids, scores[:, eos_ids].masked_fill(too_short, _BANNED))
 
     return rule
 
 
-def forced_token(length: int | None, ids: Tensor) -> Rule:
+def forced_token(length: int, ids: Tensor) -> Rule:
     """Only ``ids`` (n,) may follow a sequence of ``length`` ids; each of them scores 0.
 
-    With length 1 this is ForcedBOSTokenLogitsProcessor, with max_length - 1 ForcedEOSTokenLogitsProcessor. None stands
-    for one less than each row's own greatest length.
+    With length 1 this is ForcedBOSTokenLogitsProcessor, with max_length - 1 ForcedEOSTokenLogitsProcessor.
     """
 
     def rule(prefixes: Prefixes, scores: Tensor) -> Tensor:
-        if length is not None and not prefixes.shortest <= length <= prefixes.longest:
+        if not prefixes.shortest <= length <= prefixes.longest:
             return scores
         forced = torch.full_like(scores[:1], _BANNED).index_fill_(1, ids, 0)
-        there = prefixes.lengths == (prefixes.limits[:, 1] - 1 if length is None else length)
-        return torch.where(there[:, None], forced, scores)
+        return torch.where((prefixes.lengths == length)[:, None], forced, scores)
 
     return rule
 
@@ -228,14 +221,13 @@ def rules_for(
         rules.append(encoder_no_repeat_ngram(size, source_ids))
     if config.bad_words_ids:
         rules.append(bad_words([word for word in config.bad_words_ids if word not in [[e] for e in eos]], device))
-    if eos and (config.shortest > 0 or config.min_ratio):
-        rules.append(min_length(None if config.min_ratio else config.shortest, torch.tensor(eos, device=device)))
+    if eos and config.shortest > 0:
+        rules.append(min_length(config.shortest, torch.tensor(eos, device=device)))
     rules += constraints
     if config.forced_bos_token_id is not None:
         rules.append(forced_token(1, torch.tensor([config.forced_bos_token_id], device=device)))
     if config.forced_eos_token_ids:
-        last = None if config.max_ratio else max_length - 1
-        rules.append(forced_token(last, torch.tensor(config.forced_eos_token_ids, device=device)))
+        rules.append(forced_token(max_length - 1, torch.tensor(config.forced_eos_token_ids, device=device)))
     rules += processors
     if config.do_sample:
         # With beams, enough tokens must stay for every beam to go on even if all EOS ids are drawn.

@@ -37,20 +37,6 @@ class Sources:
         mask, states, ids = (part[places, :length] for part in (self.mask, self.states, self.ids))
         return Sources(self.numbers[places], mask, states, ids)
 
-    def limits(self, config: GenerationConfig, max_length: int) -> Tensor:
-        """(B, 2) the least and the greatest length of each article's sequences."""
-        articles, length = self.states.shape[:2]
-        sizes = torch.full((articles,), length, device=self.states.device)
-        if self.mask is not None:
-            sizes = (self.mask != 0).sum(dim=1)
-        least, most = torch.full_like(sizes, config.shortest), torch.full_like(sizes, max_length)
-        # The slack absorbs the rounding of products such as 0.1 · 30.
-        if config.min_ratio is not None:
-            least = least.maximum((sizes.double() * config.min_ratio - 1e-6).ceil().long())
-        if config.max_ratio is not None:
-            most = most.minimum((sizes.double() * config.max_ratio + 1e-6).long().clamp(min=2))
-        return torch.stack((least, most), dim=1)
-
 
 class DecodingBatch:
     """The articles that are being decoded, which may have joined at different times."""
@@ -144,7 +130,7 @@ class DecodingBatch:
         beams = config.num_beams if config.num_beams > 1 else config.num_return_sequences
         # The last id of a sequence is never read.
         cache = self.model.new_cache(new.states, new.mask, beams=beams, max_length=self.max_length - 1)
-        given = config, self.max_length, new.limits(config, self.max_length), self.hooks.stops
+        given = config, self.max_length, len(new.states), new.states.device, self.hooks.stops
         return cache, BeamSearch(*given, self.model.backend.top_sums) if config.num_beams > 1 else TokenSearch(*given)
 
     def step(self) -> None:
@@ -191,9 +177,8 @@ class DecodingBatch:
     def _after_rules(self, scores: Tensor, shortest: int, longest: int) -> Tensor:
         """Scores (R, V) after all rules; tight bounds on the hypotheses' lengths save computation."""
         tokens = self.search.tokens
-        each = self.search.lengths, self.search.limits
-        lengths, limits = (values.repeat_interleave(tokens.shape[1], dim=0) for values in each)
-        prefixes = Prefixes(tokens[:, :, :longest].flatten(0, 1), lengths, shortest, longest, limits)
+        lengths = self.search.lengths.repeat_interleave(tokens.shape[1], dim=0)
+        prefixes = Prefixes(tokens[:, :, :longest].flatten(0, 1), lengths, shortest, longest)
         for rule in self.rules:
             scores = rule(prefixes, scores)
         if self.hooks.kept is not None:

@@ -19,16 +19,17 @@ from bart.generation.rules import draw
 class TokenSearch:
     """Greedy search, or sampling: K independent sequences of each article."""
 
-    def __init__(self, config: GenerationConfig, max_length: int, limits: Tensor, stops: Stops | None = None) -> None:
+    def __init__(
+        self, config: GenerationConfig, max_length: int, articles: int, device: torch.device, stops: Stops | None = None
+    ) -> None:
         self.config = config
         self.max_length = max_length
         self.stops = stops
-        self.limits = limits  # (B, 2): the least and the greatest length of each article's sequences
-        self.eos_ids = limits.new_tensor(config.eos_token_ids)
+        self.eos_ids = torch.tensor(config.eos_token_ids, dtype=torch.long, device=device)
         count = config.num_return_sequences
-        self.tokens = limits.new_full((len(limits), count, max_length), config.fill_token_id or 0)
+        self.tokens = self.eos_ids.new_full((articles, count, max_length), config.fill_token_id or 0)
         self.tokens[:, :, 0] = config.start_token_id
-        self.lengths = torch.ones_like(limits[:, 0])
+        self.lengths = self.eos_ids.new_ones(articles)
         self.unfinished = torch.ones_like(self.tokens[:, :, 0], dtype=torch.bool)
         self.ends = torch.ones_like(self.tokens[:, :, 0])  # (B, K): ids up to and including the last chosen one
 
@@ -50,7 +51,7 @@ class TokenSearch:
         put_column(self.tokens, self.lengths, torch.where(self.unfinished, chosen, old))
         self.lengths += 1
         self.ends += self.unfinished
-        self.unfinished &= ~is_among(chosen, self.eos_ids) & (self.lengths < self.limits[:, 1])[:, None]
+        self.unfinished &= ~is_among(chosen, self.eos_ids) & (self.lengths < self.max_length)[:, None]
         if self.stops is not None:
             self.unfinished &= ~self.stops(self.tokens, self.lengths)
 
@@ -64,11 +65,11 @@ class TokenSearch:
     @property
     def state(self) -> list[Tensor]:
         """The tensors (B, …) that belong to the articles, and that only steps change; setting it replaces them."""
-        return [self.tokens, self.lengths, self.unfinished, self.ends, self.limits]
+        return [self.tokens, self.lengths, self.unfinished, self.ends]
 
     @state.setter
     def state(self, tensors: Sequence[Tensor]) -> None:
-        self.tokens, self.lengths, self.unfinished, self.ends, self.limits = tensors
+        self.tokens, self.lengths, self.unfinished, self.ends = tensors
 
 
 Search = TokenSearch | BeamSearch

@@ -17,7 +17,7 @@ from bart.configuration.configuration import CONFIG_FILE, GENERATION_FILE, Model
 from bart.errors import InputError
 from bart.files import PathName, read_json
 from bart.hub import resolve
-from bart.tensor_files import read_file
+from bart.tensor_files import SHARDS, check_shards, read_file, read_shards
 
 logger = logging.getLogger(__name__)
 _ADAPTER_FILE = "adapter_config.json"  # of peft
@@ -69,7 +69,12 @@ def find_weights(path_or_name: PathName) -> Path:
 def read(path: Path) -> dict[str, Any]:
     """The content of a weights file, or of all shards that an index names."""
     if path.suffix != ".json":
-        return read_file(path)
+        content = read_file(path)
+        if SHARDS in content:
+            check_shards(path, content)
+            state = read_shards(path, content, begin="state_dict/")
+            content["state_dict"] |= {name.partition("/")[2]: tensor for name, tensor in state.items()}
+        return content
     weight_map = read_json(path).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         raise InputError(f"{path}: no shard index; its weight_map must map the weights to files")

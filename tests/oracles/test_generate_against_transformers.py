@@ -170,8 +170,7 @@ def test_each_option_is_compared():
         "output_scores",
         "return_dict_in_generate",
     }  # one value
-    elsewhere = {"max_ratio", "min_ratio"}  # below
-    elsewhere |= {"pad_token_id", "bos_token_id", "decoder_start_token_id"}  # test_fields_against_transformers.py
+    elsewhere = {"pad_token_id", "bos_token_id", "decoder_start_token_id"}  # test_fields_against_transformers.py
     options = {option.name for option in dataclasses.fields(GenerationConfig)}
     assert {name for seed in range(9) for name in random_options(seed)} | fixed | elsewhere == options
 
@@ -219,33 +218,6 @@ def test_our_generation_config_is_read_by_transformers_and_theirs_by_us():
     theirs = transformers.GenerationConfig.from_dict(ours.to_dict())
     assert {name: getattr(theirs, name) for name in ours.to_dict()} == ours.to_dict()
     assert GenerationConfig.from_dict(theirs.to_dict()) == ours
-
-
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"num_beams": 3, "early_stopping": "never", "length_penalty": 0.5}, {"num_beams": 4, "min_length": 6}],
-    ids=str,
-)
-def test_limits_by_the_source_are_those_of_each_article_alone(pairs: list[Pair], options: dict[str, Any]):
-    found = set()
-    for theirs, ours in pairs[:2]:
-        ids, mask = batch(2, articles=6)
-        sizes = mask.sum(dim=1).tolist()
-        got = ours.generate(ids, attention_mask=mask, max_length=16, max_ratio=1.6, min_ratio=0.7, **options)
-        many = ours.generate_many(
-            [row[:size].tolist() for row, size in zip(ids, sizes, strict=True)],
-            4,
-            **{"max_length": 16, "max_ratio": 1.6, "min_ratio": 0.7, **options},
-        )
-        joined = {article.index: article.sequences[0].tolist() for article in many}
-        for index, size in enumerate(sizes):
-            longest = max(2, min(16, 16 * size // 10))
-            limits = {"max_length": longest, "min_length": max(options.get("min_length", 0), -(-7 * size // 10))}
-            [expected] = theirs.generate(ids[index : index + 1, :size], **{**options, **limits})
-            assert got[index][: len(expected)].tolist() == joined[index] == expected.tolist()
-            assert got[index][len(expected) :].eq(PAD).all()
-            found.add(len(expected) == longest)
-    assert found == {True, False}
 
 
 def test_a_generation_config_may_be_given_as_there(pairs: list[Pair]):

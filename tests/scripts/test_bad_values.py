@@ -53,12 +53,9 @@ from tests.scripts.recording import Recorder
         ),
         ("pretrain_small.sh", "0 positional values; the folder with the text is expected"),
         ("run_gpu_checks.sh", "0 values; the folder for the results is expected"),
-        ("run_stability.sh", "0 values; the number of seeds is expected"),
-        ("run_stability.sh 2 data/x --seed 3", "--seed is set for each run; SEED in the environment is the first"),
-        (
-            "run_stability.sh 2 scripts/bert/run_squad.sh",
-            "SCRIPT is 'bert/run_squad.sh'; allowed: run_summarization.sh",
-        ),
+        ("run_stability.sh", "N is ''; allowed: a whole number, at least 2"),
+        ("run_stability.sh 2 data/x --seed 3", "allowed: SEED, the first seed, in place of --seed"),
+        ("run_stability.sh 2 scripts/bert/run_squad.sh", "SCRIPT is 'bert/run_squad.sh', which --help does not name"),
     ],
 )
 def test_bad_values_end_in_one_line_and_status_2(recorded: Recorder, command: str, named: str) -> None:

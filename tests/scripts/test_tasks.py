@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+import statistics
+import sys
 from pathlib import Path
 
 import pytest
@@ -66,13 +69,25 @@ def test_a_mistyped_preset_of_a_task_lists_them(script: str, recorded: Recorder)
 
 
 def test_seeds_are_trained_and_compared(recorded: Recorder, tmp_path: Path) -> None:
-    recorded.stand_in("python", '[[ $1 == -m ]] || mkdir -p "$RESULTS_DIR"')
-    command = f"bash {ROOT}/scripts/run_stability.sh 2 scripts/run_glue.sh data configs/config_tiny.json 0"
-    variables = {"RESULTS_DIR": tmp_path / "out", "SEED": 7}
-    calls = recorded.succeed(command, tmp_path, **variables)
-    assert [Path(call[1]).name for call in calls] == ["finetune.py"] * 2 + ["-m"]
-    for seed, call in ((7, calls[0]), (8, calls[1])):
+    """The runs' stand-in scores each seed with another accuracy."""
+    scores = '{"examples": 7, "accuracy": \'$SEED\'.5}'
+    recorded.stand_in(
+        "python",
+        f'[[ $1 != - ]] || exec {shlex.quote(sys.executable)} "$@"\n'
+        f'mkdir -p "$RESULTS_DIR" && echo \'{scores}\' >"$RESULTS_DIR/test_scores.json"',
+    )
+    command = f"bash {ROOT}/scripts/run_stability.sh 3 scripts/run_glue.sh data configs/config_tiny.json 0"
+    done, calls = recorded(command, tmp_path, RESULTS_DIR=tmp_path / "out", SEED=7)
+    assert done.returncode == 0, done.stderr
+    *trained, _ = calls
+    for seed, call in zip((7, 8, 9), trained, strict=True):
         values = [call[call.index(f"--{name}") + 1] for name in ("seed", "output_dir")]
         assert values == [str(seed), str(tmp_path / f"out/seed_{seed}")]
         assert call[-2:] == ["--resume_from_checkpoint", "last"]  # if it was killed before
-    assert calls[-1][2:] == ["utils.evaluation.stability", *(str(tmp_path / f"out/seed_{seed}") for seed in (7, 8))]
+    table = (tmp_path / "out/stability.txt").read_text()
+    assert done.stdout.endswith(table)
+    assert statistics.stdev((7.5, 8.5, 9.5)) == 1
+    assert [line.split() for line in table.splitlines()] == [
+        ["score", "mean", "deviation", "least", "greatest"],
+        ["test", "accuracy", "8.50", "1.00", "7.50", "9.50"],
+    ]

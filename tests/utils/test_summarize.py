@@ -213,15 +213,6 @@ def test_command_reads_a_file_and_writes_one_with_the_options_of_the_service(
     assert run.said[-1] == f"{tmp_path}/out.txt: {len(DOCUMENTS)} summaries"
     expected = one_by_one(export, DOCUMENTS, early_stopping="never", **options)
     assert (tmp_path / "out.txt").read_text() == "".join(f"{line}\n" for line in expected)
-    filtered = run("", export, tmp_path / "a.txt", "--max_ratio", 0.3, "--min_ratio", 0.1)
-    assert filtered == one_by_one(export, ["\n".join(DOCUMENTS)], max_ratio=0.3, min_ratio=0.1)[0] + "\n"
-
-
-def test_repeated_sentences_are_left_out_of_the_joined_summaries() -> None:
-    model = EchoModel(64)
-    text = "A dog ran. The cat ran. " * 20 + "It was old."
-    assert summarize(text, model, tokenizer(), drop_repeated_sentences=True) == "A dog ran. The cat ran. It was old."
-    assert summarize(text, EchoModel(64), tokenizer()) == text
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])

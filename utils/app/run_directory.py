@@ -12,6 +12,7 @@ from pathlib import Path
 from bart.errors import InputError, brief
 
 LAST_FILE, PREVIOUS_FILE = "last.ckpt", "previous.ckpt"
+SHARDED = "sharded"  # the folder of the tensors of checkpoints that several processes wrote
 LOG, LAST = "log.txt", "last"  # a run's log, and the value of --resume_from_checkpoint for its newest checkpoint
 CARD, EXAMPLES = "README.md", "examples.json"  # of a run's export
 METRICS, SECONDS = "metrics.csv", "wall_seconds"  # SECONDS: the column of the time since the run's first session began
@@ -22,6 +23,7 @@ SCORED = "{}_scores.json {}_speed.json {}_articles.jsonl {}_generations.txt .{}_
 # For SQuAD's official script, and for gluebenchmark.com.
 SCORED += "{}_predictions.json {}_nbest_predictions.json {}_null_odds.json".split()
 SCORED += "CoLA.tsv SST-2.tsv MRPC.tsv STS-B.tsv QQP.tsv MNLI-m.tsv MNLI-mm.tsv QNLI.tsv RTE.tsv WNLI.tsv".split()
+TRAINED.append(SHARDED)
 RECORDS = "arguments.yaml arguments.[0-9]*.yaml environment.json environment.[0-9]*.json eval_arguments.yaml".split()
 RECORDS += "events.out.tfevents.* report.html report_figures".split()
 

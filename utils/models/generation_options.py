@@ -10,7 +10,7 @@ from typing import Any
 
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
-from utils.app.cli import changeable, option
+from utils.app.cli import option
 
 GENERATE = "options of generate"  # a section of --help
 # Options that NVIDIA's scripts know by other names than generate does, and their names there.
@@ -34,11 +34,6 @@ class DecodingOptions:
         help="when all beams are finished: true stops at once, false if a better one is unlikely, never if impossible",
     )
     no_repeat_ngram_size: int | None = decoding_option(help="no n-gram of this size occurs twice; 0 is off")
-    max_ratio: float | None = decoding_option(help="most tokens to generate for each token of the source")
-    min_ratio: float | None = decoding_option(help="fewest tokens to generate for each token of the source")
-    drop_repeated_sentences: bool = changeable(
-        False, help="leave out repeated sentences of a text; case and white space do not count"
-    )
 
     @property
     def generation(self) -> dict[str, Any]:

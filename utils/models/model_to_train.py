@@ -13,7 +13,7 @@ from bart.configuration.configuration import ModelConfig, kind_of, stored_config
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError, naming
 from bart.modeling.pretrained import PretrainedModel
-from bart.tensor_files import read_file
+from bart.tensor_files import SHARDS, read_file
 from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.models.loading import LoadedModel, Model, class_for, fit_vocabulary, own_vocabulary, vocabulary_at
 from utils.models.options import LORA_DEFAULT, ModelOptions, NewModelOptions
@@ -150,7 +150,12 @@ def resumed_model(
     check_same_config(stored, config, f"--resume_from_checkpoint {checkpoint}")
     model_class = class_for(config, model_classes)
     tokenizer = vocabulary_at(model_class, checkpoint)
-    model = model_class.from_pretrained(checkpoint, new_head=False)
+    if SHARDS in content:  # of which each process takes its part once it knows the others
+        model = model_class(stored)
+        if content["generation_config"] is not None:
+            model.generation_config = GenerationConfig.from_dict(content["generation_config"])
+    else:
+        model = model_class.from_pretrained(checkpoint, new_head=False)
     if options.config_path is not None and model.generation_config is not None:
         model.generation_config = GenerationConfig.from_model_config(config.to_dict())
     return _to_train(model, tokenizer, options)

@@ -16,7 +16,6 @@ from utils.app.progress import progress
 from utils.app.run_directory import EXAMPLES
 from utils.models.loading import for_inference, load_for_evaluation
 from utils.prediction.options import LONG_DOCUMENTS, InferenceOptions, LongDocuments
-from utils.text.sentences import without_repeats
 from utils.text.windows import SHORTEST_WINDOW, split_text
 
 logger = logging.getLogger(__name__)
@@ -44,7 +43,6 @@ def summarize(
     long_documents: LongDocuments = "join",
     max_source_length: int | None = None,
     batch_size: int = 8,
-    drop_repeated_sentences: bool = False,
     **options: Any,
 ) -> str | list[str]:
     """Summarise documents, which may be longer than the model can read; nothing is left out without a warning.
@@ -56,7 +54,6 @@ def summarize(
             windows with spaces, so that the summary grows with the document.
         max_source_length: tokens that the model reads at once, special ones included. By default its config's, or all.
         batch_size: windows, of all documents, that are summarised at once.
-        drop_repeated_sentences: leave out a summary's repeated sentences (see `without_repeats`).
         options: passed to `model.generate_many`, but num_return_sequences is always 1.
     """
     texts_in_order = [texts] if isinstance(texts, str) else texts
@@ -67,7 +64,7 @@ def summarize(
     articles = model.generate_many(documents.windows, batch_size, **{**options, "num_return_sequences": 1})
     for article in progress("summarising", len(documents.windows), "windows", articles):
         outputs[article.index] = article.sequences[0].tolist()
-    summaries = documents.summaries(outputs, drop_repeated_sentences)
+    summaries = documents.summaries(outputs)
     return summaries[0] if isinstance(texts, str) else summaries
 
 
@@ -126,8 +123,7 @@ class Documents:
         self.counts = [len(part) for part in windows]
         self.cut_tokens = [beyond.get(index, 0) if long_documents == "cut" else 0 for index in range(len(texts))]
 
-    def summaries(self, outputs: Sequence[Sequence[int]], drop_repeated_sentences: bool) -> list[str]:
+    def summaries(self, outputs: Sequence[Sequence[int]]) -> list[str]:
         """The summary of each document, from the ids generated for each window."""
         decoded = (self.tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in outputs)
-        joined = [" ".join(filter(None, islice(decoded, count))) for count in self.counts]
-        return [without_repeats(text) for text in joined] if drop_repeated_sentences else joined
+        return [" ".join(filter(None, islice(decoded, count))) for count in self.counts]

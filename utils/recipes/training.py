@@ -150,8 +150,6 @@ def train(
             "format": [FORMAT, ORDER],
             **args.settings("must_stay"),
             " x ".join(size): math.prod(size.values()),  # of an optimizer step
-            # A process alone keeps the optimizer's state in another order.
-            f"sharding by --strategy {args.hardware.strategy}": args.hardware.strategy != "ddp" and processes > 1,
             "data": train.identity,
         },
         conditions={**args.settings("validation"), "val_metric": metric, "data": val.identity},

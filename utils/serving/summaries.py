@@ -19,7 +19,7 @@ from utils.serving.arguments import ServeArguments
 from utils.serving.engine import Arrivals
 from utils.serving.service import Body, Service, Text
 
-MOST_LENGTH_PENALTY = MOST_RATIO = 10
+MOST_LENGTH_PENALTY = 10
 
 
 def generate(
@@ -46,9 +46,6 @@ def summary_request(defaults: GenerationConfig, args: ServeArguments, positions:
         no_repeat_ngram_size: int | None = Field(defaults.no_repeat_ngram_size, ge=0, le=positions)
         length_penalty: float | None = Field(defaults.length_penalty, ge=-MOST_LENGTH_PENALTY, le=MOST_LENGTH_PENALTY)
         early_stopping: Literal[True, False, "never"] | None = defaults.early_stopping
-        max_ratio: float | None = Field(defaults.max_ratio, gt=0, le=MOST_RATIO)
-        min_ratio: float | None = Field(defaults.min_ratio, ge=0, le=MOST_RATIO)
-        drop_repeated_sentences: Literal[False, True] | None = False
 
         @property
         def inputs(self) -> list[str]:
@@ -94,7 +91,7 @@ class SummaryService(Service):
             Documents, content.inputs, self.tokenizer, self.positions, how, self.limit
         )  # fmt: skip
         outputs = await self.results(documents.windows, options)
-        summaries = await asyncio.to_thread(documents.summaries, outputs, bool(content.drop_repeated_sentences))
+        summaries = await asyncio.to_thread(documents.summaries, outputs)
         return {
             "summary": None if content.text is None else summaries[0],
             "summaries": summaries if content.text is None else None,
@@ -105,7 +102,7 @@ class SummaryService(Service):
 
     def _decoding_options(self, content: BaseModel) -> dict[str, Any]:
         """The options of a request that differ from the model's, so that requests which mean the same are equal."""
-        not_of_decoding = {"text", "texts", "long_documents", "drop_repeated_sentences"}
+        not_of_decoding = {"text", "texts", "long_documents"}
         requested = with_lengths(content.model_dump(exclude=not_of_decoding, exclude_unset=True, exclude_none=True))
         options = {name: value for name, value in requested.items() if value != getattr(self.defaults, name)}
         config = self.defaults.merged(**options)

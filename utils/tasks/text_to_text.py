@@ -36,7 +36,6 @@ from utils.models.options import ModelOptions
 from utils.tasks.options import SOURCE_LENGTH, TARGET_LENGTH, TEXT_TO_TEXT
 from utils.tasks.task import Prediction, Scores, Task
 from utils.text.lines import BlankText, references_of
-from utils.text.sentences import without_repeats
 
 logger = logging.getLogger(__name__)
 # Articles whose loss is computed at once while others are decoded; bounds the memory of the logits.
@@ -285,16 +284,14 @@ class TextToText(Task[BartForConditionalGeneration]):
 
         sources = [examples.sources[number].tolist() for number in numbers]
         encoded = None if examples.targets is None else note_losses
-        drops_repeats = self.options.decoding.drop_repeated_sentences
         for article in model.generate_many(sources, batch_size, encoded=encoded, **self._generation()):
             clock.seconds["encode"] += article.encoding_seconds
             with clock.part("detokenise"):
                 texts = tokenizer.batch_decode(list(article.sequences), skip_special_tokens=True)
             texts = [" ".join(text.split("\n")).strip() for text in texts]
-            values = {"texts": list(map(without_repeats, texts)) if drops_repeats else texts}
             tokens = int((article.sequences[0, 1:] != tokenizer.pad_token_id).sum())
             loss = losses.pop(article.index, (0.0, 0))
-            yield numbers[article.index], Prediction(values, *loss, tokens, article.seconds)
+            yield numbers[article.index], Prediction({"texts": texts}, *loss, tokens, article.seconds)
 
     def score(self, raw: Pairs, predictions: Sequence[Prediction], loaded: LoadedBart) -> Scores:
         each = self.scores_of_each([prediction.values["texts"][0] for prediction in predictions], raw[1])
@@ -324,7 +321,6 @@ class TextToText(Task[BartForConditionalGeneration]):
             "max_source_length": self.read_length(loaded),
             "max_target_length": self._target_length("test") or positions,
             "prefix": self.evaluation.prefix,
-            "drop_repeated_sentences": self.options.decoding.drop_repeated_sentences,
         }
 
 

@@ -119,14 +119,6 @@ def sentence_parts(text: str) -> list[str]:
     return [text[start:end] for start, end in pairwise([0, *ends, len(text)])]
 
 
-def without_repeats(text: str) -> str:
-    """Remove the sentences that repeat an earlier one of the text, whatever their case and white space."""
-    kept: dict[str, str] = {}
-    for part in sentence_parts(text):
-        kept.setdefault(" ".join(part.casefold().split()), part)
-    return "".join(kept.values())
-
-
 def share_of(characters: str, texts: Iterable[str]) -> float:
     """The share of the letters and digits of texts, in lower case, that are in a character class; 1 without any."""
     joined = "".join(texts).lower()

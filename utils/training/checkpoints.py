@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 import os
 import shutil
+import uuid
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +20,21 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from pytorch_lightning.plugins.io import TorchCheckpointIO
+from torch import Tensor, nn
+from torch.distributed import tensor as dtensors
+from torch.distributed.checkpoint import CheckpointException, HuggingFaceStorageWriter, async_save
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+from torch.distributed.tensor import DTensor, Shard
 
 from bart.errors import InputError
-from bart.files import replacing
-from bart.tensor_files import read_file, take_as_whole
-from utils.app.distributed import from_first, told_by_first
+from bart.files import replacing, sha256_of
+from bart.modeling.checkpoint import tied_copies
+from bart.tensor_files import SHARDS, check_shards, read_file, read_shards
+from utils.app.distributed import PATIENCE, from_first, rank_and_world, told_by_first
 from utils.app.errors import RunError
+from utils.app.machine import is_first
 from utils.app.output_files import difference
-from utils.app.run_directory import LAST, LAST_FILE, PREVIOUS_FILE
+from utils.app.run_directory import LAST, LAST_FILE, PREVIOUS_FILE, SHARDED
 from utils.app.stores import local_path
 from utils.training.options import Plan
 
@@ -31,25 +43,128 @@ logger = logging.getLogger(__name__)
 FORMAT = 3
 
 
-class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes a checkpoint beside its place, and renames it once all of it is on the disk."""
+class CheckpointIO(TorchCheckpointIO):
+    """Writes and reads checkpoints. A file takes its place once all of it is on the disk.
+
+    Several processes write shards of the tensors, to a folder in `SHARDED`, while training goes on. The file of the
+    checkpoint has the rest, and names them. Any number of processes can read them.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.group: dist.ProcessGroup | None = None  # of the threads that write shards
+        self.writing: Future[Any] | None = None
+        self.paths: list[Path] = []  # of the checkpoints saved since `finish`, all of one state
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        path = Path(path)
+        """Begin to write a checkpoint, in all processes; `finish` ends it."""
+        self.paths.append(Path(path))
+        rank, world = rank_and_world()
+        if len(self.paths) > 1:
+            return
+        self.content = checkpoint
+        if world == 1:
+            return
+        for name in tied_copies(self.model):
+            del checkpoint["state_dict"][f"model.{name}"]
+        kind = DTensor if isinstance(next(self.model.parameters()), DTensor) else Tensor
+        tensors: dict[str, Tensor] = {}
+
+        def take(name: str, value: Any) -> Any:
+            if not (isinstance(value, kind) and value.dim()):
+                return copy.deepcopy(value)
+            tensors[name] = value
+            return None
+
+        self.content = _mapped(take, checkpoint)
+        # Each process has its part of a DTensor; other tensors are alike in all processes, which share them.
+        names = enumerate(sorted(tensors, key=lambda name: -tensors[name].numel()))
+        mine = {name: tensors[name] for i, name in names if kind is DTensor or i % world == rank}
+        folder = from_first(f"step{checkpoint['global_step']}-{uuid.uuid4().hex[:8]}")
+        self.writer = _ShardWriter(str(self.paths[0].with_name(SHARDED) / folder), save_distributed=True)
+        self.group = self.group or dist.new_group(backend="gloo", timeout=PATIENCE)
+        stager = DefaultStager(StagingOptions(False, False, False, False))  # copies DTensors faster than the writer
+        self.writing = async_save(mine, storage_writer=self.writer, process_group=self.group, async_stager=stager)
+
+    def finish(self, waits: bool) -> bool:
+        """True if checkpoints that were saved since the last call are there now; RunError where they are not whole."""
+        if not self.paths or not (waits or self.writing is None or self.writing.done()):
+            return False
+        paths, writing, self.paths, self.writing = self.paths, self.writing, [], None
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary:
-                with temporary.open("wb") as file:
-                    torch.save(checkpoint, file)
-                    file.flush()
-                    os.fsync(file.fileno())
-                if path.name == LAST_FILE and path.exists():
-                    path.replace(path.with_name(PREVIOUS_FILE))
-        except (OSError, RuntimeError) as error:
-            # torch's writer raises its own error while it handles the system's, which says more.
-            cause = error if isinstance(error, OSError) else error.__context__
-            reason = cause.strerror if isinstance(cause, OSError) else error
-            raise RunError(f"{path}: cannot be written ({reason}); the one before it is whole") from error
+            if writing is not None:
+                writing.result()
+            for path in paths if is_first() else ():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(path) as temporary:
+                    with temporary.open("wb") as file:
+                        torch.save(self.content | ({SHARDS: self.writer.shards} if writing else {}), file)
+                        file.flush()
+                        os.fsync(file.fileno())
+                    if path.name == LAST_FILE and path.exists():
+                        path.replace(path.with_name(PREVIOUS_FILE))
+        except (OSError, RuntimeError, CheckpointException) as error:
+            # torch's writers raise errors of their own for the system's, which says more.
+            causes = [*(cause for cause, _ in getattr(error, "failures", {}).values()), error.__context__, error]
+            reason = next((cause.strerror for cause in causes if isinstance(cause, OSError)), causes[0])
+            if reason is None:  # another process is gone
+                raise
+            raise RunError(f"{paths[0]}: cannot be written ({reason}); the one before it is whole") from error
+        return True
+
+    def load_checkpoint(self, path: str | Path, *args: Any, **options: Any) -> dict[str, Any]:
+        content, world = super().load_checkpoint(path, *args, **options), rank_and_world()[1]
+        weight = next(self.model.parameters())
+        mesh, placements = getattr(weight, "device_mesh", None), getattr(weight, "placements", [Shard(0)])
+        if SHARDS not in content:
+            if mesh is not None:
+                reason = "one process wrote it, and processes that shard the network cannot go on from it"
+                raise InputError(f"{path}: {reason}; its weights can begin a new one, by --model_name_or_path {path}")
+            return content
+        if mesh is None and world > 1:
+            mesh = dist.init_device_mesh("cuda" if dist.get_backend() == "nccl" else "cpu", (world,))
+        new = torch.empty if mesh is None else partial(dtensors.empty, device_mesh=mesh, placements=placements)
+        tensors = read_shards(Path(path), content, new=new, is_alone=mesh is None)
+        if mesh is not None and not isinstance(weight, DTensor):  # each process has read a part of each tensor
+            tensors = {name: tensor.full_tensor() for name, tensor in tensors.items()}
+        content = _mapped(tensors.get, content)
+        weights = content["state_dict"]
+        weights |= {f"model.{name}": weights[f"model.{self.model.shared}"] for name in tied_copies(self.model)}
+        return content
+
+
+class _ShardWriter(HuggingFaceStorageWriter):
+    """Writes this process's shard; `shards` has the digests of all, in the first process."""
+
+    def write_data(self, *args: Any) -> torch.futures.Future[dict[str, str]]:
+        names = {result.storage_data.relative_path for result in super().write_data(*args).wait()}
+        digests: torch.futures.Future[dict[str, str]] = torch.futures.Future()
+        digests.set_result({f"{SHARDED}/{self.path.name}/{name}": sha256_of(self.path / name) for name in names})
+        return digests
+
+    def finish(self, metadata: Any, results: list[dict[str, str]]) -> None:
+        self.shards = {name: digest for digests in results for name, digest in digests.items()}
+
+
+def _mapped(act: Callable[[str, Any], Any], tree: Any, name: str = "") -> Any:
+    """A copy of nested dicts and lists, with what `act` makes of the place of each value and the value."""
+    if isinstance(tree, dict):
+        return {key: _mapped(act, value, f"{name}/{key}".strip("/")) for key, value in tree.items()}
+    if isinstance(tree, list):
+        return [_mapped(act, value, f"{name}/{number}") for number, value in enumerate(tree)]
+    return act(name, tree)
+
+
+def remove_unnamed_shards(output_dir: Path) -> None:
+    """Remove shards that no checkpoint beside them names: it was replaced, or they were being written."""
+    named = set()
+    for path in output_dir.glob("*.ckpt"):
+        with suppress(Exception):  # torch raises nearly anything on damaged bytes
+            content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+            named |= {Path(name).parent.name for name in content.get(SHARDS, {})}
+    for folder in (output_dir / SHARDED).glob("*"):
+        if folder.name not in named:
+            shutil.rmtree(folder)
 
 
 class BestCheckpoints:
@@ -67,6 +182,7 @@ class BestCheckpoints:
         self.count, self.conditions = plan.run.save_top_k, plan.conditions
         self.of_kept = self.conditions
         self.kept: list[dict[str, Any]] = []
+        self.dropped: list[dict[str, Any]] = []  # whose files go when the checkpoint is there that no longer names them
 
     @property
     def score(self) -> float | None:
@@ -78,19 +194,16 @@ class BestCheckpoints:
         self.kept = from_first([each for each in self.kept if (self.directory / each["name"]).is_file()])
 
     def after_validation(self, trainer: pl.Trainer) -> None:
-        """Save the model if it is one of the best, and remove the checkpoint that is no longer one."""
+        """Save the model if it is one of the best."""
         if difference(self.of_kept, self.conditions):
             self.kept, self.of_kept = [], self.conditions
         step, figures = trainer.global_step, trainer.callback_metrics
         new = {"name": f"_epoch{trainer.datamodule.epoch(step)}_step{step}.ckpt", "step": step}
         new |= {"score": float(figures[self.metric]), "loss": float(figures["val_loss"])}
         ranked = sorted([*(each for each in self.kept if each["step"] != step), new], key=self._rank)
-        self.kept, dropped = ranked[: self.count], ranked[self.count :]  # before the checkpoint, which holds the list
+        self.kept, self.dropped = ranked[: self.count], ranked[self.count :]  # before the checkpoint that holds it
         if new in self.kept:
             trainer.save_checkpoint(self.directory / new["name"])
-        if trainer.is_global_zero:
-            for entry in dropped:
-                (self.directory / entry["name"]).unlink(missing_ok=True)
 
     def _rank(self, entry: Mapping[str, Any]) -> tuple[float, ...]:
         """Lower for better ones."""
@@ -119,12 +232,9 @@ def check_same_start(checkpoint: Path | None, world_size: int) -> None:
 
 
 def agreed_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
-    """`find_checkpoint`, where the first of all processes alone compares checksums, and tells the others."""
+    """`find_checkpoint`, where the first of all processes alone compares checksums of shards, and tells the others."""
     named = resume_from, output_dir
-    found = told_by_first(f"checkpoint {named}", lambda: find_checkpoint(*named), of_all=True)
-    if found is not None and found.is_file():
-        take_as_whole(found)
-    return found
+    return told_by_first(f"checkpoint {named}", lambda: find_checkpoint(*named), of_all=True)
 
 
 def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
@@ -135,10 +245,13 @@ def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
     # Of equally old ones, which `keep_as_last` makes, that which it copies: other processes may look later.
     files = sorted(folder.glob("*.ckpt"), key=lambda path: (-path.stat().st_mtime_ns, path.name))
     if resume_from != LAST and not files:
+        if folder.is_file():
+            check_shards(folder, read_file(folder))
         return folder
     for path in files:
         # The files of a copied folder may have new times, in any order.
-        steps = {each: step for each in (path, folder / LAST_FILE) if (step := _step_of(each)) is not None}
+        newest = dict.fromkeys((path, folder / LAST_FILE))
+        steps = {each: step for each in newest if (step := _step_of(each)) is not None}
         if path in steps:
             return max(steps, key=lambda each: steps[each])  # the first of equal ones
         logger.warning("%s is incomplete or damaged; the checkpoint before it is used", path)
@@ -151,7 +264,9 @@ def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
 def _step_of(checkpoint: Path) -> int | None:
     """The optimizer step of a checkpoint; None where it cannot be read."""
     try:
-        return read_file(checkpoint).get("global_step", 0)
+        content = read_file(checkpoint)
+        check_shards(checkpoint, content)
+        return content.get("global_step", 0)
     except InputError:
         return None
 
@@ -160,13 +275,18 @@ def keep_as_last(checkpoint: Path, output_dir: Path) -> None:
     """Copy the checkpoint from which a run goes on to `last.ckpt`: a run with no step left writes none."""
     last = output_dir / LAST_FILE
     if not last.exists() or not last.samefile(checkpoint):
+        for name in read_file(checkpoint).get(SHARDS, {}):
+            if not (shard := output_dir / name).exists():
+                shard.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(checkpoint.parent / name, shard)
         with replacing(last) as temporary:
             shutil.copy2(checkpoint, temporary)
 
 
 def completed(stored: Mapping[str, Any], current: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The record of a run, in which options that the version of this code then did not know have their defaults."""
-    return {**{name: defaults.get(name) for name in current}, **stored}
+    """The record of a run, with defaults of options that are new since, and no options that are gone and were off."""
+    kept = {name: value for name, value in stored.items() if value or name in current}
+    return {**{name: defaults.get(name) for name in current}, **kept}
 
 
 def check_identity(path: Path, identity: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The private parts of Lightning that training uses, because no public part serves."""
+"""The parts of Lightning that training changes, some private, because no public part serves."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.loops.fetchers import _DataFetcher
 from pytorch_lightning.loops.training_epoch_loop import _TrainingEpochLoop
+from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 from pytorch_lightning.trainer.connectors.signal_connector import _SignalConnector
 
 
@@ -28,6 +29,23 @@ class NoSignals(_SignalConnector):
 
     def register_signal_handlers(self) -> None:
         pass
+
+
+class Ddp(DDPStrategy):
+    """DDP whose processes all save a checkpoint."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
+        self.checkpoint_io.save_checkpoint(checkpoint, filepath)
+
+
+class ModelParallel(ModelParallelStrategy):
+    """FSDP whose processes save and load their own parts, by the checkpoint IO, as they are."""
+
+    lightning_restore_optimizer = True
+    save_checkpoint, load_checkpoint = Ddp.save_checkpoint, Strategy.load_checkpoint
+    lightning_module_state_dict, optimizer_state = Strategy.lightning_module_state_dict, Strategy.optimizer_state
+    load_model_state_dict = Strategy.load_model_state_dict
+    load_optimizer_state_dict = Strategy.load_optimizer_state_dict
 
 
 def prepare(trainer: pl.Trainer) -> None:

@@ -20,7 +20,7 @@ from utils.app.signals import NAMES, Signals, status
 from utils.app.stores import local_path, publish
 from utils.data.batches import Batch
 from utils.tasks.task import TrainedTask
-from utils.training.checkpoints import LAST_FILE, BestCheckpoints, check_same_start, completed
+from utils.training.checkpoints import LAST_FILE, BestCheckpoints, check_same_start, completed, remove_unnamed_shards
 from utils.training.lightning_internals import settle
 from utils.training.measurements import Measurements, step_time_percentiles
 from utils.training.module import TrainingModule
@@ -58,6 +58,7 @@ class Session(Callback):
             # What a run that was killed was writing: checkpoints, reports, the export.
             for leftover in [*self.directory.glob(".*.tmp"), *(self.directory / EXPORT).rglob(".*.tmp")]:
                 leftover.unlink()
+            remove_unnamed_shards(self.directory)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: TrainingModule) -> None:
         publish(self.plan.run.output_dir)  # better refused now than with the first checkpoint
@@ -77,11 +78,13 @@ class Session(Callback):
         step, every = trainer.global_step, self.plan.run.save_every_n_steps
         self.divergence.after_step(trainer, pl_module, batch, outputs["loss"])
         self.measurements.after_step(trainer, pl_module, batch, self.divergence)
+        self._finish(trainer, waits=False)
         # Where a validation comes next, it saves and leaves.
         if (batch_idx + 1) % trainer.val_check_batch and step < trainer.datamodule.total_steps:
             # Of several processes, all learn in the same step that one was asked to end.
             ends = self.divergence.is_asked if trainer.world_size > 1 else self.signals.number
             if ends or (every is not None and step % every == 0):
+                self._finish(trainer)
                 self._save(trainer)
             if ends:
                 self._leave(trainer)
@@ -89,6 +92,7 @@ class Session(Callback):
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.divergence.check(trainer)
+        self._finish(trainer)
         self.measurements.before_validation()
 
     def on_validation_batch_end(
@@ -116,6 +120,7 @@ class Session(Callback):
         self.measurements.start_clock(pl_module.device)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: TrainingModule) -> None:
+        self._finish(trainer)
         self.measurements.end(trainer, pl_module.device)
         self._restore_signals()
 
@@ -136,12 +141,24 @@ class Session(Callback):
     def _save(self, trainer: pl.Trainer) -> None:
         self.divergence.check(trainer)
         trainer.save_checkpoint(self.directory / LAST_FILE)
+        self._finish(trainer, waits=False)
+
+    def _finish(self, trainer: pl.Trainer, waits: bool = True) -> None:
+        """Let checkpoints that are written take their places, and bring them to a store."""
+        if not trainer.strategy.checkpoint_io.finish(waits):
+            return
+        if trainer.is_global_zero:
+            for entry in self.best.dropped:
+                (self.directory / entry["name"]).unlink(missing_ok=True)
+            remove_unnamed_shards(self.directory)
         try:
             publish(self.plan.run.output_dir)
         except RunError as error:
             logger.warning("%s; the next checkpoint tries it again", error)
 
     def _leave(self, trainer: pl.Trainer) -> NoReturn:
+        self._finish(trainer)
+        trainer.strategy.barrier("leave")  # torchrun ends the others when one has left
         number = self.signals.number or signal.SIGTERM  # which another process got
         options = options_to_resume(self.plan.run.output_dir)
         logger.info("ended by %s after step %d; %s goes on", NAMES[number], trainer.global_step, options)

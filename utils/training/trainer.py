@@ -12,7 +12,7 @@ from textwrap import indent
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
-from pytorch_lightning.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from pytorch_lightning.strategies import Strategy
 from torch import nn
 
 from bart.errors import InputError
@@ -29,7 +29,7 @@ from utils.data.batches import padded_length
 from utils.models.loading import LoadedModel, export
 from utils.tasks.task import TrainedTask
 from utils.training import lightning_internals
-from utils.training.checkpoints import LAST_FILE, AtomicCheckpointIO, check_identity, keep_as_last
+from utils.training.checkpoints import LAST_FILE, CheckpointIO, check_identity, keep_as_last
 from utils.training.datamodule import TrainingData
 from utils.training.module import TrainingModule
 from utils.training.options import LORA_RATE, Plan
@@ -124,11 +124,11 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Ses
     if hardware.processes > 1:
         # LayerDrop leaves layers without gradients, for which plain DDP would wait. No buffer changes in training.
         exchange = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
-        strategy = DDPStrategy(find_unused_parameters=drops_layers(model), **exchange)
+        strategy = lightning_internals.Ddp(find_unused_parameters=drops_layers(model), **exchange)
         if hardware.strategy != "ddp":
             # Lightning's names for the two dimensions of the mesh; `configure_model` shards over the second alone.
             copies = hardware.processes // hardware.devices if hardware.strategy == "hsdp" else 1
-            strategy = ModelParallelStrategy(copies, hardware.processes // copies, save_distributed_checkpoint=False)
+            strategy = lightning_internals.ModelParallel(copies, hardware.processes // copies)
     if hardware.accelerator == "cpu":
         keep_freed_memory()
         emulated = platform.machine() == "x86_64" and not torch.cpu.get_capabilities().get("avx512_bf16", False)
@@ -155,7 +155,7 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Ses
         logger=loggers,
         callbacks=[session],
         enable_checkpointing=False,  # which the session does
-        plugins=[*precision_plugins(hardware), AtomicCheckpointIO()],
+        plugins=[*precision_plugins(hardware), CheckpointIO(model)],
         enable_model_summary=False,
         enable_progress_bar=False,
         use_distributed_sampler=False,

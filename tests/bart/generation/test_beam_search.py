@@ -21,7 +21,7 @@ VOCAB = 5
 def machine(articles: int = 1, max_length: int = 5, **options) -> BeamSearch:
     ids = {"decoder_start_token_id": START, "pad_token_id": PAD, "eos_token_id": EOS}
     config = GenerationConfig(**{"num_beams": 2, **ids, **options})
-    return BeamSearch(config, max_length, torch.tensor([[0, max_length]] * articles))
+    return BeamSearch(config, max_length, articles, torch.device("cpu"))
 
 
 def table(*rows: dict[int, float]) -> Tensor:

@@ -26,7 +26,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "beams": {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 1.5},
     "early": {"num_beams": 3, "early_stopping": True, "no_repeat_ngram_size": 2, "encoder_no_repeat_ngram_size": 2},
     "rules": {"num_beams": 2, "min_length": 5, "repetition_penalty": 1.3, "bad_words_ids": [[5], [6, 7]]},
-    "ratios": {"num_beams": 3, "max_ratio": 1.1, "min_ratio": 0.6, "early_stopping": "never", "length_penalty": 2.0},
+    "never": {"num_beams": 3, "early_stopping": "never", "length_penalty": 0.3},
 }
 every_method = pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
 
@@ -291,8 +291,7 @@ def test_runs_without_dropout_and_gradients_and_restores_each_modules_mode(sourc
         ({"input_ids": torch.full((2, 4), 5), "num_beam": 4}, "num_beams"),
         ({"input_ids": "text"}, r"input_ids is str 'text'; allowed: a tensor.*tokenizer\(text, return_tensors='pt'\)"),
         ({"input_ids": torch.full((2, 4), 5), "attention_mask": [[1]]}, "attention_mask is list"),
-        ({"input_ids": torch.full((2, 4), 5), "max_ratio": 0}, "max_ratio is 0; allowed: a finite number above 0"),
-        ({"input_ids": torch.full((2, 4), 5), "max_ratio": 1, "min_ratio": 2}, "min_ratio is 2; allowed: at most max"),
+        ({"input_ids": torch.full((2, 4), 5), "top_p": 0}, "top_p is 0; allowed: above 0 and at most 1"),
         ({"input_ids": torch.full((2, 4), 5), "generation_config": {"num_beam": 4}}, "num_beams"),
         ({"input_ids": torch.full((2, 4), 5), "bad_words_ids": [[VOCAB]]}, "bad_words_ids"),
         ({"input_ids": torch.full((2, 4), 5), "eos_token_id": [2, VOCAB]}, "eos_token_id"),

@@ -43,7 +43,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "beams": {"num_beams": 4, "num_return_sequences": 2, "length_penalty": 1.5},
     "early": {"num_beams": 3, "early_stopping": True, "no_repeat_ngram_size": 2},
     "never": {"num_beams": 2, "early_stopping": "never", "length_penalty": 2.0},
-    "ratios": {"num_beams": 2, "max_ratio": 2.0, "min_ratio": 0.8},
     "rules": {
         "num_beams": 2,
         "min_length": 5,
@@ -193,7 +192,7 @@ def test_repeated_steps_give_what_eager_ones_give(model, sources, use, batch_siz
     assert counting.loads < counting.replays / 2, "the state should stay where it is from one step to the next"
 
 
-@pytest.mark.parametrize("method", ["early", "ratios", "rules", "rules of greedy"])  # all code that there is
+@pytest.mark.parametrize("method", ["early", "never", "rules", "rules of greedy"])  # all code that there is
 def test_recorded_operations_give_what_eager_steps_give(model, sources, use, method: str):
     """Articles join and leave, and the cache grows."""
     options = METHODS[method]

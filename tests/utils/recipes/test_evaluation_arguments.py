@@ -18,7 +18,7 @@ from utils.tasks.options import TextToTextEvalOptions
 POSITIONAL = ["model", "config.json", "data", "out"]
 # They bear on what generate returns besides the ids, which scoring does not ask for.
 NOT_OFFERED = {"output_scores", "return_dict_in_generate", "num_beam_groups", "diversity_penalty"}
-NOT_OF_GENERATE = {"drop_repeated_sentences", "references", "prefix", "max_target_length", "only_predict"}
+NOT_OF_GENERATE = {"references", "prefix", "max_target_length", "only_predict"}
 
 
 def parse(*options: str) -> EvalArguments:

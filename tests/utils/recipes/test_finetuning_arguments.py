@@ -33,7 +33,7 @@ NVIDIAS = {
     parse_eval_arguments: "distill do_decoder do_encoder layers local_rank pre_ln sync_timeout",
 }
 ROOT = Path(__file__).parents[3]
-BY_NAME = {*typing.get_type_hints(GenerationOptions)} - {"drop_repeated_sentences", "eval_max_gen_length"}
+BY_NAME = {*typing.get_type_hints(GenerationOptions)} - {"eval_max_gen_length"}
 
 
 def parse(*options: str) -> FinetuneArguments:

@@ -9,7 +9,7 @@ from tokenizers import Regex
 from tokenizers.pre_tokenizers import Split
 
 from utils.text import sentences
-from utils.text.sentences import TERMINALS, sentence_parts, split_sentences, without_repeats
+from utils.text.sentences import TERMINALS, sentence_parts, split_sentences
 
 
 def test_long_texts_are_split_in_parts_with_the_result_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,21 +32,6 @@ def test_long_texts_are_split_in_parts_with_the_result_of_the_whole(monkeypatch:
         assert max(sizes) == size
         sizes.clear()
     assert "".join(split_sentences("word" * 100)) == "word" * 100  # longer than a part
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("The cat ran. A dog ran. the  CAT ran. It slept.", "The cat ran. A dog ran. It slept."),
-        ("The cat ran.\nThe cat\nran.  A dog ran. The cat ran.", "The cat ran.  A dog ran."),
-        ("The cat ran. The cat ran again", "The cat ran. The cat ran again"),
-        ("he left.(She stayed.) he left.(She stayed.)", "he left.(She stayed.)"),
-        ("他来了。他走了。他来了。好！", "他来了。他走了。好！"),
-        ("", ""),
-    ],
-)
-def test_repeated_sentences_are_left_out(text: str, expected: str) -> None:
-    assert without_repeats(text) == expected
 
 
 @pytest.mark.parametrize(

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import os
 import socket
-import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
+from torch import nn
 
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tensor_files import is_whole, read_file
 from tests.tiny_run import Train, checkpoint_of, weights
-from utils.app import distributed
 from utils.app.errors import RunError
 from utils.data import order
 from utils.recipes import training
-from utils.training.checkpoints import AtomicCheckpointIO, agreed_checkpoint, find_checkpoint, keep_as_last
+from utils.training.checkpoints import CheckpointIO, find_checkpoint, keep_as_last
+
+
+def save(content: dict[str, Any], path: Path) -> None:
+    saving = CheckpointIO(nn.Module())
+    saving.save_checkpoint(content, path)
+    assert saving.finish(waits=False) and not saving.finish(waits=True)
 
 
 def write(folder: Path, number: int) -> Path:
-    content = {"number": torch.full((100_000,), number), "global_step": number}
-    AtomicCheckpointIO().save_checkpoint(content, folder / "last.ckpt")
+    save({"number": torch.full((100_000,), number), "global_step": number}, folder / "last.ckpt")
     return folder / "last.ckpt"
 
 
@@ -61,9 +65,9 @@ def test_torn_checkpoints_are_passed_over(damage: str, tmp_path: Path, caplog: p
 
 def test_after_a_flipped_bit_the_checkpoint_is_right_or_the_one_before_it_is_used(tmp_path: Path) -> None:
     """Of a small one, so that most bits are those of zip headers, names and pickles, some of which have no checksum."""
-    AtomicCheckpointIO().save_checkpoint({"number": torch.ones(3), "global_step": 1}, tmp_path / "previous.ckpt")
+    save({"number": torch.ones(3), "global_step": 1}, tmp_path / "previous.ckpt")
     content, last = {"number": torch.arange(3), "global_step": 2}, tmp_path / "last.ckpt"
-    AtomicCheckpointIO().save_checkpoint(content, last)
+    save(content, last)
     whole, used = last.read_bytes(), {last: 0, tmp_path / "previous.ckpt": 0}
     for place in np.random.default_rng(0).integers(8 * len(whole), size=300):
         changed = bytearray(whole)
@@ -90,26 +94,6 @@ def test_processes_that_look_later_find_the_same_checkpoint(tmp_path: Path, monk
     for listed in (sorted, lambda paths: sorted(paths, reverse=True)):  # in which file systems list them
         monkeypatch.setattr(Path, "glob", lambda folder, _, listed=listed: iter(listed(folder.iterdir())))
         assert find_checkpoint("last", tmp_path) == best
-
-
-def test_one_process_compares_checksums_and_tells_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path, 1)
-    last = write(tmp_path, 2)
-    last.write_bytes(last.read_bytes()[:-9])
-    store, compared = dist.HashStore(), []
-    monkeypatch.setattr(distributed, "meeting", lambda: store)
-    testzip = zipfile.ZipFile.testzip
-    monkeypatch.setattr(zipfile.ZipFile, "testzip", lambda file: compared.append(file.filename) or testzip(file))
-    for rank in ("0", "1"):
-        monkeypatch.setenv("RANK", rank)
-        assert agreed_checkpoint("last", tmp_path) == tmp_path / "previous.ckpt"
-        assert read_file(tmp_path / "previous.ckpt")["global_step"] == 1
-    assert compared == [str(tmp_path / "previous.ckpt")]
-    monkeypatch.setattr("bart.tensor_files._WHOLE", {})  # as in another process
-    assert agreed_checkpoint("last", tmp_path) == tmp_path / "previous.ckpt"
-    assert read_file(tmp_path / "previous.ckpt")["global_step"] == 1 and len(compared) == 1
-    write(tmp_path, 3).rename(tmp_path / "previous.ckpt")  # another file, which nobody has looked at
-    assert is_whole(tmp_path / "previous.ckpt") and len(compared) == 2
 
 
 def test_only_a_run_that_shares_data_and_optimizer_goes_on(

@@ -161,13 +161,13 @@ def die_at_step(step: int) -> None:
 
 
 def test_a_process_that_dies_ends_the_run_in_one_line(options: list[str], tmp_path: Path) -> None:
-    statuses = forked.finish(forked.start(options, tmp_path / "run", ranks=2, before=partial(die_at_step, 6)))
+    statuses = forked.finish(forked.start(options, tmp_path / "run", ranks=2, before=partial(die_at_step, 10)))
     assert statuses == [1, -signal.SIGKILL]
     log = forked.log_of(tmp_path / "run").read_text()
     assert "Traceback" not in log
     assert "error: another process of this run is gone, or cannot be reached" in log.splitlines()[-1]
     assert log.endswith(f"--resume_from_checkpoint last goes on from the newest checkpoint in {tmp_path}/run\n")
-    assert checkpoint_of(tmp_path / "run")["global_step"] == 4
+    assert checkpoint_of(tmp_path / "run")["global_step"] in (4, 8)  # that of step 8 is whole a little later
 
 
 def see_another_folder(folder: Path) -> None:
@@ -193,6 +193,7 @@ def test_processes_that_find_different_checkpoints_are_refused(options: list[str
                 "error: --resume_from_checkpoint: processes found different files; all must see the same"
             )
         shutil.copy(run / "previous.ckpt", copy / "last.ckpt")
+        shutil.copytree(run / "sharded", copy / "sharded", dirs_exist_ok=True)
     assert same(weights(run), before)
 
 
@@ -211,7 +212,10 @@ ON_8_4_6 = [(8, cut(1, 3)), (4, cut(3, 2)), (6, cut(4, 1))]  # processes, and ho
         pytest.param(FILES, ["--sortish_sampler"], ON_8_4_6, marks=pytest.mark.slow),
         pytest.param(SHARDS, [], ON_8_4_6, marks=pytest.mark.slow),
         pytest.param(
-            SHARDS, ["--strategy", "fsdp"], [(2, cut(12, 1)), (3, cut(8, 1)), (4, cut(3, 2))], marks=pytest.mark.slow
+            SHARDS,
+            ["--strategy", "fsdp"],
+            [(2, cut(12, 1)), (3, cut(8, 1)), (1, cut(12, 2))],
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             *(FILES, ["--max_tokens_per_batch", 200]),
@@ -247,11 +251,6 @@ def test_another_global_batch_is_refused(options: list[str], tmp_path: Path) -> 
     assert forked.finish(forked.start(options, tmp_path / "run", ranks=3)) == [2, 2, 2]
     error = "its --train_batch_size x --gradient_accumulation_steps x processes is 4, this run's is 6; its weights can"
     assert error in forked.log_of(tmp_path / "run").read_text().splitlines()[-1]
-    fsdp, one = [*options, "--strategy", "fsdp"], cut(4, 1)
-    forked.run([*fsdp, "--max_steps", 4], tmp_path / "fsdp", ranks=2)
-    assert forked.finish(forked.start([*fsdp, *one], tmp_path / "fsdp")) == [2]
-    error = "its sharding by --strategy fsdp is True, this run's is False"
-    assert error in forked.log_of(tmp_path / "fsdp").read_text().splitlines()[-1]
 
 
 @pytest.mark.slow
