@@ -292,7 +292,7 @@ def measure(
             with suppress(subprocess.TimeoutExpired):
                 process.wait(GRACE_SECONDS)
             os.killpg(process.pid, signal.SIGKILL)
-        for path in [*folder.rglob("*.ckpt"), *folder.rglob("export")]:  # gigabytes that nobody asked for
+        for path in [path for name in ("*.ckpt", "sharded", "export") for path in folder.rglob(name)]:  # gigabytes
             shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 

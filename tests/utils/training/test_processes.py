@@ -161,13 +161,13 @@ def die_at_step(step: int) -> None:
 
 
 def test_a_process_that_dies_ends_the_run_in_one_line(options: list[str], tmp_path: Path) -> None:
-    statuses = forked.finish(forked.start(options, tmp_path / "run", ranks=2, before=partial(die_at_step, 6)))
+    statuses = forked.finish(forked.start(options, tmp_path / "run", ranks=2, before=partial(die_at_step, 10)))
     assert statuses == [1, -signal.SIGKILL]
     log = forked.log_of(tmp_path / "run").read_text()
     assert "Traceback" not in log
     assert "error: another process of this run is gone, or cannot be reached" in log.splitlines()[-1]
     assert log.endswith(f"--resume_from_checkpoint last goes on from the newest checkpoint in {tmp_path}/run\n")
-    assert checkpoint_of(tmp_path / "run")["global_step"] == 4
+    assert checkpoint_of(tmp_path / "run")["global_step"] in (4, 8)  # that of step 8 is whole a little later
 
 
 def see_another_folder(folder: Path) -> None:
