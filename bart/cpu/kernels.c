@@ -727,9 +727,11 @@ static float weights_of(const struct attention *all, float *scores, float *addit
     if (all->is_causal)
         for (int64_t j = 0; j < length; j++) additive[j] = j <= query ? 0 : -INFINITY;
     else if (all->mask == NULL) memset(additive, 0, length * sizeof *additive);
-    else
-        for (int64_t j = 0; j < length; j++)
-            additive[j] = fmaxf(all->mask[article * all->mask_article + query * all->mask_row + j], -FLT_MAX / 2);
+    else {
+        const float *mask = all->mask + article * all->mask_article + query * all->mask_row;
+        // With fmaxf(), or without the pointer, GCC does not vectorise this.
+        for (int64_t j = 0; j < length; j++) additive[j] = mask[j] > -FLT_MAX / 2 ? mask[j] : -FLT_MAX / 2;
+    }
     for (int64_t j = length; j < room; j++) additive[j] = -INFINITY;
     return exponentials(scores, additive, 1 / sqrtf(all->width), room);
 }
@@ -1131,7 +1133,7 @@ INLINE void store_tile(float tile[][PANEL], int64_t rows, int activation, void *
 EXPORT int multiply_fp32(const float *input, const float *weights, const float *bias, int activation, float *out,
                          int64_t rows, int64_t width, int64_t outs, int threads)
 {
-    enum { ROWS = 384, INPUTS = 384 };  // the weights of so many inputs stay in the first cache for all of these rows
+    enum { ROWS = 96, INPUTS = 384 };  // the weights of so many inputs stay in the first cache for all of these rows
 #pragma omp parallel for collapse(2) num_threads(threads) if (rows * width * outs > 8 * SMALL)
     for (int64_t first = 0; first < rows; first += ROWS)
         for (int64_t o = 0; o < outs; o += PANEL) {

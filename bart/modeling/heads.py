@@ -164,8 +164,7 @@ class BartForSequenceClassification(TextLoss, PretrainedBart):
 
 
 class BartForTokenClassification(PretrainedBart):
-    """BART that gives each token a label, by the decoder's state at its place (Lewis et al., 2020, section 3.2), or by
-    the encoder's if `config.token_states` is "encoder".
+    """BART that gives each token a label, by the decoder's state at its place (Lewis et al., 2020, section 3.2).
 
     transformers has no such class.
     """
@@ -175,15 +174,12 @@ class BartForTokenClassification(PretrainedBart):
 
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)
-        self.stack = config.extra.get("token_states", "decoder")
-        if self.stack not in ("decoder", "encoder"):
-            raise InputError(f"config field 'token_states' is {self.stack!r}; allowed: decoder, encoder")
+        states = config.extra.get("token_states", "decoder")  # earlier versions could also read the encoder's
+        if states != "decoder":
+            raise InputError(f"config field 'token_states' is {states!r}; allowed: decoder")
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.d_model, len(config.labels))
         self.init_weights(self)
-        if self.stack == "encoder":  # several processes would wait for the decoder's gradients, which never come
-            self.model.decoder.requires_grad_(False)
-            self.model.shared.requires_grad_(True)
 
     def forward(
         self,
@@ -193,12 +189,7 @@ class BartForTokenClassification(PretrainedBart):
         labels: Tensor | None = None,
     ) -> ClassifierOutput:
         """Logits (B, S, N); labels (B, S) are -100 where a token has none. The others are those of whole texts."""
-        if self.stack == "encoder":
-            if not isinstance(input_ids, Rows):
-                check_ids("input_ids", input_ids, self.config.vocab_size, attention_mask=attention_mask)
-            hidden = encoder_states = self.model.encoder(input_ids, attention_mask)
-        else:
-            hidden, encoder_states = self.model(input_ids, attention_mask)
+        hidden, encoder_states = self.model(input_ids, attention_mask)
         logits = self.classifier(self.dropout(hidden))
         return ClassifierOutput(loss_of_tokens(logits, labels), logits, encoder_states)
 

@@ -257,7 +257,6 @@ class Packer:
         self.packs = on_cpu and precision != "fp16" and why_not_packed(self.dtype) is None
         self.kernels = load() if on_cpu and precision != "fp16" else None
         has_bf16 = torch.cpu.get_capabilities().get("avx512_bf16", False)
-        has_bf16 &= torch.backends.cpu.get_cpu_capability() == "AVX512"  # the environment may hold torch to less
         # The types of queries, keys and values; and of the states inside a feed-forward block, rounded to 8 bits next.
         self.encoder_dtype = torch.bfloat16 if self.is_int8 and has_bf16 else self.dtype
         self.decoder_dtype = torch.bfloat16 if self.is_int8 and (has_bf16 or self.kernels is not None) else self.dtype

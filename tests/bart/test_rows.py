@@ -128,7 +128,6 @@ CASES = {
     "an encoder before the encoder": (lambda: bart(source_encoder_layers=1, source_vocab_size=50), of_labels),
     "classes": (lambda: bart(BartForSequenceClassification), of_texts),
     "tags": (lambda: bart(BartForTokenClassification, num_labels=4), of_tokens),
-    "tags by the encoder": (lambda: bart(BartForTokenClassification, num_labels=4, token_states="encoder"), of_tokens),
     "answers": (lambda: bart(BartForQuestionAnswering), of_answers),
     "BERT": (bert, of_tokens),
     "BERT with pairs": (lambda: bert(BertForPreTraining), of_masked),

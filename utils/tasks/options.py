@@ -205,13 +205,6 @@ class TaggingOptions(LabelOptions):
 
 
 @dataclass(frozen=True)
-class TaggingTrainingOptions(LabelTrainingOptions):
-    token_states: str | None = card_option(
-        None, section="model", choices=("decoder", "encoder"), help="states that the head reads; by default decoder"
-    )
-
-
-@dataclass(frozen=True)
 class WindowOptions:
     doc_stride: int | None = option(
         None, section="windows", least=0, help="tokens that two windows share; by default 128, at most half a window"
@@ -274,7 +267,7 @@ OPTIONS = {
     "summarization": (SummarizationOptions, TextToTextTrainingOptions, TextToTextEvalOptions),
     "translation": (TranslationOptions, TranslationTrainingOptions, TextToTextEvalOptions),
     "classification": (ClassificationOptions, ClassificationTrainingOptions, HeadEvalOptions),
-    "tagging": (TaggingOptions, TaggingTrainingOptions, HeadEvalOptions),
+    "tagging": (TaggingOptions, LabelTrainingOptions, HeadEvalOptions),
     "question_answering": (QuestionAnsweringOptions, HeadTrainingOptions, HeadEvalOptions),
 }
 # Of each task of pretraining: its options, and those of its noise.

@@ -19,7 +19,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
 from bart.modeling.heads import BartForTokenClassification
 from bart.modeling.loss import IGNORE_INDEX
@@ -38,7 +37,6 @@ from utils.metrics import entities
 from utils.metrics.classification import confusion_of_classes, surest_errors
 from utils.metrics.significance import scores_and_intervals
 from utils.models.loading import LoadedModel
-from utils.models.options import ModelOptions
 from utils.tasks.head import Example, HeadExamples, Labels, LabelTask
 from utils.tasks.options import OPTIONS
 from utils.tasks.task import Prediction, Scores
@@ -74,14 +72,6 @@ class Tagging(LabelTask):
 
     def metrics_for(self, learned: Labels) -> Sequence[str]:
         return *(entities.PLAIN_METRICS if scheme_of(learned.names) is None else entities.ENTITY_METRICS), "loss"
-
-    def config(self, model: ModelOptions) -> ModelConfig:
-        config, stack = super().config(model), self.training.token_states
-        if stack is not None:
-            if len(config.depths) == 1:
-                raise InputError(f"--token_states is {stack}; {config.model_types[0]} has one stack alone")
-            config.token_states = stack
-        return config
 
     # ---- Data
 
