@@ -140,8 +140,6 @@ def test_scoring(tiny: list[str], tmp_path: Path, run: Run) -> None:
         (["--eval_beams", 0], "argument --eval_beams: '0' is not allowed: it takes an integer at least 1"),
         (["--top_p", 1.5], "--top_p is 1.5; allowed: above 0 and at most 1"),
         (["--eval_max_gen_length", 99], "--eval_max_gen_length is 99; the model has 64 positions"),
-        (["--bad_words_ids", "[5]"], "--bad_words_ids is [5]; allowed: a list of lists of ids, none of them empty"),
-        (["--forced_bos_token_id", 9999], "--forced_bos_token_id holds 9999; allowed: ids below the vocabulary's size"),
         (["--json-summary", tmp_path / "no" / "such"], "such'; allowed: a file in a directory that exists"),
     ]:
         assert message in run(run_eval, *words, *options), options

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,8 +15,6 @@ GENERATE = "options of generate"  # a section of --help
 # Options that NVIDIA's scripts know by other names than generate does, and their names there.
 SPELLINGS = {"num_beams": "eval_beams", "max_length": "eval_max_gen_length"}
 NAMES = {option: name for name, option in SPELLINGS.items()}
-JSON_OPTIONS = ("bad_words_ids", "eos_token_id", "forced_eos_token_id")
-
 
 # A run that goes on may decode in another way; the scores of its validations are then not compared with earlier ones.
 decoding_option = partial(option, None, on_resume="validation")
@@ -41,13 +38,6 @@ class DecodingOptions:
         names = {field.name for field in dataclasses.fields(GenerationConfig)}
         given = {NAMES.get(name, name): value for name, value in vars(self).items()}
         given = {name: value for name, value in given.items() if name in names and value is not None}
-        for name in JSON_OPTIONS:
-            if name in given:
-                try:
-                    given[name] = json.loads(given[name])
-                except json.JSONDecodeError:
-                    allowed = "[[5], [6, 7]]" if name == "bad_words_ids" else "2, or [2, 3]"
-                    raise InputError(f"--{name} is {given[name]!r}; allowed: ids such as {allowed}") from None
         if "early_stopping" in given:
             given["early_stopping"] = {"true": True, "false": False}.get(given["early_stopping"], "never")
         return with_lengths(given)
@@ -55,7 +45,7 @@ class DecodingOptions:
 
 @dataclass(frozen=True)
 class GenerationOptions(DecodingOptions):
-    """All fields of GenerationConfig on which the ids depend, but for the beams; None leaves one to the model."""
+    """The fields of GenerationConfig but for the beams, and for ids of tokens, which are the model's."""
 
     eval_max_gen_length: int | None = decoding_option(
         section=GENERATE, least=2, help="max_length of generate: most tokens of a sequence, the start token included"
@@ -71,15 +61,6 @@ class GenerationOptions(DecodingOptions):
         help="take no n-gram of this size from the source; 0 is off"
     )
     repetition_penalty: float | None = decoding_option(help="above 1, used tokens become less likely")
-    bad_words_ids: str | None = decoding_option(help="ids to generate never, such as [[5], [6, 7]]")
-    forced_bos_token_id: int | None = decoding_option(help="id after the start token")
-    forced_eos_token_id: str | None = decoding_option(
-        help="id, or ids such as [2, 3], that end a sequence at max_length"
-    )
-    pad_token_id: int | None = decoding_option(help="id that fills sequences after their end")
-    bos_token_id: int | None = decoding_option(help="id of the start token if there is no decoder_start_token_id")
-    eos_token_id: str | None = decoding_option(help="id, or ids such as [2, 3], that end a sequence")
-    decoder_start_token_id: int | None = decoding_option(help="first id of every sequence")
 
     def __post_init__(self) -> None:
         for new, old in (("max_new_tokens", "eval_max_gen_length"), ("min_new_tokens", "min_length")):

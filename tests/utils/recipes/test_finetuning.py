@@ -143,8 +143,7 @@ def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: 
 
 def test_options_of_the_scoring_are_checked_before_training(train: Train, tmp_path: Path) -> None:
     for options, message in (
-        (("--bad_words_ids", "[[5"), "^--bad_words_ids is '\\[\\[5'; allowed: ids such as"),
-        (("--eos_token_id", "[2, 9999]"), "^--eos_token_id"),
+        (("--top_p", 2), "^--top_p is 2.0; allowed"),
         (("--pred_beams", 4, "--eval_max_gen_length", 99), "eval_max_gen_length is 99; the model has 64 positions"),
     ):
         with pytest.raises(InputError, match=message):
