@@ -11,7 +11,6 @@ import uuid
 import zipfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -156,12 +155,17 @@ def _mapped(act: Callable[[str, Any], Any], tree: Any, name: str = "") -> Any:
 
 
 def remove_unnamed_shards(output_dir: Path) -> None:
-    """Remove shards that no checkpoint beside them names: it was replaced, or they were being written."""
+    """Remove shards that no checkpoint beside them names: it was replaced, or they were being written.
+
+    Where a checkpoint cannot be read, all shards stay, since it may be read again later.
+    """
     named = set()
     for path in output_dir.glob("*.ckpt"):
-        with suppress(Exception):  # torch raises nearly anything on damaged bytes
+        try:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-            named |= {Path(name).parent.name for name in content.get(SHARDS, {})}
+        except Exception:  # torch raises nearly anything on damaged bytes
+            return
+        named |= {Path(name).parent.name for name in content.get(SHARDS, {})}
     for folder in (output_dir / SHARDED).glob("*"):
         if folder.name not in named:
             shutil.rmtree(folder)

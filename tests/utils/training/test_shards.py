@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bart.errors import InputError
 from bart.modeling.modeling_bart import BartForConditionalGeneration
@@ -147,3 +148,15 @@ def test_processes_that_shard_refuse_the_file_of_one(tiny: list[str], tmp_path: 
     assert forked.finish(two) == [2, 2]
     line = forked.log_of(run).read_text().splitlines()[-1]
     assert line.endswith(f"by --model_name_or_path {run}/last.ckpt") and "one process wrote it" in line
+
+
+def test_shards_stay_where_a_checkpoint_cannot_be_read(tmp_path: Path) -> None:
+    for name in ("named", "unnamed"):
+        (tmp_path / checkpoints.SHARDED / name).mkdir(parents=True)
+    torch.save({SHARDS: {f"{checkpoints.SHARDED}/named/a.safetensors": ""}}, tmp_path / "last.ckpt")
+    (tmp_path / "best.ckpt").write_bytes(b"damaged")
+    for damaged in (True, False):
+        checkpoints.remove_unnamed_shards(tmp_path)
+        left = {path.name for path in (tmp_path / checkpoints.SHARDED).iterdir()}
+        assert left == ({"named", "unnamed"} if damaged else {"named"})
+        (tmp_path / "best.ckpt").unlink(missing_ok=True)
