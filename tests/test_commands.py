@@ -53,7 +53,7 @@ def test_a_command_of_pip_names_itself(
     assert output.startswith(f"usage: {name} ")
     depends_on_task = attribute in ("finetune", "pretrain", "evaluate", "predict")
     default = "denoising" if attribute == "pretrain" else "summarization"
-    first = f"The options are those of --task {default}. {name} --task NAME --help shows"
+    first = f"The options of --task {default} come first. {name} --task NAME --help shows"
     assert (first in output) == depends_on_task
     assert error.startswith(f"{name}: error: unknown argument --nonsense; ") and error.count("\n") == 1
 
