@@ -302,9 +302,9 @@ class BartForConditionalGeneration(PretrainedBart):
 
     generate_many = generate_many
 
-    def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
-        table, old = super().resize_token_embeddings(vocab_size, keep=keep), self.final_logits_bias
-        self.final_logits_bias = F.pad(old * keep, (0, vocab_size - old.shape[1]))
+    def resize_token_embeddings(self, vocab_size: int) -> nn.Embedding:
+        table, old = super().resize_token_embeddings(vocab_size), self.final_logits_bias
+        self.final_logits_bias = F.pad(old, (0, vocab_size - old.shape[1]))
         self.lm_head.out_features = vocab_size
         return table
 

@@ -134,8 +134,8 @@ class PretrainedModel(BackendModule):
     def tie_weights(self) -> None:
         """Let all parts that read or predict tokens use the table of the token embeddings."""
 
-    def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
-        """Cut or grow the vocabulary; new rows, or all without `keep`, are drawn from N(0, init_std) without bias.
+    def resize_token_embeddings(self, vocab_size: int) -> nn.Embedding:
+        """Cut or grow the vocabulary; new rows are drawn from N(0, init_std) without bias.
 
         Returns:
             The new table of the token embeddings.
@@ -143,7 +143,7 @@ class PretrainedModel(BackendModule):
         self._check_whole()
         self.config.updated({"vocab_size": vocab_size})  # raises what it refuses before anything is changed
         old = self.get_input_embeddings()
-        kept = min(vocab_size, old.num_embeddings) if keep else 0
+        kept = min(vocab_size, old.num_embeddings)
         new = nn.Embedding(vocab_size, old.embedding_dim, old.padding_idx, device=self.device, dtype=self.dtype)
         self.init_weights(new)
         with torch.no_grad():

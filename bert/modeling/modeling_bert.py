@@ -228,9 +228,9 @@ class _ForMaskedLM(PretrainedBert):
             self.cls.seq_relationship = nn.Linear(config.hidden_size, 2)
         self.init_weights(self)
 
-    def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
-        table, head = super().resize_token_embeddings(vocab_size, keep=keep), self.cls.predictions
-        bias = F.pad(head.bias.detach() * keep, (0, vocab_size - len(head.bias)))
+    def resize_token_embeddings(self, vocab_size: int) -> nn.Embedding:
+        table, head = super().resize_token_embeddings(vocab_size), self.cls.predictions
+        bias = F.pad(head.bias.detach(), (0, vocab_size - len(head.bias)))
         head.bias = nn.Parameter(bias, head.bias.requires_grad)
         return table
 

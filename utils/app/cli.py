@@ -30,10 +30,10 @@ _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or 
 PYTHON_M = "python -m "
 # Options of earlier commits, and of NVIDIA's finetune.py and run_eval.py, and what to do in a program without them.
 _ELSEWHERE = dict.fromkeys(
-    "bad_words_ids batching bos_token_id datelines decoder_start_token_id "
-    "drop_repeated_sentences eos_token_id forced_bos_token_id forced_eos_token_id label_separator picture repeats "
-    "max_articles_per_request max_option_sets max_ratio max_summary_length min_ratio pad_token_id per_article positive "
-    "spreadsheet unknown_labels url_lists".split(),
+    "bad_words_ids batching bos_token_id datelines decoder_start_token_id drop_repeated_sentences eos_token_id "
+    "forced_bos_token_id forced_eos_token_id label_separator max_articles_per_request max_option_sets max_ratio "
+    "max_summary_length min_ratio new_vocabulary pad_token_id per_article picture positive repeats spreadsheet "
+    "unknown_labels url_lists".split(),
     "earlier commits had it; CHANGELOG.md, below Removed, says what to use",
 ) | {
     "affinity": "leave it off: torchrun --numa-binding=node binds processes to cores",

@@ -116,9 +116,9 @@ def vocabulary_at(model_class: type[PretrainedModel], path_or_name: PathName) ->
 
 
 def own_vocabulary(
-    model_name_or_path: PathName, tokenizer_path: str | None, read: ReadTokenizer, remedy: str = ""
+    model_name_or_path: PathName, tokenizer_path: str | None, read: ReadTokenizer
 ) -> PretrainedTokenizer:
-    """The vocabulary that lies with the weights, or the same at another place; an error ends with the remedy."""
+    """The vocabulary that lies with the weights, or the same at another place."""
     if tokenizer_path is None:
         return read(model_name_or_path)
     tokenizer = read(tokenizer_path)
@@ -129,7 +129,7 @@ def own_vocabulary(
     if tokenizer.get_vocab() != stored.get_vocab():
         raise InputError(
             f"--tokenizer {tokenizer_path} is another vocabulary ({len(tokenizer)} ids) than that of "
-            f"{model_name_or_path} ({len(stored)} ids); leave off --tokenizer{remedy}"
+            f"{model_name_or_path} ({len(stored)} ids); leave off --tokenizer"
         )
     return tokenizer
 

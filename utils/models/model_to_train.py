@@ -59,12 +59,11 @@ def initial_model(
         )
     stored, generation = (None, None) if options.is_scratch else stored_configs(name, [type(config)])
     read = partial(vocabulary_at, model_class)
-    if options.is_scratch or options.new_vocabulary:
-        tokenizer = read(options.tokenizer)
-    else:
-        tokenizer = own_vocabulary(name, options.tokenizer, read, ", or give --new_vocabulary")
     if options.is_scratch:
+        tokenizer = read(options.tokenizer)
         config.vocab_size = len(tokenizer)
+    else:
+        tokenizer = own_vocabulary(name, options.tokenizer, read)
     if stored is not None:
         config.vocab_size = stored.vocab_size
         if not new_head:
@@ -75,9 +74,6 @@ def initial_model(
     model = model_class(config) if options.is_scratch else model_class.from_pretrained(name, config, new_head=new_head)
     if options.config_path is None and None not in (generation, model.generation_config):
         model.generation_config = generation
-    if options.new_vocabulary:
-        model.resize_token_embeddings(len(tokenizer), keep=False)
-        logger.info("--new_vocabulary: random embeddings for %d tokens", len(tokenizer))
     model.config.extra.pop("columns", None)  # of the run that the weights come from
     if columns:
         model.config.columns = columns if isinstance(columns, Mapping) else list(columns)

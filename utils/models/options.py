@@ -77,7 +77,6 @@ class ModelOptions(NewModelOptions):
     tokenizer: str | None = option(
         None, section="model", help="vocabulary: a Hub name or directory; by default that of the weights"
     )
-    new_vocabulary: bool = option(False, help="allow another --tokenizer; token embeddings then start anew")
     freeze_embeds: bool = card_option(False, help="do not train token and position embeddings")
     freeze_encoder: bool = card_option(False, help="do not train the encoder")
     distill: str | None = card_option(
@@ -104,8 +103,6 @@ class ModelOptions(NewModelOptions):
     )
 
     def __post_init__(self) -> None:
-        if self.new_vocabulary and (self.is_scratch or self.tokenizer is None):
-            raise InputError(f"--new_vocabulary needs --tokenizer, and a --model_name_or_path that is not {SCRATCH}")
         for owner, value, names in (
             ("--distill sft", self.distill, ("layers", "do_encoder", "do_decoder")),
             ("--lora_rank", self.lora_rank, ("lora_alpha", "lora_dropout", "lora_targets")),
@@ -115,9 +112,6 @@ class ModelOptions(NewModelOptions):
                     raise InputError(f"--{name} is about {owner}, which is not given")
         if self.distill is not None and (self.layers is None or not self.shrunk_stacks):
             raise InputError("--distill sft needs --layers, and --do_encoder, --do_decoder or both")
-        for name in ("freeze_embeds", "lora_rank"):
-            if self.new_vocabulary and getattr(self, name):
-                raise InputError(f"--new_vocabulary and --{name} exclude each other: new embeddings must be trained")
         for name in ("distill", "lora_rank"):
             if self.is_scratch and getattr(self, name):
                 raise InputError(f"--{name} is about trained weights; --model_name_or_path is {SCRATCH}")
@@ -149,8 +143,6 @@ class ModelOptions(NewModelOptions):
         """See `NewModelOptions.config`; InputError for options about what a network of this config has not."""
         config = super().config(kinds)
         architecture = config.model_types[0]
-        if self.new_vocabulary and "bart" not in config.model_types:
-            raise InputError(f"--new_vocabulary takes a model of bart; this one is {architecture}")
         for name in self.shrunk_stacks:
             if name not in config.depths:
                 raise InputError(f"--do_{name} is given; {architecture} has no {name}")

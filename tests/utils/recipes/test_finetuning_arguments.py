@@ -99,9 +99,6 @@ def test_every_option_is_read_somewhere() -> None:
         (["--gpus", "1", "--strategy", "fsdp", "--fp16"], "--strategy fsdp and --fp16 exclude"),
         (["--strategy", "hsdp", "--optimizer", "adafactor"], "--strategy hsdp and --optimizer adafactor exclude"),
         (["--lr_scheduler", "polynomial", "--learning_rate", "1e-7"], "--learning_rate is 1e-07"),
-        (["--new_vocabulary"], "--new_vocabulary needs --tokenizer"),
-        (["--new_vocabulary", "--tokenizer", "t", "--model_name_or_path", "scratch"], "that is not scratch"),
-        (["--new_vocabulary", "--tokenizer", "t", "--freeze_embeds"], "--new_vocabulary and --freeze_embeds exclude"),
         (
             ["--data_dir", "absent.jsonl.gz", "--config_path", "configs/config.json"],
             "--data_dir absent.jsonl.gz cannot be opened",

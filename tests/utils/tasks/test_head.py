@@ -373,7 +373,6 @@ def test_a_step_without_targets_has_no_loss(train: Run, tmp_path: Path) -> None:
     ("task", "options", "message"),
     [
         ("classification", ("--decoder_layerdrop", 0.1), "--decoder_layerdrop is 0.1; bert has no such dropout"),
-        ("tagging", (*BASE, "--new_vocabulary"), "--new_vocabulary takes a model of bart"),
         ("tagging", (*BASE, *FEWER, "--do_decoder"), "--do_decoder is given; bert has no decoder"),
     ],
 )
