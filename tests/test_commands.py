@@ -53,7 +53,7 @@ def test_a_command_of_pip_names_itself(
     assert output.startswith(f"usage: {name} ")
     depends_on_task = attribute in ("finetune", "pretrain", "evaluate", "predict")
     default = "denoising" if attribute == "pretrain" else "summarization"
-    first = f"The options are those of --task {default}. {name} --task NAME --help shows"
+    first = f"The options of --task {default} come first. {name} --task NAME --help shows"
     assert (first in output) == depends_on_task
     assert error.startswith(f"{name}: error: unknown argument --nonsense; ") and error.count("\n") == 1
 
@@ -139,7 +139,7 @@ def test_a_missing_package_is_one_line_that_says_what_to_run(command: list[str],
 
 
 # Options with a meaning for some URL: places that are reached, and texts that name no place.
-WITH_URLS = {"scheduler", "info", "prefix", "positive", "api_key"}
+WITH_URLS = {"cnn_stories", "dailymail_stories", "scheduler", "info", "prefix", "positive", "api_key"}
 # Places that lie in object stores, too.
 IN_STORES = {(program, name) for program in ("finetune", "run_pretraining") for name in ("data_dir", "output_dir")}
 IN_STORES |= {

@@ -116,6 +116,7 @@ COMMANDS = {
     "utils.metrics.__main__ rogue data/test.target data/train.target": "NAME is 'rogue'; allowed: rouge, bleu, class",
     "utils.corpora.prepare --input absent.jsonl --output new": "absent.jsonl",
     "utils.corpora.prepare --input records.jsonl --source_field body --output new": "body",
+    "utils.corpora.inspect nowhere --tokenizer absent": "nowhere: no such file or directory",
     "utils.corpora.train_tokenizer --data_dir data --output_dir new --vocab_size 10": "give a whole number from 261",
     "utils.evaluation.report.building data": "data",
     # Presets and scripts

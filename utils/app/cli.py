@@ -30,10 +30,10 @@ _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or 
 PYTHON_M = "python -m "
 # Options of earlier commits, and of NVIDIA's finetune.py and run_eval.py, and what to do in a program without them.
 _ELSEWHERE = dict.fromkeys(
-    "bad_words_ids batching bos_token_id cnn_stories dailymail_stories datelines decoder_start_token_id "
-    "drop_repeated_sentences eos_token_id forced_bos_token_id forced_eos_token_id label_separator "
-    "max_articles_per_request max_option_sets max_ratio max_summary_length min_ratio pad_token_id per_article positive "
-    "sources spreadsheet unknown_labels url_lists".split(),
+    "bad_words_ids batching bos_token_id datelines decoder_start_token_id drop_repeated_sentences eos_token_id "
+    "forced_bos_token_id forced_eos_token_id label_separator max_articles_per_request max_option_sets max_ratio "
+    "max_summary_length min_ratio pad_token_id per_article picture positive repeats spreadsheet "
+    "unknown_labels url_lists".split(),
     "earlier commits had it; CHANGELOG.md, below Removed, says what to use",
 ) | {
     "affinity": "leave it off: torchrun --numa-binding=node binds processes to cores",
@@ -239,7 +239,7 @@ def parse_dataclass(
 
     The command line wins over the file. What does not fit ends the program with status 2 and one line on stderr.
     `parts` are dataclasses of fields that depend on the task, `defaults` this program's own ones, and `of_tasks` the
-    dataclasses of each value of --task, by which an option of another task is explained.
+    dataclasses of each value of --task, for --help, which shows them all.
     """
     argv = with_underscores(argv)
     options = {each.name: each for each in options_of_class(cls, parts)}
@@ -255,8 +255,8 @@ def parse_dataclass(
         if each.default is dataclasses.MISSING and each not in positional
     ]
     if own := " or ".join(task for task, kinds in of_tasks.items() if [*kinds] == [*parts.values()]):
-        others = f"{program()} --task NAME --help shows those of another task."
-        description += f"\n\nThe options are those of --task {own}. {others}"
+        others = f"{program()} --task NAME --help shows the options of another task first."
+        description += f"\n\nThe options of --task {own} come first. {others}"
     parser = _Parser(
         prog=prog or program(),
         # The sections list the options; a usage that repeats them all would fill the first screen.
@@ -270,7 +270,28 @@ def parse_dataclass(
         if each.section not in groups:
             groups[each.section] = parser.add_argument_group(each.section)
         each.add_to(groups[each.section], stored.get(each.name, each.default))
+    if {"-h", "--help"} & {*argv}:
+        parser.epilog = _help_of_tasks(of_tasks, {name: each.limits["help"] for name, each in options.items()})
     return _build(cls, parts, _parse(parser, argv, of_tasks))
+
+
+def _help_of_tasks(of_tasks: Mapping[str, Sequence[type]], shown: Mapping[str, str]) -> str:
+    """The part of --help about options that are not `shown` yet; those of the same tasks stand together."""
+    found: dict[tuple[str, str], tuple[Option, list[str]]] = {}
+    for task, kinds in of_tasks.items():
+        for each in chain(*map(options_of_class, kinds)):
+            text = each.limits["help"]
+            if shown.get(each.name) != text:
+                found.setdefault((each.name, text), (each, []))[1].append(task)
+    sections = []
+    for names in dict.fromkeys(tuple(tasks) for _, tasks in found.values()):
+        parser = _Parser(usage=argparse.SUPPRESS, add_help=False)
+        group = parser.add_argument_group(f"with --task {' or '.join(names)}")
+        for each, tasks in found.values():
+            if tuple(tasks) == names:
+                each.add_to(group, each.default)
+        sections.append(parser.format_help())
+    return "\n".join(sections)
 
 
 def options_of_class(cls: type, parts: Mapping[str, type] = types.MappingProxyType({})) -> Iterator[Option]:
