@@ -276,22 +276,16 @@ def parse_dataclass(
 
 
 def _help_of_tasks(of_tasks: Mapping[str, Sequence[type]], shown: Mapping[str, str]) -> str:
-    """The part of --help about options that are not `shown` yet; those of the same tasks stand together."""
-    found: dict[tuple[str, str], tuple[Option, list[str]]] = {}
-    for task, kinds in of_tasks.items():
-        for each in chain(*map(options_of_class, kinds)):
-            text = each.limits["help"]
-            if shown.get(each.name) != text:
-                found.setdefault((each.name, text), (each, []))[1].append(task)
+    """The part of --help about options that are not `shown` yet."""
     sections = []
-    for names in dict.fromkeys(tuple(tasks) for _, tasks in found.values()):
+    for task, kinds in of_tasks.items():
         parser = _Parser(usage=argparse.SUPPRESS, add_help=False)
-        group = parser.add_argument_group(f"with --task {' or '.join(names)}")
-        for each, tasks in found.values():
-            if tuple(tasks) == names:
+        group = parser.add_argument_group(f"with --task {task}")
+        for each in chain(*map(options_of_class, kinds)):
+            if shown.get(each.name) != each.limits["help"]:
                 each.add_to(group, each.default)
         sections.append(parser.format_help())
-    return "\n".join(sections)
+    return "\n".join(filter(None, sections))
 
 
 def options_of_class(cls: type, parts: Mapping[str, type] = types.MappingProxyType({})) -> Iterator[Option]:
