@@ -17,18 +17,7 @@ import xxhash
 from bart.errors import InputError
 from utils.app.output_files import file_digest
 from utils.app.progress import progress
-from utils.data.columns import (
-    KNOWN_FIELDS,
-    LABELS,
-    PAIRS,
-    TAGS,
-    TEXTS,
-    WORDS,
-    Record,
-    blank_among,
-    check_blank,
-    names_in,
-)
+from utils.data.columns import KNOWN_FIELDS, TEXTS, WORDS, Record, blank_among, check_blank, names_in
 from utils.data.places import TABLES, opening, suffix_of
 from utils.text.lines import BlankText, check_is_text, decoded_lines, iter_lines
 
@@ -40,7 +29,6 @@ if TYPE_CHECKING:
 AT_ONCE = 1024  # rows in memory
 PARQUET = ".parquet"
 BREAKS = re.compile(r"[\t\r\n]")  # a cell of .tsv has none
-OTHERS = ("id", "idx", "index", "context", "answers")  # columns that often stand beside those of texts
 TERMINAL_LINE = 4095  # bytes of a line that a terminal on Linux passes on; it drops the rest
 
 
@@ -70,12 +58,10 @@ def check_no_header(lines: Sequence[str], name: str, columns: Sequence[str]) -> 
     """Raise InputError where lines of texts are those of a table: the first names columns, as that of training."""
     names = {column.strip('" ').lower() for column in re.split("[,;\t]", lines[0])}
     are_words = len(names) > 1 and all(re.fullmatch(r"[\w.-]+", column) for column in names)
-    of_texts = {*TEXTS, *WORDS, *(source for source, _ in KNOWN_FIELDS)}
-    usual = names & {*of_texts, *PAIRS, *LABELS, *TAGS, *(target for _, target in KNOWN_FIELDS), *OTHERS}
-    is_trained = columns and columns[0].lower() in names
+    of_texts = {*TEXTS, *WORDS, *(source for source, _ in KNOWN_FIELDS), *map(str.lower, columns[:1])}
     if lines[0].startswith("__label__"):
         raise InputError(f"{name}: the first line begins with fastText's __label__; allowed: lines of texts alone")
-    if are_words and (is_trained or (names & of_texts and len(usual) > 1)):
+    if are_words and names & of_texts:
         raise InputError(
             f"{name}: the first line, {lines[0][:80]!r}, is the header of a table; allowed: a file "
             f"{', '.join(TABLES)} by its name, or lines of texts alone"
