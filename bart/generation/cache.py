@@ -207,8 +207,12 @@ class DecoderCache:
 
 
 def chosen(tensor: Tensor, index: Tensor) -> Tensor:
-    """Of a tensor (B, N, …), the parts index[b, m] (B, M) of each b -> (B, M, …), copied as whole rows."""
-    firsts = torch.arange(0, tensor.shape[0] * tensor.shape[1], tensor.shape[1], device=index.device)
+    """Of a tensor (B, N, …), the parts index[b, m] (B, M) of each b -> (B, M, …)."""
+    if tensor.device.type != "cpu":  # one launch
+        places = index.view(*index.shape, *[1] * (tensor.dim() - 2))
+        return tensor.gather(1, places.expand(-1, -1, *tensor.shape[2:]))
+    # Whole rows are copied in a third of the time in which numbers are gathered.
+    firsts = torch.arange(0, tensor.shape[0] * tensor.shape[1], tensor.shape[1])
     return tensor.flatten(0, 1).index_select(0, (firsts[:, None] + index).flatten()).unflatten(0, index.shape)
 
 

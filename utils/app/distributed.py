@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import pickle
 import re
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
+from multiprocessing.util import Finalize
 from typing import Any
 
 import torch.distributed as dist
@@ -22,6 +24,7 @@ from utils.app.signals import Interruption
 # How long a process waits for another one that is slower. Where one dies, torchrun ends the others at once; only a
 # machine that vanishes from the network is noticed so late.
 PATIENCE = timedelta(hours=1)
+LAST_SECONDS = 5  # in which the first process waits at its end for the others
 # How gloo, which raises plain RuntimeErrors, says that it lost another process.
 _LOST_PEER = re.compile("gloo|[Cc]onnection (closed|reset|refused)|Broken pipe")
 
@@ -77,7 +80,18 @@ def meeting() -> dist.Store | None:
             old.set(f"port {attempt}", str(own.port))
         os.environ["MASTER_PORT"] = old.get(f"port {attempt}").decode()
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
-    return next(iter(dist.rendezvous("env://")))[0]
+    store, rank, world = next(iter(dist.rendezvous("env://")))
+    Finalize(None, _leave, (store, rank, world), exitpriority=0)
+    return store
+
+
+def _leave(store: dist.Store, rank: int, world: int) -> None:
+    """Let the first process, which may hold the store, end after the others, which may still have to read there."""
+    with suppress(RuntimeError):  # the store is gone, or the first process is
+        left, until = store.add("left", 1), time.monotonic() + LAST_SECONDS
+        while rank == 0 and left < world and time.monotonic() < until:
+            time.sleep(0.01)
+            left = store.add("left", 0)
 
 
 def told_by_first(what: str, work: Callable[[], Any], of_all: bool = False) -> Any:
