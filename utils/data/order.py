@@ -181,4 +181,4 @@ class RunOrder(Sampler[Step]):
     def __iter__(self) -> Iterator[Step]:
         epoch, seen = divmod(self.start, self.order.steps_per_epoch)
         epochs = chain([self.order.steps(epoch, seen)], map(self.order.steps, count(epoch + 1)))
-        return islice(chain.from_iterable(epochs), self.total - self.start)
+        return islice(chain.from_iterable(epochs), max(0, self.total - self.start))

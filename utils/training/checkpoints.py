@@ -168,7 +168,7 @@ def remove_unnamed_shards(output_dir: Path) -> None:
         named |= {Path(name).parent.name for name in content.get(SHARDS, {})}
     for folder in (output_dir / SHARDED).glob("*"):
         if folder.name not in named:
-            shutil.rmtree(folder)
+            shutil.rmtree(folder, ignore_errors=True)  # a file of others, or a file system that fails for a moment
 
 
 class BestCheckpoints:
@@ -282,7 +282,8 @@ def keep_as_last(checkpoint: Path, output_dir: Path) -> None:
         for name in read_file(checkpoint).get(SHARDS, {}):
             if not (shard := output_dir / name).exists():
                 shard.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(checkpoint.parent / name, shard)
+                with replacing(shard) as temporary:
+                    shutil.copy2(checkpoint.parent / name, temporary)
         with replacing(last) as temporary:
             shutil.copy2(checkpoint, temporary)
 

@@ -14,12 +14,13 @@ import pytest
 import torch
 
 from bart.errors import InputError
+from bart.files import sha256_of
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from bart.tensor_files import SHARDS
 from tests import forked
 from tests.tiny_run import checkpoint_of, same, weights
 from utils.training import checkpoints
-from utils.training.checkpoints import find_checkpoint
+from utils.training.checkpoints import find_checkpoint, keep_as_last
 from utils.training.module import TrainingModule
 
 EVERY_THIRD = ["--save_every_n_steps", "3", "--resume_from_checkpoint", "last", "--lr_scheduler", "constant"]
@@ -155,8 +156,28 @@ def test_shards_stay_where_a_checkpoint_cannot_be_read(tmp_path: Path) -> None:
         (tmp_path / checkpoints.SHARDED / name).mkdir(parents=True)
     torch.save({SHARDS: {f"{checkpoints.SHARDED}/named/a.safetensors": ""}}, tmp_path / "last.ckpt")
     (tmp_path / "best.ckpt").write_bytes(b"damaged")
+    (tmp_path / checkpoints.SHARDED / ".DS_Store").touch()  # as macOS leaves them anywhere
     for damaged in (True, False):
         checkpoints.remove_unnamed_shards(tmp_path)
-        left = {path.name for path in (tmp_path / checkpoints.SHARDED).iterdir()}
+        left = {path.name for path in (tmp_path / checkpoints.SHARDED).glob("[!.]*")}
         assert left == ({"named", "unnamed"} if damaged else {"named"})
         (tmp_path / "best.ckpt").unlink(missing_ok=True)
+
+
+def test_a_copy_of_shards_that_was_broken_off_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a full disk or a kill breaks it off, where a run goes on in another folder."""
+    here, there, name = tmp_path / "here", tmp_path / "there", f"{checkpoints.SHARDED}/step1/a.safetensors"
+    (here / name).parent.mkdir(parents=True)
+    there.mkdir()
+    (here / name).write_bytes(b"whole")
+    torch.save({SHARDS: {name: sha256_of(here / name)}}, here / "last.ckpt")
+
+    def half(_: Path, target: Path) -> None:
+        target.write_bytes(b"wh")
+        raise OSError
+
+    with monkeypatch.context() as patched, pytest.raises(OSError):
+        patched.setattr(shutil, "copy2", half)
+        keep_as_last(here / "last.ckpt", there)
+    keep_as_last(here / "last.ckpt", there)
+    assert find_checkpoint("last", there) == there / "last.ckpt"
