@@ -1,1 +1,1 @@
-"""The network's backend for CPUs: compiled kernels, and training without padding."""
+"""The network's backend for CPUs: compiled kernels for inference and training."""

@@ -1,6 +1,6 @@
 // Kernels for CPUs. For inference: attention of few queries, attention in int8, products, and what lies between.
 // For training, in fp32 and bf16: dropout, the loss, and attention with dropout, of padded articles or of spans, and
-// its gradients; with AVX2, encoders use it without draws, too.
+// its gradients; encoders in fp32 use it without draws, too.
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh head width; N rows.
 // This is plain C, whose inner loops the compiler vectorises. The slowest parts also have code for some processors:
