@@ -303,8 +303,9 @@ class BartForConditionalGeneration(PretrainedBart):
     generate_many = generate_many
 
     def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
-        table, old = super().resize_token_embeddings(vocab_size, keep=keep), self.final_logits_bias
-        self.final_logits_bias = F.pad(old * keep, (0, vocab_size - old.shape[1]))
+        table, kept = super().resize_token_embeddings(vocab_size, keep=keep), vocab_size if keep else 0
+        old = self.final_logits_bias[:, :kept]
+        self.final_logits_bias = F.pad(old, (0, vocab_size - old.shape[1]))
         self.lm_head.out_features = vocab_size
         return table
 

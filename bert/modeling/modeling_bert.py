@@ -230,8 +230,8 @@ class _ForMaskedLM(PretrainedBert):
 
     def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
         table, head = super().resize_token_embeddings(vocab_size, keep=keep), self.cls.predictions
-        bias = F.pad(head.bias.detach() * keep, (0, vocab_size - len(head.bias)))
-        head.bias = nn.Parameter(bias, head.bias.requires_grad)
+        old = head.bias.detach()[: vocab_size if keep else 0]
+        head.bias = nn.Parameter(F.pad(old, (0, vocab_size - len(old))), head.bias.requires_grad)
         return table
 
     def predict(

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from bart.backend import IGNORE_INDEX
+from bart.errors import InputError
 from bart.rows import Rows
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.tokenized import TokenizedTexts, tokenise
@@ -131,6 +132,8 @@ def collate_pairs(pairs: Sequence[Pair], pad_token_id: int) -> Inputs:
 def as_rows(inputs: Inputs, multiple: int, of_tokens: Sequence[str] = ()) -> Inputs:
     """Inputs, padded behind, with `Rows` in place of input_ids and attention_mask; those of_tokens become (1, M)."""
     rows = Rows.of(inputs["input_ids"], inputs["attention_mask"], multiple)
+    if rows is None:  # of a collate of a user's own
+        raise InputError("as_rows() got an attention_mask with zeros inside a text; allowed: zeros behind it alone")
     packed = {
         name: rows.pack(inputs[name], IGNORE_INDEX if name == "labels" else 0) for name in of_tokens if name in inputs
     }

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bart.backend import IGNORE_INDEX
+from bart.errors import InputError
 from bart.tokenization.tokenization_bart import BartTokenizer
 from utils.data.batches import (
     Batch,
@@ -108,3 +109,5 @@ def test_rows_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert of_tokens["labels"].tolist() == [[3, 3, 3, IGNORE_INDEX]] and of_tokens["input_ids"].tokens == 3
     between = {"input_ids": mask, "attention_mask": mask, "labels": torch.tensor([[-100, 5, -100], [7, -100, 2]])}
     assert pairs_as_rows(between, 1)["labels"].ids.tolist() == [[IGNORE_INDEX, 5, 7, IGNORE_INDEX, 2, IGNORE_INDEX]]
+    with pytest.raises(InputError, match="attention_mask with zeros inside"):
+        pairs_as_rows({**between, "attention_mask": mask.flip(1)}, 1)
