@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import logging
 import math
 import os
@@ -143,6 +144,9 @@ class _ShardWriter(HuggingFaceStorageWriter):
 
     def finish(self, metadata: Any, results: list[dict[str, str]]) -> None:
         self.shards = {name: digest for digests in results for name, digest in digests.items()}
+        for name in self.shards:
+            if not (self.path.parents[1] / name).is_file():  # better said now than at the end of the run
+                raise FileNotFoundError(errno.ENOENT, f"the machines do not share this folder: {name} is not there")
 
 
 def _mapped(act: Callable[[str, Any], Any], tree: Any, name: str = "") -> Any:

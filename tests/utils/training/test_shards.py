@@ -142,6 +142,26 @@ def test_shards_that_cannot_be_written_end_the_run_in_one_line(tiny: list[str], 
     assert "Traceback" not in log
 
 
+def keep_to_itself(output: Path) -> None:
+    """Let the second process write where the first one does not see it, as on a disk of another machine."""
+
+    def hide(folder: str) -> None:
+        if os.environ["RANK"] == "1":
+            next((output / "sharded" / folder).glob("shard-00002*")).unlink()
+
+    on_write(hide)
+
+
+def test_machines_that_share_no_folder_are_told_at_the_first_checkpoint(tiny: list[str], tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    processes = forked.start([*tiny, *EVERY_THIRD], run, ranks=2, before=partial(keep_to_itself, run))
+    assert forked.finish(processes) == [1, 1]
+    for rank in range(2):
+        line = forked.log_of(run, rank).read_text().splitlines()[-1]
+        assert ".ckpt: cannot be written (the machines do not share this folder: sharded/step3-" in line
+    assert not [*run.glob("*.ckpt")]
+
+
 def test_processes_that_shard_refuse_the_file_of_one(tiny: list[str], tmp_path: Path) -> None:
     options, run = [*tiny, "--strategy", "fsdp", "--resume_from_checkpoint", "last"], tmp_path / "run"
     forked.run([*options, "--train_batch_size", "4", "--max_steps", "2"], run)
