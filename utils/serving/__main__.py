@@ -124,8 +124,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         ServeArguments, argv, "Serve summaries, or predictions of a model of another task, over HTTP."
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
-    for name in ("utils.data.tokenized", "utils.prediction.summarizing"):  # which tell of texts that are cut or split
-        logging.getLogger(name).setLevel(logging.ERROR)  # here the answers do
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", KERNELS_KEPT)  # read when torch first computes
     bound = bound_socket(args.host, args.port)
     with answered(bound, args.read_timeout):
@@ -141,6 +139,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         args = replace(args, task=task_of(args.inference.model, args.task))
         logger.info("loading %s ...", args.inference.model)
         service = SummaryService(args) if args.task == SUMMARIZATION else PredictionService(args)
+    for name in ("utils.data.tokenized", "utils.prediction.summarizing"):  # which tell of texts that are cut or split
+        logging.getLogger(name).setLevel(logging.ERROR)  # here the answers do
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
