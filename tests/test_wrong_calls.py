@@ -72,7 +72,7 @@ COMMANDS = {
     f"{TRAIN} --wandb_project mine": "--wandb_project is mine; it needs the package wandb",
     f"{SCORE} --eval_beams 0": "--eval_beams: '0' is not allowed",
     f"{SCORE} --num_beam_groups 3": "unknown argument --num_beam_groups; leave it off",
-    f"{SCORE} --batching x": "unknown argument --batching; earlier commits had it; CHANGELOG.md, below Removed, says",
+    f"{SCORE} --batching x": "unknown argument --batching; leave it off: new articles take the places",
     f"{TRAIN} --compile": "unknown argument --compile; leave it off: ",
     f"{SCORE} --top_p 1.5": "--top_p is 1.5; allowed: above 0 and at most 1",
     f"{SCORE} --int8 --bf16": "--bf16 and --int8 exclude each other",

@@ -28,29 +28,42 @@ from utils.app.signals import Interruption, Signals, answer, status
 Arguments = TypeVar("Arguments")
 _KINDS = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path"}
 PYTHON_M = "python -m "
-# Options of earlier commits, and of NVIDIA's finetune.py and run_eval.py, and what to do in a program without them.
-_ELSEWHERE = dict.fromkeys(
-    "bad_words_ids batching bos_token_id datelines decoder_start_token_id drop_repeated_sentences eos_token_id "
-    "forced_bos_token_id forced_eos_token_id label_separator max_articles_per_request max_option_sets max_ratio "
-    "max_summary_length min_ratio pad_token_id per_article picture positive repeats spreadsheet "
-    "unknown_labels url_lists".split(),
-    "earlier commits had it; CHANGELOG.md, below Removed, says what to use",
-) | {
+# Options of NVIDIA's finetune.py and run_eval.py, and what to do in a program that has not got them.
+_ELSEWHERE = {
     "affinity": "leave it off: torchrun --numa-binding=node binds processes to cores",
     **dict.fromkeys(("compile", "graphs"), "leave it off: on a GPU steps are recorded where they can be"),
+    "batching": "leave it off: new articles take the places of those that are done",
     "allreduce_post_accumulation_half_precision": "--allreduce_dtype bf16 sends half as much",
     **dict.fromkeys(("num_beam_groups", "diversity_penalty"), "leave it off: finetune.py --do_sample varies outputs"),
     **dict.fromkeys(("distill", "layers", "do_encoder", "do_decoder"), "finetune.py --distill sft removes layers"),
     **dict.fromkeys(("do_train", "do_predict"), "leave it off: run_pretraining.py trains, run_eval.py scores"),
     **dict.fromkeys(("freeze_embeds", "freeze_encoder"), "leave it off: finetune.py alone freezes weights"),
+    **dict.fromkeys(
+        "bad_words_ids bos_token_id decoder_start_token_id eos_token_id forced_bos_token_id forced_eos_token_id "
+        "pad_token_id".split(),
+        "leave it off: generation_config.json beside the weights says it",
+    ),
+    **dict.fromkeys(("max_ratio", "min_ratio"), "--max_new_tokens and --min_new_tokens bound the length"),
+    "drop_repeated_sentences": "--no_repeat_ngram_size 3 keeps texts from repeating themselves",
     "buffer_size": "leave it off: it had no effect",
     "load_model_weights_only": "--model_name_or_path CHECKPOINT starts from weights alone",
+    "datelines": "leave it off: articles keep their datelines, as published",
+    "label_separator": "leave it off: several labels of a text are a list in JSON, also in a cell of a table",
     "local_rank": "leave it off: torchrun tells each process its rank",
     "logger_name": "metrics.csv and TensorBoard are always written; --wandb_project NAME logs to Weights & Biases, too",
+    **dict.fromkeys(("max_option_sets", "max_articles_per_request"), "leave it off: --max_queue bounds what waits"),
+    "max_summary_length": "leave it off: a summary has at most as many tokens as the model has positions",
     "n_tpu_cores": "TPUs are not supported; allowed: --gpus N, 0 for the CPU",
+    "per_article": "leave it off: run_eval.py writes each article's scores into test_articles.jsonl",
+    **dict.fromkeys(("picture", "repeats"), "leave it off: utils.corpora.inspect prints counts and lengths"),
+    "positive": "leave it off: the F1 of each class is printed below the scores",
     "pre_ln": 'leave it off: "pre_ln": true in the file of the model\'s config says it',
     "profile": "leave it off: nsys profile python finetune.py ... traces a run",
+    "spreadsheet": "leave it off: import the columns of the table as text, so that no cell is read as a formula",
     **dict.fromkeys(("src_lang", "tgt_lang"), "leave it off: a model translates between the languages of its data"),
+    "token_states": "leave it off: taggers read the decoder's states",
+    "unknown_labels": "leave it off, and remove rows with other labels from the data",
+    "url_lists": "leave it off: the published lists of abisee/cnn-dailymail are downloaded",
     "sync_timeout": "leave it off: processes wait for each other",
 }
 _URL = re.compile(r"\s*([^/\s]+://|hub:)", re.IGNORECASE)  # as a path it would be a folder here, such as ./s3:/bucket
