@@ -135,7 +135,7 @@ class BertPredictions(nn.Module):
         nn.init.zeros_(self.bias)
 
     def transformed(self, states: Tensor) -> Tensor:
-        """What the matrix and the bias turn into logits, of states (…, D)."""
+        """The states (…, D) from which the matrix and the bias compute logits."""
         return self.transform["LayerNorm"](self.activation(self.transform["dense"](states)))
 
 

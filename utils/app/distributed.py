@@ -95,7 +95,7 @@ def _leave(store: dist.Store, rank: int, world: int) -> None:
 
 
 def told_by_first(what: str, work: Callable[[], Any], of_all: bool = False) -> Any:
-    """What some work gives, which the first process of a machine, or of all, does alone; each process raises its error.
+    """The result of work that the first process of a machine, or of all, does alone; each process raises its error.
 
     They need not be connected. Processes that Lightning starts later find in their environment what it gave.
     """

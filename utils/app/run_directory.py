@@ -19,11 +19,11 @@ METRICS, SECONDS = "metrics.csv", "wall_seconds"  # SECONDS: the column of the t
 REPORT_ORDER = ("test", "val", "train")  # a report shows the first split of these that was scored
 # Patterns of names; {} is a split.
 TRAINED = "_epoch*_step*.ckpt last.ckpt previous.ckpt metrics.csv metrics.[0-9]*.csv train_summary.json export".split()
+TRAINED.append(SHARDED)
 SCORED = "{}_scores.json {}_speed.json {}_articles.jsonl {}_generations.txt .{}_progress".split()
 # For SQuAD's official script, and for gluebenchmark.com.
 SCORED += "{}_predictions.json {}_nbest_predictions.json {}_null_odds.json".split()
 SCORED += "CoLA.tsv SST-2.tsv MRPC.tsv STS-B.tsv QQP.tsv MNLI-m.tsv MNLI-mm.tsv QNLI.tsv RTE.tsv WNLI.tsv".split()
-TRAINED.append(SHARDED)
 RECORDS = "arguments.yaml arguments.[0-9]*.yaml environment.json environment.[0-9]*.json eval_arguments.yaml".split()
 RECORDS += "events.out.tfevents.* report.html report_figures".split()
 

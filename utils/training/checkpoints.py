@@ -163,14 +163,14 @@ def remove_unnamed_shards(output_dir: Path) -> None:
 
     Where a checkpoint cannot be read, all shards stay, since it may be read again later.
     """
-    named = set()
-    for path in output_dir.glob("*.ckpt"):
+    folders, named = [*(output_dir / SHARDED).glob("*")], set()
+    for path in output_dir.glob("*.ckpt") if folders else ():  # a process alone need not read what it has saved
         try:
             content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except Exception:  # torch raises nearly anything on damaged bytes
             return
         named |= {Path(name).parent.name for name in content.get(SHARDS, {})}
-    for folder in (output_dir / SHARDED).glob("*"):
+    for folder in folders:
         if folder.name not in named:
             shutil.rmtree(folder, ignore_errors=True)  # a file of others, or a file system that fails for a moment
 
