@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bart.configuration.configuration_bart import BartConfig
-from bart.modeling.modeling_bart import BartForConditionalGeneration, Seq2SeqOutput
+from bart.modeling.modeling_bart import BartForConditionalGeneration, LogitsOutput
 from utils.data.batches import Batch, Inputs, pairs_as_rows
 from utils.data.corruption import Corruption
 from utils.data.shard_format import DENOISING
@@ -42,5 +42,5 @@ class Denoising(Pretraining[BartForConditionalGeneration]):
     def operations(self, model: BartForConditionalGeneration, batch: Batch) -> float:
         return operations_of(model, batch)
 
-    def output_of(self, model: BartForConditionalGeneration, batch: Inputs) -> Seq2SeqOutput:
+    def output_of(self, model: BartForConditionalGeneration, batch: Inputs) -> LogitsOutput:
         return summed_loss(model, batch)
