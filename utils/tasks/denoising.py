@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bart.configuration.configuration import stored_configs
 from bart.configuration.configuration_bart import BartConfig
-from bart.modeling.modeling_bart import BartForConditionalGeneration, Seq2SeqOutput
+from bart.modeling.modeling_bart import BartForConditionalGeneration, LogitsOutput
 from utils.data.batches import Batch, Inputs, pairs_as_rows
 from utils.data.corruption import Corruption
 from utils.data.shard_format import DENOISING
@@ -45,5 +45,5 @@ class Denoising(Pretraining[BartForConditionalGeneration]):
     def operations(self, model: BartForConditionalGeneration, batch: Batch) -> float:
         return operations_of(model, batch)
 
-    def output_of(self, model: BartForConditionalGeneration, batch: Inputs) -> Seq2SeqOutput:
+    def output_of(self, model: BartForConditionalGeneration, batch: Inputs) -> LogitsOutput:
         return summed_loss(model, batch)
