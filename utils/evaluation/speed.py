@@ -31,7 +31,6 @@ class ProcessSpeed:
     seconds: Mapping[str, float]  # of "total", and of it "encode" and "detokenise"
     latencies: Sequence[float]  # seconds of each example
     tokens: int  # of the best sequences
-    tokenise: float  # seconds for all sources, before the clock ran
     warmup_articles: int
     peak_memory_gb: float
 
@@ -86,7 +85,6 @@ def predict_share(
         seconds=clock.seconds,
         latencies=[prediction.seconds for prediction in done],
         tokens=sum(prediction.tokens for prediction in done),
-        tokenise=examples.seconds,
         warmup_articles=warmed_up,
         peak_memory_gb=peak_memory_gb(device),
     )
@@ -113,7 +111,6 @@ def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resume
         "latency_ms": latency,
         "batch_size": min(process.batch_size for process in processes),
         "seconds": {
-            "tokenise": slowest.tokenise,
             "encode": encode,
             "decode": total - encode - detokenise,
             "detokenise": detokenise,
