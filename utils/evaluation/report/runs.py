@@ -27,7 +27,7 @@ class ReportedRun:
     arguments: dict[str, Any]
     environments: list[dict[str, Any]]  # of each session, the first one first
     summary: dict[str, Any]  # train_summary.json
-    scores: dict[str, dict[str, Any]]  # of each split
+    scores: dict[str, dict[str, Any]]  # of each split that was scored, in REPORT_ORDER
     speeds: dict[str, dict[str, Any]]
     articles: list[dict[str, Any]] = field(default_factory=list)  # of one split, which `add_articles` reads
 
@@ -84,12 +84,6 @@ def read_run(folder: PathName) -> ReportedRun:
         scores=of_splits("scores"),
         speeds=of_splits("speed"),
     )
-    if not (run.summary or scored_splits(run) or sessions):
+    if not (run.summary or run.scores or sessions):
         raise InputError(f"run directory {folder}: holds no run; allowed: what finetune.py or run_eval.py wrote")
     return run
-
-
-def scored_splits(run: ReportedRun) -> list[str]:
-    """Splits of which the run holds scores, speed or articles."""
-    of_files = {split for split in REPORT_ORDER if run.articles_path(split).exists()}
-    return [split for split in REPORT_ORDER if split in {*run.scores, *run.speeds, *of_files}]
