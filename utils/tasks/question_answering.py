@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +22,7 @@ from bert.modeling.modeling_bert import BertForQuestionAnswering
 from utils.app.cli import all_settings
 from utils.data.batches import Inputs
 from utils.data.columns import Record
-from utils.data.squad import COLUMNS, Question, is_squad, question_of, read_questions, squad_rows
+from utils.data.squad import COLUMNS, Question, question_of, read_questions
 from utils.data.tokenized import encode_cut, warn_of, warn_of_cut, warn_of_unknown
 from utils.metrics.classification import surest_errors
 from utils.metrics.squad import best, exact_match, f1
@@ -90,9 +89,6 @@ class QuestionAnswering(HeadTask):
     def read(self, split: str, for_scoring: bool = False) -> list[Question]:
         place, skip = self.place, self.options.skip_bad_answers
         return read_questions(place.data_dir, *place.chosen(split), self.is_labelled, skip)
-
-    def records(self, file: Path) -> Iterable[Record]:
-        return squad_rows(file) if is_squad(file) else super().records(file)
 
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
         return COLUMNS
