@@ -135,7 +135,9 @@ def _first_weights(folder: Path) -> str:
     """The weights that a pretraining run began with; one that went on keeps its first arguments under a number."""
     for path in folder.glob("arguments*.yaml"):
         stored = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if stored.get("load_model_weights_only"):
+        if weights := stored.get("model_name_or_path"):
+            return weights
+        if stored.get("load_model_weights_only"):  # of an earlier version
             return stored["resume_from_checkpoint"]
     return SCRATCH
 
