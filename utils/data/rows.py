@@ -41,10 +41,10 @@ def rows_of(path: Path, tables: TableOptions = BY_ENDING, name: str | None = Non
     return (Record(f"{name}:{number}", values) for number, values in numbered)
 
 
-def rows_of_files(files: Mapping[str, Path]) -> Iterator[Record]:
+def rows_of_files(files: Mapping[str, Path], tables: TableOptions = BY_ENDING) -> Iterator[Record]:
     """The rows of files of the same columns, by their names."""
     for name, path in files.items():
-        yield from rows_of(path, name=name)
+        yield from rows_of(path, tables, name)
 
 
 def rows_of_set(dataset: Iterable[Mapping[str, Any]], name: str) -> Iterator[Record]:
