@@ -87,8 +87,9 @@ def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resume
     Rates are those of all processes together, over the time of the slowest one, which `seconds` splits.
     """
     slowest = max(processes, key=lambda process: process.seconds["total"])
-    parts = ("tokenise", "total", "encode", "detokenise")
-    tokenise, total, encode, detokenise = (slowest.seconds[part] for part in parts)
+    total = slowest.seconds["total"]
+    seconds = {part: slowest.seconds[part] for part in ("tokenise", "encode", "detokenise")}
+    seconds["decode"] = total - seconds["encode"] - seconds["detokenise"]
     timed = [prediction for process in processes for prediction in process.timed]
     milliseconds = 1000 * np.array([prediction.seconds for prediction in timed])
     latency: dict[str, float | None] = dict.fromkeys(["mean", *(f"p{point}" for point in PERCENTILES)])
@@ -101,12 +102,7 @@ def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resume
         "generation_seconds": total,
         "latency_ms": latency,
         "batch_size": min(process.batch_size for process in processes),
-        "seconds": {
-            "tokenise": tokenise,
-            "encode": encode,
-            "decode": total - encode - detokenise,
-            "detokenise": detokenise,
-        },
+        "seconds": seconds,
         "warmup_articles": sum(process.warmup_articles for process in processes),
         "timed_articles": len(timed),
         "resumed_articles": resumed,
