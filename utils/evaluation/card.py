@@ -21,7 +21,7 @@ from utils.data.places import HUB, HUB_NAME
 from utils.data.rows import json_lines
 from utils.data.shard_format import SPECIAL
 from utils.evaluation.report import tables
-from utils.evaluation.report.runs import ReportedRun, read_run, scores_of
+from utils.evaluation.report.runs import ReportedRun, scores_of
 from utils.metrics.files import label_of
 from utils.models.options import SCRATCH
 from utils.tasks import find_task
@@ -47,7 +47,7 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
     """The card, from what the run's directory tells of training and, since the export was written, of scoring; writes
     EXAMPLES, which other programs show: how the model was `trained`, and `examples` of a split that was summarised.
     """
-    run, config_file = read_run(folder), export / "config.json"
+    run, config_file = ReportedRun(folder), export / "config.json"
     arguments, exported = run.arguments, config_file.stat().st_mtime_ns
     data_dir, task = arguments["data_dir"], Path(arguments["task"]).stem
     start = arguments.get("model_name_or_path") or _first_weights(folder)
@@ -135,7 +135,9 @@ def _first_weights(folder: Path) -> str:
     """The weights that a pretraining run began with; one that went on keeps its first arguments under a number."""
     for path in folder.glob("arguments*.yaml"):
         stored = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if stored.get("load_model_weights_only"):
+        if weights := stored.get("model_name_or_path"):
+            return weights
+        if stored.get("load_model_weights_only"):  # of an earlier version
             return stored["resume_from_checkpoint"]
     return SCRATCH
 

@@ -101,7 +101,7 @@ class RowsToPredict:
     def __init__(
         self, paths: Sequence[Path], is_table: bool, task: Task, suffix: str, skip_blank: bool, shard: tuple[int, int]
     ) -> None:
-        self.paths, self.is_table, self.task, self.block = paths, is_table, task, (0, sys.maxsize)
+        self.paths, self.is_table, self.task, self.suffix, self.block = paths, is_table, task, suffix, (0, sys.maxsize)
         others = f" and {len(paths) - 1} other files" if paths[1:] else ""
         self.name = f"{paths[0]}{others}" if paths else "standard input"
         self.lines = [] if paths else read_documents(has_one_a_line=True, blank=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -22,43 +21,39 @@ OUTPUTS = (*DELIMITED, ".jsonl", PARQUET)  # tables that are written
 Rows = Iterable[tuple[Record, Mapping[str, Any]]]  # each with the cells that its prediction adds
 
 
-@dataclass(frozen=True)
-class Format:
-    """The form of an output."""
+def texts(source: RowsToPredict, rows: Rows) -> Iterator[str]:
+    """The parts of the output as a text file, one for each row."""
+    if source.suffix in DELIMITED:
+        yield from _delimited(source, rows)
+    elif source.suffix:
+        yield from (_json({**record.values, **added}) + "\n" for record, added in rows)
+    else:
+        cells = (_cell(_joined(source, added["prediction"])) for _, added in rows)
+        yield from (" ".join(cell.split("\n")) + "\n" for cell in cells)
 
-    suffix: str  # one of OUTPUTS, or "" for lines of predictions alone
-    separator: str  # between the parts of a prediction that is a list; see `joined`
 
-    def texts(self, rows: Rows, columns: Sequence[str]) -> Iterator[str]:
-        """The parts of a text file, one for each row; `columns` are those without their predictions."""
-        if self.suffix in DELIMITED:
-            yield from self._delimited(rows, columns)
-        elif self.suffix:
-            yield from (_json({**record.values, **added}) + "\n" for record, added in rows)
-        else:
-            yield from (" ".join(str(self._joined(added["prediction"])).split("\n")) + "\n" for _, added in rows)
+def _delimited(source: RowsToPredict, rows: Rows) -> Iterator[str]:
+    for number, (record, added) in enumerate(rows):
+        if not number:
+            names = [*source.columns, *(name for name in added if name not in source.columns)]
+            yield _row(source, names)
+        values = {**record.values, **{name: _joined(source, value) for name, value in added.items()}}
+        yield _row(source, [values.get(name) for name in names])
 
-    def _delimited(self, rows: Rows, columns: Sequence[str]) -> Iterator[str]:
-        for number, (record, added) in enumerate(rows):
-            if not number:
-                names = [*columns, *(name for name in added if name not in columns)]
-                yield self._row(names)
-            values = {**record.values, **{name: self._joined(value) for name, value in added.items()}}
-            yield self._row([values.get(name) for name in names])
 
-    def _row(self, values: Iterable[Any]) -> str:
-        """A line of .csv, or one of .tsv, in which blanks stand for the tabs and line breaks of predictions."""
-        cells = map(_cell, values)
-        if self.suffix == ".tsv":
-            return "\t".join(BREAKS.sub(" ", cell) for cell in cells) + "\n"
-        file = io.StringIO()
-        csv.writer(file).writerow(cells)  # which quotes "\r" for its own ends of lines alone
-        return file.getvalue().removesuffix("\r\n") + "\n"
+def _row(source: RowsToPredict, values: Iterable[Any]) -> str:
+    """A line of .csv, or one of .tsv, in which blanks stand for the tabs and line breaks of predictions."""
+    cells = map(_cell, values)
+    if source.suffix == ".tsv":
+        return "\t".join(BREAKS.sub(" ", cell) for cell in cells) + "\n"
+    file = io.StringIO()
+    csv.writer(file).writerow(cells)  # which quotes "\r" for its own ends of lines alone
+    return file.getvalue().removesuffix("\r\n") + "\n"
 
-    def _joined(self, value: Any) -> Any:
-        if value is None:  # of a blank text
-            return ""
-        return joined(value, self.separator) if isinstance(value, (list, tuple)) else value
+
+def _joined(source: RowsToPredict, value: Any) -> Any:
+    """A prediction with its parts, if it is a list, between the task's separators (see `joined`)."""
+    return joined(value, source.task.separator) if isinstance(value, (list, tuple)) else value
 
 
 def _cell(value: Any) -> str:
@@ -71,15 +66,15 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def write_file(output: Path, form: Format, source: RowsToPredict, work: Unfinished) -> None:
+def write_file(output: Path, source: RowsToPredict, work: Unfinished) -> None:
     """Write an output, whole or not at all, from its rows and the parts of their predictions in `work`."""
     with replacing(output) as temporary:
-        if form.suffix == PARQUET:
+        if source.suffix == PARQUET:
             _write_parquet(temporary, source, work)
         else:
             rows = zip(source.records(), chain.from_iterable(work.values()), strict=True)
             with temporary.open("w", encoding="utf-8", newline="") as file:
-                file.writelines(form.texts(rows, source.columns))
+                file.writelines(texts(source, rows))
 
 
 def _write_parquet(path: Path, source: RowsToPredict, work: Unfinished) -> None:

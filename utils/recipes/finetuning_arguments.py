@@ -54,13 +54,8 @@ class FinetuneArguments(TrainingArguments):
             if value != field.default and not self.do_predict:
                 raise InputError(f"--{field.name} is {value}; it needs --do_predict, which is not given")
         rank = self.model.lora_rank
-        if self.model.is_scratch:
-            config_path = self.model.config_path or self.task_class.default_config
-            self._fill_in(model=replace(self.model, config_path=config_path))
-            self._complete(SCRATCH_RATE, config_path)
-        else:
-            usual = FINE_TUNING_RATE if rank is None else LORA_RATE
-            self._complete(usual, self.model.model_name_or_path.removesuffix("/export"))
+        of_weights = FINE_TUNING_RATE if rank is None else LORA_RATE
+        self._complete(SCRATCH_RATE if self.model.is_scratch else of_weights)
         if not self.hardware.gpus and getattr(self.training, "eval_beams", 0) is None:
             self._fill_in(training=replace(self.training, eval_beams=0))
         if rank is not None and not self.do_train:

@@ -79,11 +79,11 @@ def run(args: TrainingArguments) -> None:
 def check_machine(args: TrainingArguments) -> None:
     """Raise InputError where the machine lacks what a run needs, or its folder holds another run."""
     check_gpus(args.hardware.gpus)
-    project = args.run.wandb_project
+    project, resumed = args.run.wandb_project, args.run.resume_from_checkpoint
     if project is not None and not any(metadata.distributions(name="wandb")):
         raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb")
     if args.do_train and is_first():
-        check_free(args.run.output_dir, names_at(args.run.output_dir), args.resumed, args.run.overwrite_output_dir)
+        check_free(args.run.output_dir, names_at(args.run.output_dir), resumed, args.run.overwrite_output_dir)
 
 
 @contextmanager
@@ -133,7 +133,7 @@ def train(
 ) -> None:
     """Train on the splits train and val, from the beginning or from a checkpoint."""
     output_dir = Path(local_path(args.run.output_dir))
-    checkpoint = agreed_checkpoint(args.resumed, output_dir)
+    checkpoint = agreed_checkpoint(args.run.resume_from_checkpoint, output_dir)
     loaded = task.initial_model(args.model, learned, checkpoint)
     loaded.model.compute_with(CudaBackend() if args.hardware.gpus else CpuBackend())
     train, val = (task.encode(splits[split], split, loaded) for split in ("train", "val"))

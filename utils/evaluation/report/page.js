@@ -12,8 +12,7 @@ const { noun } = list.dataset; // of what the run has predicted for
 const { texts, columns } = JSON.parse(byId("article-data").textContent);
 const previews = texts.filter(({ name }) => !["source", "reference", "alternatives"].includes(name)); // texts in the table
 const everyone = texts[0].values.map((_, i) => i);
-let matching = everyone; // articles that hold the query, in the file's order
-let order, opened, typing; // the same, sorted; the open one; a timer
+let order, opened, typing; // articles that hold the query, sorted; the open one; a timer
 let sorting = {}; // by a column, or by null: the articles' numbers
 let query = "";
 let page = 0;
@@ -50,8 +49,10 @@ function arrange() {
   const { by, descending } = sorting;
   const values = by?.values ?? everyone;
   const sign = descending ? -1 : 1;
+  const needle = query.toLowerCase();
+  const holds = (i) => !needle || texts.some((text) => text.values[i].toLowerCase().includes(needle));
   // Articles without a value come last; equals keep the order of the file.
-  order = [...matching].sort((a, b) => (values[a] === null) - (values[b] === null) || sign * (values[a] - values[b]));
+  order = everyone.filter(holds).sort((a, b) => (values[a] === null) - (values[b] === null) || sign * (values[a] - values[b]));
   for (const [cell, column] of headers) {
     cell.ariaSort = column !== by ? "none" : descending ? "descending" : "ascending";
   }
@@ -71,8 +72,6 @@ function search() {
   clearTimeout(typing); // more may be typed
   typing = setTimeout(() => {
     query = byId("search").value;
-    const needle = query.toLowerCase();
-    matching = everyone.filter((i) => texts.some(({ values }) => values[i].toLowerCase().includes(needle)));
     arrange();
   }, 150);
 }
