@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -92,7 +93,9 @@ def score_split(
     do scores not depend on the number of processes: elsewhere an example's rounding depends on its batch.
     """
     task.match(raw, run.split, loaded)
+    began = time.perf_counter()
     examples, settings = task.encode(raw, run.split, loaded, for_scoring=True), task.settings(loaded)
+    tokenise = time.perf_counter() - began
     record = run.record(settings, len(examples))
     replaced = check_other_runs(run, record)
     lock, is_first = Path(f"{run.progress}.lock"), rank_and_world()[0] == 0
@@ -101,6 +104,7 @@ def score_split(
         if predicted is None:
             return None
         predictions, speed = predicted
+        speed["seconds"]["tokenise"] = tokenise
         scores, rows = score_predictions(task, loaded, raw, examples, predictions)
         extra = {"seed": run.seed} if samples(settings) else {}
         if run.options.info is not None:

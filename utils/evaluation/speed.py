@@ -27,7 +27,7 @@ class ProcessSpeed:
     """The measurements of a process while the clock ran."""
 
     batch_size: int  # at the end; it shrinks where memory runs out
-    seconds: Mapping[str, float]  # of "total", of it "encode" and "detokenise"; and before it "tokenise"
+    seconds: Mapping[str, float]  # of "total", and of it "encode" and "detokenise"
     timed: Sequence[Prediction]
     warmup_articles: int
     peak_memory_gb: float
@@ -76,7 +76,6 @@ def predict_share(
         with clock.part("total"):
             fitting.run(timed, work)
     clock.seconds["total"] -= clock.seconds["paused"]
-    clock.seconds["tokenise"] = examples.seconds
     done = [predicted[number] for number in timed]
     return predicted, ProcessSpeed(fitting.size, clock.seconds, done, warmed_up, peak_memory_gb(device))
 
@@ -87,9 +86,7 @@ def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resume
     Rates are those of all processes together, over the time of the slowest one, which `seconds` splits.
     """
     slowest = max(processes, key=lambda process: process.seconds["total"])
-    total = slowest.seconds["total"]
-    seconds = {part: slowest.seconds[part] for part in ("tokenise", "encode", "detokenise")}
-    seconds["decode"] = total - seconds["encode"] - seconds["detokenise"]
+    total, encode, detokenise = (slowest.seconds[part] for part in ("total", "encode", "detokenise"))
     timed = [prediction for process in processes for prediction in process.timed]
     milliseconds = 1000 * np.array([prediction.seconds for prediction in timed])
     latency: dict[str, float | None] = dict.fromkeys(["mean", *(f"p{point}" for point in PERCENTILES)])
@@ -102,7 +99,7 @@ def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resume
         "generation_seconds": total,
         "latency_ms": latency,
         "batch_size": min(process.batch_size for process in processes),
-        "seconds": seconds,
+        "seconds": {"encode": encode, "decode": total - encode - detokenise, "detokenise": detokenise},
         "warmup_articles": sum(process.warmup_articles for process in processes),
         "timed_articles": len(timed),
         "resumed_articles": resumed,

@@ -61,8 +61,8 @@ class Example:
 class HeadExamples:
     """Examples in memory; see `utils.data.batches.Examples`."""
 
-    def __init__(self, examples: Sequence[Example], seconds: float) -> None:
-        self.examples, self.seconds = examples, seconds
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self.examples = examples
         self.lengths = np.array([[len(example.ids)] for example in examples])
         digest = hashlib.sha256()
         for example in examples:
