@@ -28,7 +28,7 @@ from utils.data.rows import rows_of
 from utils.metrics.classification import main as classification
 from utils.metrics.entities import main as entities
 from utils.predict import main
-from utils.prediction.outputs import texts
+from utils.prediction.files import texts
 from utils.prediction.predictor import Predictor
 
 TEXTS = ["a text", 'he "said" so, who', '"quoted"', "=1+1", "one\nof two\r\nlines", "tab\tand \r", "-", "@" * 40]
