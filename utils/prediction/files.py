@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
 AT_ONCE = 1024  # rows in memory
 PARQUET = ".parquet"
-DELIMITED = (".csv", ".tsv")
-OUTPUTS = (*DELIMITED, ".jsonl", PARQUET)  # tables that are written
+OUTPUTS = (".csv", ".tsv", ".jsonl", PARQUET)  # tables that are written
 Rows = Iterable[tuple[Record, Mapping[str, Any]]]  # each with the cells that its prediction adds
 BREAKS = re.compile(r"[\t\r\n]")  # a cell of .tsv has none
 TERMINAL_LINE = 4095  # bytes of a line that a terminal on Linux passes on; it drops the rest
@@ -193,38 +192,33 @@ def _check_has_no_breaks(records: Iterable[Record]) -> None:
 
 
 def texts(source: RowsToPredict, rows: Rows) -> Iterator[str]:
-    """The parts of the output as a text file, one for each row."""
-    if source.suffix in DELIMITED:
-        yield from _delimited(source, rows)
-    elif source.suffix:
-        yield from (_json({**record.values, **added}) + "\n" for record, added in rows)
-    else:
-        cells = (_cell(_joined(source, added["prediction"])) for _, added in rows)
-        yield from (" ".join(cell.split("\n")) + "\n" for cell in cells)
+    """The lines of the output as a text file: one for each row, behind a header if it is a table of .csv or .tsv."""
+    names: list[str] = []
+    for record, added in rows:
+        cells = {  # the parts of a list are joined as the task has it
+            name: joined(value, source.task.separator) if isinstance(value, (list, tuple)) else value
+            for name, value in added.items()
+        }
+        if not source.suffix:
+            yield " ".join(_cell(cells["prediction"]).split("\n")) + "\n"
+        elif source.suffix == ".jsonl":
+            yield _json({**record.values, **added}) + "\n"
+        else:
+            if not names:
+                names = [*source.columns, *(name for name in cells if name not in source.columns)]
+                yield _row(source.suffix, names)
+            values = {**record.values, **cells}
+            yield _row(source.suffix, [values.get(name) for name in names])
 
 
-def _delimited(source: RowsToPredict, rows: Rows) -> Iterator[str]:
-    for number, (record, added) in enumerate(rows):
-        if not number:
-            names = [*source.columns, *(name for name in added if name not in source.columns)]
-            yield _row(source, names)
-        values = {**record.values, **{name: _joined(source, value) for name, value in added.items()}}
-        yield _row(source, [values.get(name) for name in names])
-
-
-def _row(source: RowsToPredict, values: Iterable[Any]) -> str:
+def _row(suffix: str, values: Iterable[Any]) -> str:
     """A line of .csv, or one of .tsv, in which blanks stand for the tabs and line breaks of predictions."""
     cells = map(_cell, values)
-    if source.suffix == ".tsv":
+    if suffix == ".tsv":
         return "\t".join(BREAKS.sub(" ", cell) for cell in cells) + "\n"
     file = io.StringIO()
     csv.writer(file).writerow(cells)  # which quotes "\r" for its own ends of lines alone
     return file.getvalue().removesuffix("\r\n") + "\n"
-
-
-def _joined(source: RowsToPredict, value: Any) -> Any:
-    """A prediction with its parts, if it is a list, between the task's separators (see `joined`)."""
-    return joined(value, source.task.separator) if isinstance(value, (list, tuple)) else value
 
 
 def _cell(value: Any) -> str:
