@@ -89,6 +89,4 @@ def _write_parquet(path: Path, source: RowsToPredict, work: Unfinished) -> None:
     with ParquetWriter(path, schema) as writer:
         for table in source.parquet():
             added = pa.Table.from_pylist([*islice(cells, len(table))], types)
-            for field in types:
-                table = table.append_column(field, added[field.name])
-            writer.write_table(table)
+            writer.write_table(pa.Table.from_arrays([*table.columns, *added.columns], schema=schema))
