@@ -38,7 +38,7 @@ def initial_model(
     config: ModelConfig,
     model_classes: Sequence[type[Model]],
     labels: Sequence[str] | None = None,
-    new_head: bool | None = None,
+    new_head: bool = False,
     columns: Sequence[str] | Mapping[str, str] = (),
     checkpoint: Path | None = None,
     source_length: int | None = None,
@@ -49,8 +49,7 @@ def initial_model(
     Args:
         config: gives the architecture and the decoding defaults; the vocabulary's size is that of weights or tokenizer.
         labels: of a head; by default those of the weights. A head of the same labels keeps their order.
-        new_head: true to begin a new head even if the weights have one; false to refuse weights without one; None to
-            begin one if they have none.
+        new_head: whether to begin a new head even if the weights have one.
         columns: of the texts in the training data, or the options that named them, which the config then has.
         checkpoint: of training, to go on from. Weights, vocabulary, labels and columns are then its own.
         source_length: the most tokens of a source in training, which the config then has, since later positions are
@@ -90,7 +89,10 @@ def initial_model(
     if labels is not None:
         config.labels = labels
     config.validate()
-    model = model_class(config) if options.is_scratch else model_class.from_pretrained(name, config, new_head=new_head)
+    if options.is_scratch:
+        model = model_class(config)
+    else:
+        model = model_class.from_pretrained(name, config, new_head=new_head or None)
     if options.config_path is None and None not in (generation, model.generation_config):
         model.generation_config = generation
     if options.new_vocabulary:
