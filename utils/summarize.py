@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     description = "Summarise a file or standard input of any length, and print one summary a line."
     args = parse_dataclass(SummarizeArguments, argv, description)
     check_output("output", args.output, args.file)
-    from utils.prediction.inputs import check_no_header, read_documents  # here, because --help needs no torch
+    from utils.prediction.files import check_no_header, read_documents  # here, because --help needs no torch
     from utils.prediction.summarizing import known_of, load_summarizer, summarize
 
     known = known_of(args.inference.model)

@@ -53,7 +53,6 @@ class PretrainedModel(BackendModule):
         optional: modules that begin with random weights where a file has none of theirs.
         lookalikes: other classes whose heads' weights have the same names.
         output_weight: of a head that classifies, its last weight, with a row for each of the config's labels.
-        vocabulary_multiple: files may have more rows of embeddings than the config says, up to a multiple of this.
         generation_config: of a model that generates.
         reads_padding: true if results depend on, or are, the states of padding; copies for inference compute them then.
         is_packed: true of a copy for inference.
@@ -66,7 +65,6 @@ class PretrainedModel(BackendModule):
     optional: tuple[str, ...] = ()
     lookalikes: ClassVar[tuple[str, ...]] = ()
     output_weight: ClassVar[str | None] = None
-    vocabulary_multiple: ClassVar[int] = 1
     generation_config: GenerationConfig | None = None
     reads_padding: ClassVar[bool] = False
     is_packed = False
@@ -257,7 +255,7 @@ class PretrainedModel(BackendModule):
         cls._check_config(config)
         config = config.updated(fields)
         rows = next(iter(state[cls.shared].shape), 0) if cls.shared in state else 0
-        if 0 < rows - config.vocab_size == -config.vocab_size % cls.vocabulary_multiple:
+        if 0 < rows - config.vocab_size == -config.vocab_size % 8:  # as in NVIDIA's checkpoints of BERT
             logger.info("%s: its vocabulary is padded from %d to %d", path, config.vocab_size, rows)
             config.vocab_size = rows
         output = cls.output_weight
