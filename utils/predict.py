@@ -27,9 +27,8 @@ from utils.app.unfinished import Unfinished, model_identity
 from utils.data.columns import InputOptions, Record
 from utils.data.options import Place
 from utils.data.places import TABLES, suffix_of
-from utils.prediction.inputs import RowsToPredict, files_of
+from utils.prediction.files import OUTPUTS, RowsToPredict, files_of, texts, write_file
 from utils.prediction.options import MODEL, InferenceOptions
-from utils.prediction.outputs import OUTPUTS, texts, write_file
 from utils.tasks import TASKS, find_row_task, options_of, task_of
 from utils.text.lines import NO_TEXT
 

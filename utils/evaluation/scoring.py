@@ -161,29 +161,22 @@ def predict_split(
 ) -> tuple[list[Prediction], dict[str, Any]] | None:
     """The predictions of all processes and of an interrupted run, in order, and the speed; None but on rank 0."""
     rank, _ = rank_and_world()
-    identity: dict[str, Any] = {}
+    identity = run.identity(settings, examples) if rank == 0 else {}
     earlier: dict[int, Prediction] = {}
     if rank == 0:
-        identity = run.identity(settings, examples)
         for path in run.progress.glob("rank*.jsonl"):
             with closing(Unfinished(path, identity, ELSEWHERE, run.overwrites)) as noted:
                 earlier |= {number: Prediction(**entry) for number, entry in noted.values()}
         if earlier:
             logger.warning("%d of %d examples were predicted before", len(earlier), len(examples))
     identity, finished = from_first((identity, set(earlier)))
+    todo = [number for number in range(len(examples)) if number not in finished]
+    fitting = FittingSize(run.batch_size, run.batch_size_option)
     if samples(settings):
         torch.manual_seed(run.seed + rank)
     # On another machine the folder may be another one, with what an earlier run has left.
     with closing(Unfinished(run.progress / f"rank{rank}.jsonl", identity, ELSEWHERE, replaces=True)) as noted:
-        share = predict_share(
-            task,
-            loaded,
-            examples,
-            [number for number in range(len(examples)) if number not in finished],
-            fitting=FittingSize(run.batch_size, run.batch_size_option),
-            options=run.options,
-            noted=noted,
-        )
+        share = predict_share(task, loaded, examples, todo, fitting, run.options.warmup_batches, noted)
     shares = at_first(share)
     if shares is None:
         return None

@@ -15,7 +15,6 @@ from utils.app.memory import FittingSize, peak_memory_gb
 from utils.app.progress import LOG_SECONDS, Clock, progress
 from utils.app.unfinished import Unfinished
 from utils.data.batches import Examples
-from utils.evaluation.options import ScoringOptions
 from utils.models.loading import LoadedModel
 from utils.tasks.task import Prediction, ScoredTask
 
@@ -39,14 +38,13 @@ def predict_share(
     loaded: LoadedModel,
     examples: Examples,
     todo: Sequence[int],
-    *,
     fitting: FittingSize,
-    options: ScoringOptions,
+    warmup_batches: int,
     noted: Unfinished,
 ) -> tuple[dict[int, Prediction], ProcessSpeed]:
     """The predictions by number of this process's share, every N-th of `todo` by length where N are at work; its speed.
 
-    `options.warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
+    `warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
     """
     rank, world = rank_and_world()
     device = loaded.model.device
@@ -63,7 +61,7 @@ def predict_share(
             yield number
 
     share = longest_first[rank::world]
-    count = min(options.warmup_batches * fitting.size, len(share) // 2)
+    count = min(warmup_batches * fitting.size, len(share) // 2)
     chosen = {place * len(share) // count for place in range(count)}  # evenly from all lengths
     warmup = [share[place] for place in sorted(chosen)]
     timed = [number for place, number in enumerate(share) if place not in chosen]

@@ -16,7 +16,6 @@ from utils.app.memory import FittingSize
 from utils.app.progress import Clock
 from utils.app.unfinished import Unfinished
 from utils.evaluation import speed as module
-from utils.evaluation.options import ScoringOptions
 from utils.evaluation.speed import ProcessSpeed, predict_share, speed_report
 from utils.tasks.task import Prediction
 
@@ -45,12 +44,8 @@ def share(
 ) -> tuple[Notes, dict[int, Prediction], ProcessSpeed]:
     monkeypatch.setattr(module, "rank_and_world", lambda: (rank, world))
     task, noted = Notes(), Unfinished(folder / f"rank{rank}.jsonl", {}, "")
-    predicted, speed = predict_share(
-        *(task, LOADED, EXAMPLES, todo),  # type: ignore[arg-type]
-        fitting=FittingSize(3, "--bs"),
-        options=ScoringOptions(warmup_batches=warmup),
-        noted=noted,
-    )
+    fitted: Any = task, LOADED, EXAMPLES, todo, FittingSize(3, "--bs"), warmup, noted
+    predicted, speed = predict_share(*fitted)
     assert noted.done == len(predicted)
     noted.finish()
     return task, predicted, speed

@@ -10,7 +10,7 @@ const dialog = byId("article");
 const { noun } = list.dataset; // of what the run has predicted for
 // Texts and columns are those of utils/evaluation/report/articles.py; values and marks are in the articles' order.
 const { texts, columns } = JSON.parse(byId("article-data").textContent);
-const previews = texts.filter(({ name }) => !["source", "reference", "alternatives"].includes(name)); // texts in the table
+const previews = texts.filter(({ listed }) => listed);
 const everyone = texts[0].values.map((_, i) => i);
 let order, opened, typing; // articles that hold the query, sorted; the open one; a timer
 let sorting = {}; // by a column, or by null: the articles' numbers
@@ -124,14 +124,8 @@ function comeBack() {
   list.querySelector(`a[href="#article-${opened + 1}"]`)?.focus();
 }
 
-const headers = [null, ...columns].map((column) => { // pairs of a header cell and its column
-  const heading = column ? column.heading.replace("ROUGE", "R") : "No.";
-  const button = create("button", { type: "button", onclick: () => sortBy(column) }, heading);
-  return [create("th", { scope: "col", className: "number" }, button), column];
-});
-const [number, ...numbers] = headers.map(([cell]) => cell);
-const words = previews.map(({ heading }) => create("th", { scope: "col", className: "word" }, heading));
-list.tHead.rows[0].replaceChildren(number, ...words, ...numbers);
+const headers = [...list.tHead.querySelectorAll(".number")].map((cell, n) => [cell, [null, ...columns][n]]);
+for (const [cell, column] of headers) cell.firstChild.onclick = () => sortBy(column);
 sortBy(columns.find(({ heading }) => heading.endsWith("error")) ?? null); // the greatest errors first
 window.onhashchange = follow;
 follow();

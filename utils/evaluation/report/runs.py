@@ -9,9 +9,10 @@ from typing import Any
 
 import yaml
 
-from bart.errors import InputError, brief
+from bart.errors import InputError
 from bart.files import PathName, read_json
 from utils.app.run_directory import REPORT_ORDER, joined, metrics_of_sessions, of_sessions
+from utils.data.places import opening
 from utils.tasks import find_task
 from utils.tasks.options import TOKEN
 
@@ -26,7 +27,9 @@ class ReportedRun:
         sessions, summary = metrics_of_sessions(self.folder), self.folder / "train_summary.json"
         self.name = self.folder.resolve().name
         self.metrics = joined(sessions)
-        self.arguments = _arguments(self.folder / "arguments.yaml")
+        arguments = self.folder / "arguments.yaml"
+        with opening(str(arguments)):
+            self.arguments = dict(yaml.safe_load(arguments.read_text(encoding="utf-8"))) if arguments.exists() else {}
         self.environments = [*map(read_json, of_sessions(self.folder, "environment.json"))]  # the first session's first
         self.summary: dict[str, Any] = read_json(summary) if summary.exists() else {}
         self.scores, self.speeds = (self._of_splits(name) for name in ("scores", "speed"))
@@ -61,11 +64,3 @@ class ReportedRun:
 def scores_of(record: Mapping[str, Any]) -> dict[str, float]:
     """The scores in scores.json or of an article, whatever the task. Settings and counts are no fractions."""
     return {name: value for name, value in record.items() if isinstance(value, float) and math.isfinite(value)}
-
-
-def _arguments(path: Path) -> dict[str, Any]:
-    """The options that a run was started with, empty where the file is not there."""
-    try:
-        return dict(yaml.safe_load(path.read_text(encoding="utf-8"))) if path.exists() else {}
-    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: cannot be read, or is damaged ({brief(error)})") from None

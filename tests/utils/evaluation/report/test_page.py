@@ -234,7 +234,7 @@ def test_classes_and_errors(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("metrics.csv", "step,lr\n1,fast\n", "metrics.csv: .*damaged .*'fast'"),
-        ("arguments.yaml", "a: [", "arguments.yaml: cannot be read, or is damaged"),
+        ("arguments.yaml", "a: [", "arguments.yaml cannot be opened .ParserError: "),
         ("test_scores.json", '{"examples": 7}', "test_articles.jsonl: has 120 articles; test_scores.json is of 7"),
         ("test_articles.jsonl", "{}\n" * 8 + "{\n", "test_articles.jsonl, line 9, column 2: not JSON"),
     ],
