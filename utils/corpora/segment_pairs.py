@@ -6,6 +6,7 @@ The random numbers of a document depend on the seed and its text alone.
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -89,10 +90,8 @@ def pair_up(
 
 def _end_of(bounds: Sequence[int], begin: int, target: int, least: int) -> int:
     """The bound at which the sentences from `begin` on have `target` tokens, and are at least `least` many."""
-    end = begin + 1
-    while end < len(bounds) - 1 and (bounds[end] - bounds[begin] < target or end - begin < least):
-        end += 1
-    return end
+    end = bisect_left(bounds, bounds[begin] + target)
+    return min(max(end, begin + least), len(bounds) - 1)
 
 
 def _trimmed(first: Segment, second: Segment, room: int, rng: random.Random) -> tuple[Segment, Segment]:
