@@ -1144,11 +1144,12 @@ EXPORT int multiply_fp32(const float *input, const float *weights, const float *
                          int64_t rows, int64_t width, int64_t outs, int threads)
 {
     enum { ROWS = 96, INPUTS = 384 };  // the weights of so many inputs stay in the first cache for all of these rows
+    int64_t chunks = (rows + ROWS - 1) / ROWS, chunk = round_up((rows + chunks - 1) / chunks, AT_ONCE);  // of like size
 #pragma omp parallel for collapse(2) num_threads(threads) if (rows * width * outs > 8 * SMALL)
-    for (int64_t first = 0; first < rows; first += ROWS)
+    for (int64_t first = 0; first < rows; first += chunk)
         for (int64_t o = 0; o < outs; o += PANEL) {
             float sums[ROWS][PANEL];
-            int64_t count = least(rows - first, ROWS);
+            int64_t count = least(rows - first, chunk);
             for (int64_t r = 0; r < count; r++) memcpy(sums[r], bias + o, sizeof sums[r]);
             for (int64_t k = 0; k < width; k += INPUTS)
                 for (int64_t r = 0; r < count; r += AT_ONCE)

@@ -55,8 +55,10 @@ from utils.training.options import POLYNOMIAL_END
 MODES = ("ours", "transformers")
 # Words of a document and of a summary: means (Narayan et al., 2018, table 1; See et al., 2017, section 4), and a
 # log-normal's spread.
-XSUM = {"source": (431, 0.6), "target": (23, 0.3)}
-CNN_DM = {"source": (781, 0.4), "target": (56, 0.4)}
+WORDS = {
+    "XSum": {"source": (431, 0.6), "target": (23, 0.3)},
+    "CNN-DM": {"source": (781, 0.4), "target": (56, 0.4)},
+}
 SEED = 42  # of the order
 # The hyperparameters of both.
 LEARNING_RATE, WARMUP_STEPS, LABEL_SMOOTHING, WEIGHT_DECAY, GRADIENT_CLIP = 1e-4, 1, 0.1, 0.1, 0.1
@@ -70,30 +72,23 @@ class TrainingShape:
     batch_size: int
     max_source_length: int
     max_target_length: int
-    words: Mapping[str, tuple[float, float]]
+    words: str  # of WORDS
     dropout: float = 0.1  # and that of attention
-    is_sorted: bool = True  # by --sortish_sampler, into batches of like length
+    is_sorted: bool = True  # by --sortish_sampler, into batches of like length; else there is more padding
 
 
 SHAPES = {
-    "xsum": TrainingShape("config.json", 40, 1024, 60, XSUM),
-    "cnn_dm": TrainingShape("config.json", 40, 1024, 142, CNN_DM),
-    "base": TrainingShape("config_base.json", 8, 512, 60, XSUM),
-    "base_unsorted": TrainingShape("config_base.json", 8, 512, 60, XSUM, is_sorted=False),
-    "tiny": TrainingShape("config_tiny.json", 4, 64, 24, XSUM, dropout=0.0),
+    "xsum": TrainingShape("config.json", 40, 1024, 60, "XSum"),
+    "cnn_dm": TrainingShape("config.json", 40, 1024, 142, "CNN-DM"),
+    "base": TrainingShape("config_base.json", 8, 512, 60, "XSum"),
+    "base_unsorted": TrainingShape("config_base.json", 8, 512, 60, "XSum", is_sorted=False),
+    "tiny": TrainingShape("config_tiny.json", 4, 64, 24, "XSum", dropout=0.0),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerArguments(measuring.BenchmarkOptions):
-    shape: str = option(
-        "xsum",
-        choices=tuple(SHAPES),
-        help="what is trained: xsum is bart-large and the batches of XSum's half-precision presets, 40 examples of at "
-        "most 1024 and 60 tokens; cnn_dm likewise, of 1024 and 142; base is bart-base, 8, 512 and 60; base_unsorted "
-        "has batches at random, with more padding; tiny is for trying this out, without dropout, so that both have the "
-        "same losses",
-    )
+    shape: str = measuring.shape_option("xsum", SHAPES)
     precision: str = option("fp32", choices=("fp32", "tf32", "bf16", "fp16"), help="of both, under autocast")
     tokenizer: str = option("facebook/bart-large", help="vocabulary: a Hub name or directory")
     steps: int = option(
@@ -102,11 +97,6 @@ class TrainerArguments(measuring.BenchmarkOptions):
     modes: tuple[str, ...] = option(
         MODES, choices=MODES, help="what is run, in this order; speed-ups are over the last"
     )
-
-    @property
-    def all_steps(self) -> int:
-        """The steps with those that warm up."""
-        return with_warm_up(self.steps)
 
 
 def recipe(args: TrainerArguments, folder: Path) -> list[str]:
@@ -121,7 +111,7 @@ def recipe(args: TrainerArguments, folder: Path) -> list[str]:
         "learning_rate": LEARNING_RATE,
         "train_batch_size": shape.batch_size,
         "num_workers": WORKERS,
-        "max_steps": args.all_steps,
+        "max_steps": with_warm_up(args.steps),
         "warmup_steps": WARMUP_STEPS,
         "lr_scheduler": "polynomial",
         "max_source_length": shape.max_source_length,
@@ -149,8 +139,8 @@ def prepare(args: TrainerArguments, folder: Path) -> None:
     config = BartConfig.from_pretrained(ROOT / "configs" / shape.config, **fields)
     torch.manual_seed(0)
     BartForConditionalGeneration(config).save_pretrained(folder / "model", tokenizer)
-    for split, count in (("train", shape.batch_size * args.all_steps), ("val", shape.batch_size)):
-        write_articles(folder / "data", split, count, shape.words)
+    for split, count in (("train", shape.batch_size * with_warm_up(args.steps)), ("val", shape.batch_size)):
+        write_articles(folder / "data", split, count, WORDS[shape.words])
 
 
 def write_articles(folder: Path, split: str, count: int, words: Mapping[str, tuple[float, float]]) -> None:
@@ -189,7 +179,7 @@ def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
             finetune([*recipe(args, folder), "--output_dir", output])
             losses = [*read_metrics(Path(output) / METRICS)["train_loss"].values()]
     hook.remove()
-    timed = args.all_steps - LOG_EVERY
+    timed = with_warm_up(args.steps) - LOG_EVERY
     # Steps that fp16's loss scaler skips are not seen; they come first.
     (start, _), (end, peak) = ends[-1 - timed], ends[-1]
     rate = timed * SHAPES[args.shape].batch_size / seconds(start, end)
@@ -214,7 +204,7 @@ def train_transformers(args: TrainerArguments, folder: Path, output: Path) -> li
     settings = TrainingArguments(
         str(output),
         per_device_train_batch_size=SHAPES[args.shape].batch_size,
-        max_steps=args.all_steps,
+        max_steps=with_warm_up(args.steps),
         learning_rate=LEARNING_RATE,
         warmup_steps=WARMUP_STEPS,
         lr_scheduler_type="polynomial",

@@ -15,7 +15,6 @@ from utils.app.memory import FittingSize, peak_memory_gb
 from utils.app.progress import LOG_SECONDS, Clock, progress
 from utils.app.unfinished import Unfinished
 from utils.data.batches import Examples
-from utils.evaluation.options import ScoringOptions
 from utils.models.loading import LoadedModel
 from utils.tasks.task import Prediction, ScoredTask
 
@@ -24,15 +23,13 @@ PERCENTILES = (50, 90, 95, 99, 100)
 
 
 @dataclass
-class ProcessSpeed:
-    """The measurements of a process while the clock ran."""
+class Share:
+    """The predictions of a process, and its measurements while the clock ran."""
 
-    batch_size: int  # at the end; it shrinks where memory runs out
+    predicted: dict[int, Prediction]  # by the numbers of their examples
+    timed: Sequence[int]  # those that were predicted while the clock ran
     seconds: Mapping[str, float]  # of "total", and of it "encode" and "detokenise"
-    latencies: Sequence[float]  # seconds of each example
-    tokens: int  # of the best sequences
-    tokenise: float  # seconds for all sources, before the clock ran
-    warmup_articles: int
+    batch_size: int  # at the end; it shrinks where memory runs out
     peak_memory_gb: float
 
 
@@ -41,14 +38,13 @@ def predict_share(
     loaded: LoadedModel,
     examples: Examples,
     todo: Sequence[int],
-    *,
     fitting: FittingSize,
-    options: ScoringOptions,
+    warmup_batches: int,
     noted: Unfinished,
-) -> tuple[dict[int, Prediction], ProcessSpeed]:
-    """The predictions by number of this process's share, every N-th of `todo` by length where N are at work; its speed.
+) -> Share:
+    """Predict this process's share: every N-th of `todo` by length, where N are at work.
 
-    `options.warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
+    `warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
     """
     rank, world = rank_and_world()
     device = loaded.model.device
@@ -65,7 +61,7 @@ def predict_share(
             yield number
 
     share = longest_first[rank::world]
-    count = min(options.warmup_batches * fitting.size, len(share) // 2)
+    count = min(warmup_batches * fitting.size, len(share) // 2)
     chosen = {place * len(share) // count for place in range(count)}  # evenly from all lengths
     warmup = [share[place] for place in sorted(chosen)]
     timed = [number for place, number in enumerate(share) if place not in chosen]
@@ -75,53 +71,37 @@ def predict_share(
     with progress(what, len(share), "examples", wait=0) as bar:
         bar.log_every(LOG_SECONDS)
         fitting.run(warmup, work)
-        warmed_up = len(predicted)
         clock.seconds.clear()
         with clock.part("total"):
             fitting.run(timed, work)
     clock.seconds["total"] -= clock.seconds["paused"]
-    done = [predicted[number] for number in timed]
-    return predicted, ProcessSpeed(
-        batch_size=fitting.size,
-        seconds=clock.seconds,
-        latencies=[prediction.seconds for prediction in done],
-        tokens=sum(prediction.tokens for prediction in done),
-        tokenise=examples.seconds,
-        warmup_articles=warmed_up,
-        peak_memory_gb=peak_memory_gb(device),
-    )
+    return Share(predicted, timed, clock.seconds, fitting.size, peak_memory_gb(device))
 
 
-def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resumed: int) -> dict[str, Any]:
+def speed_report(shares: Sequence[Share], device: torch.device, resumed: int) -> dict[str, Any]:
     """The content of `<split>_speed.json`, where an earlier attempt had predicted `resumed` articles.
 
     Rates are those of all processes together, over the time of the slowest one, which `seconds` splits.
     """
-    slowest = max(processes, key=lambda process: process.seconds["total"])
+    slowest = max(shares, key=lambda share: share.seconds["total"])
     total, encode, detokenise = (slowest.seconds[part] for part in ("total", "encode", "detokenise"))
-    articles = sum(len(process.latencies) for process in processes)
-    tokens = sum(process.tokens for process in processes)
-    milliseconds = 1000 * np.concatenate([process.latencies for process in processes])
+    timed = [share.predicted[number] for share in shares for number in share.timed]
+    milliseconds = 1000 * np.array([prediction.seconds for prediction in timed])
     latency: dict[str, float | None] = dict.fromkeys(["mean", *(f"p{point}" for point in PERCENTILES)])
-    if len(milliseconds):
+    if timed:
         values = [milliseconds.mean(), *np.percentile(milliseconds, PERCENTILES)]
         latency = dict(zip(latency, map(float, values), strict=True))
     return {
-        "articles_per_second": articles / total if articles else None,
-        "generated_tokens_per_second": tokens / total if articles else None,
+        "articles_per_second": len(timed) / total if timed else None,
+        "generated_tokens_per_second": sum(prediction.tokens for prediction in timed) / total if timed else None,
         "generation_seconds": total,
         "latency_ms": latency,
-        "batch_size": min(process.batch_size for process in processes),
-        "seconds": {
-            "tokenise": slowest.tokenise,
-            "encode": encode,
-            "decode": total - encode - detokenise,
-            "detokenise": detokenise,
-        },
-        "warmup_articles": sum(process.warmup_articles for process in processes),
-        "timed_articles": articles,
+        "batch_size": min(share.batch_size for share in shares),
+        "seconds": {"encode": encode, "decode": total - encode - detokenise, "detokenise": detokenise},
+        "warmup_articles": sum(len(share.predicted) for share in shares) - len(timed),
+        "timed_articles": len(timed),
         "resumed_articles": resumed,
-        "peak_memory_gb": max(process.peak_memory_gb for process in processes),
-        "processes": len(processes),
+        "peak_memory_gb": max(share.peak_memory_gb for share in shares),
+        "processes": len(shares),
         "device": f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device),
     }

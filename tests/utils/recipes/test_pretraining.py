@@ -31,7 +31,7 @@ from tests.utils.training.test_interruption import Interrupt, Killed
 from tests.utils.training.test_stopping import add_callback
 from utils.data.batches import Batch, Pair
 from utils.evaluation.report.charts import training_charts
-from utils.evaluation.report.runs import read_run
+from utils.evaluation.report.runs import ReportedRun
 from utils.recipes.pretraining_arguments import PretrainingArguments, parse_pretraining_arguments
 from utils.tasks import pretraining
 from utils.training.module import TrainingModule
@@ -147,7 +147,7 @@ def test_what_a_run_says_of_itself(pretrain: Train) -> None:
     assert "accuracy" in text and "| mlm_probability | 0.3 |" in text and str(output.parent) not in text
     summary = json.loads((output / "train_summary.json").read_text())
     assert (summary["steps"], summary["train_examples"]) == (4, 42) and 0.3 < summary["epochs"] < 0.4
-    drawn = training_charts(read_run(output))
+    drawn = training_charts(ReportedRun(output))
     assert {"loss", "learning_rate", "validation", "perplexity", "gradient", "throughput"} == {*drawn}
     assert (output / "report.html").is_file()
 

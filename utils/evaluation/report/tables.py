@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
@@ -140,27 +141,25 @@ def group_tables(run: ReportedRun, split: str) -> list[ScoreTable]:
 def confusion_table(run: ReportedRun, split: str) -> ScoreTable:
     """The classes that are taken for others most often."""
     counts = run.scores.get(split, {}).get("confusion", {})
-    wrong = []
-    for right, row in counts.items():
-        wrong += [(count, right, predicted) for predicted, count in row.items() if predicted != right]
-    wrong.sort(key=itemgetter(0), reverse=True)
+    pairs = {(right, guess): count for right, row in counts.items() for guess, count in row.items() if guess != right}
     rows = [
-        [right, predicted, shown(count, 0), shown(100 * count / sum(counts[right].values()), 1)]
-        for count, right, predicted in wrong[:MOST_LISTED]
+        [right, guess, shown(count, 0), shown(100 * count / sum(counts[right].values()), 1)]
+        for (right, guess), count in Counter(pairs).most_common(MOST_LISTED)
     ]
     return ScoreTable("The most frequent confusions.", ["Right", "Predicted", "Count", "% of the right"], rows, words=2)
 
 
-def errors_table(run: ReportedRun, split: str) -> ScoreTable:
+def errors_table(run: ReportedRun, split: str, with_texts: bool = True) -> ScoreTable:
     """The wrong classes of which the model was most certain; or, of a model of numbers, its largest errors."""
     errors = run.scores.get(split, {}).get("errors", [])
     measure = next((name for error in errors for name in ("confidence", "difference") if name in error), "confidence")
-    texts = ("text", "reference", "prediction")
-    rows = [[*map(error.get, texts), shown(error[measure]), shown(error["index"] + 1, 0)] for error in errors]
+    words = {"text": "Text"} if with_texts else {}
+    words |= {"reference": "Right", "prediction": "Predicted"}
+    rows = [[*map(error.get, words), shown(error[measure]), shown(error["index"] + 1, 0)] for error in errors]
     unit = ", %" if measure == "confidence" else ""
     caption = f"The errors of the greatest {measure}, the greatest first."
-    header = ["Text", "Right", "Predicted", f"{measure.capitalize()}{unit}", "Example"]
-    return ScoreTable(caption, header, rows, words=3)
+    header = [*words.values(), f"{measure.capitalize()}{unit}", "Example"]
+    return ScoreTable(caption, header, rows, words=len(words))
 
 
 def speed_table(run: ReportedRun, split: str, noun: str) -> ScoreTable:
