@@ -140,11 +140,9 @@ def from_first(value: Any) -> Any:
     return values[0]
 
 
-def at_first(value: Any) -> list[Any] | None:
-    """Return the values of all processes, in order of rank, in the first process, and None in the rest."""
-    rank, world = rank_and_world()
-    if world == 1:
-        return [value]
-    values: list[Any] | None = [None] * world if rank == 0 else None
-    dist.gather_object(value, values)
+def from_all(value: Any) -> list[Any]:
+    """Return the values of all processes, in order of rank, in all processes."""
+    values = [value] * rank_and_world()[1]
+    if len(values) > 1:
+        dist.all_gather_object(values, value)
     return values

@@ -16,7 +16,7 @@ import torch
 
 from bart.errors import InputError
 from bart.files import read_json, write_json
-from utils.app.distributed import at_first, from_first, rank_and_world
+from utils.app.distributed import from_all, from_first, rank_and_world
 from utils.app.formatting import format_metric, plain_table, rate
 from utils.app.machine import versions
 from utils.app.memory import FittingSize
@@ -180,8 +180,8 @@ def predict_split(
             options=run.options,
             noted=noted,
         )
-    shares = at_first(share)
-    if shares is None:
+    shares = from_all(share)
+    if rank > 0:
         return None
     merged = dict(earlier)
     for predicted, _ in shares:

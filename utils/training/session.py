@@ -26,7 +26,7 @@ from utils.training.measurements import Measurements, step_time_percentiles
 from utils.training.module import TrainingModule
 from utils.training.options import Plan
 from utils.training.precision import precision_name
-from utils.training.stopping import Divergence, Patience, postpone
+from utils.training.stopping import Divergence, postpone
 
 logger = logging.getLogger(__name__)
 
@@ -46,12 +46,10 @@ class Session(Callback):
         self.divergence = Divergence()
         self.signals: Signals | None = None  # in training, when they ask the run to end
         self.best = BestCheckpoints(plan, metric)
-        self.patience = Patience(plan, metric) if run.early_stopping_patience >= 0 else None
-        self.parts = [part for part in (self.measurements, self.best, self.patience) if part is not None]
         self.in_validation = False
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        check_same_start(self.plan.checkpoint, trainer.world_size)
+        check_same_start(self.plan.checkpoint)
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if trainer.is_global_zero:
@@ -63,14 +61,10 @@ class Session(Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: TrainingModule) -> None:
         publish(self.plan.run.output_dir)  # better refused now than with the first checkpoint
         self.measurements.begin(trainer)
-        self.signals = Signals(postpone)
+        self.signals = pl_module.signals = Signals(postpone)
         self.best.forget_absent()
-        if self.patience is not None and self.patience.has_stopped:
-            trainer.should_stop = True
+        trainer.should_stop = self.best.has_stopped
         self.measurements.start_clock(pl_module.device)
-
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: TrainingModule, *_: Any) -> None:
-        pl_module.is_asked = self.signals.number > 0
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: TrainingModule, outputs: Any, batch: list[Batch], batch_idx: int
@@ -111,8 +105,6 @@ class Session(Callback):
         self.measurements.after_validation(trainer)
         if trainer.sanity_checking:
             return
-        if self.patience is not None:
-            self.patience.after_validation(trainer)
         self.best.after_validation(trainer)
         self._save(trainer)
         if self._is_asked(pl_module):
@@ -201,14 +193,12 @@ class Session(Callback):
         settle(checkpoint["loops"], trainer.global_step, self.in_validation)
 
     def state_dict(self) -> dict[str, Any]:
-        states = {type(part).__name__: part.state_dict() for part in self.parts}
-        return {**states, "skipped_steps": self.divergence.skipped}
+        parts = {"Measurements": self.measurements.state_dict(), "BestCheckpoints": self.best.state_dict()}
+        return {**parts, "skipped_steps": self.divergence.skipped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.divergence.skipped = state_dict["skipped_steps"]
-        for part in self.parts:
-            if (state := state_dict.get(type(part).__name__)) is None:
-                continue  # this session alone has patience
-            if "conditions" in state:  # of validation
-                state["conditions"] = completed(state["conditions"], self.plan.conditions, self.plan.defaults)
-            part.load_state_dict(state)
+        self.measurements.load_state_dict(state_dict["Measurements"])
+        best = {**state_dict.get("Patience", {}), **state_dict["BestCheckpoints"]}  # earlier code had both
+        best["conditions"] = completed(best["conditions"], self.plan.conditions, self.plan.defaults)
+        self.best.load_state_dict(best)
