@@ -131,15 +131,6 @@ def rank_and_world() -> tuple[int, int]:
     return 0, 1
 
 
-def from_first(value: Any) -> Any:
-    """Return the first process's value in all processes."""
-    if rank_and_world()[1] == 1:
-        return value
-    values = [value]
-    dist.broadcast_object_list(values, src=0)
-    return values[0]
-
-
 def from_all(value: Any) -> list[Any]:
     """Return the values of all processes, in order of rank, in all processes."""
     values = [value] * rank_and_world()[1]

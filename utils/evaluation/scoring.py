@@ -16,7 +16,7 @@ import torch
 
 from bart.errors import InputError
 from bart.files import read_json, write_json
-from utils.app.distributed import from_all, from_first, rank_and_world
+from utils.app.distributed import from_all, rank_and_world
 from utils.app.formatting import format_metric, plain_table, rate
 from utils.app.machine import versions
 from utils.app.memory import FittingSize
@@ -166,7 +166,7 @@ def predict_split(
                 earlier |= {number: Prediction(**entry) for number, entry in noted.values()}
         if earlier:
             logger.warning("%d of %d examples were predicted before", len(earlier), len(examples))
-    identity, finished = from_first((identity, set(earlier)))
+    identity, finished = from_all((identity, set(earlier)))[0]
     if samples(settings):
         torch.manual_seed(run.seed + rank)
     # On another machine the folder may be another one, with what an earlier run has left.

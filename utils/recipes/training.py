@@ -145,6 +145,7 @@ def train(
     size |= {"--gradient_accumulation_steps": batches.gradient_accumulation_steps, "processes": processes}
     plan = Plan(
         *(args.run, args.hardware, args.optimisation, args.batches, args.epochs),
+        directory=output_dir,
         settings=args.settings(),
         metric=metric,
         direction={"loss": "min", **task.metrics}[metric],

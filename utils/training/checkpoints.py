@@ -30,12 +30,11 @@ from bart.errors import InputError
 from bart.files import replacing, sha256_of
 from bart.modeling.checkpoint import tied_copies
 from bart.tensor_files import SHARDS, check_shards, read_file, read_shards
-from utils.app.distributed import PATIENCE, from_all, from_first, rank_and_world
+from utils.app.distributed import PATIENCE, from_all, rank_and_world
 from utils.app.errors import RunError
 from utils.app.machine import is_first
 from utils.app.output_files import difference
 from utils.app.run_directory import LAST, LAST_FILE, PREVIOUS_FILE, SHARDED
-from utils.app.stores import local_path
 from utils.training.options import Plan
 
 logger = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class CheckpointIO(TorchCheckpointIO):
         # Each process has its part of a DTensor; other tensors are alike in all processes, which share them.
         names = enumerate(sorted(tensors, key=lambda name: -tensors[name].numel()))
         mine = {name: tensors[name] for i, name in names if kind is DTensor or i % world == rank}
-        folder = from_first(f"step{checkpoint['global_step']}-{uuid.uuid4().hex[:8]}")
+        folder = from_all(f"step{checkpoint['global_step']}-{uuid.uuid4().hex[:8]}")[0]
         self.writer = _ShardWriter(str(self.paths[0].with_name(SHARDED) / folder), save_distributed=True)
         self.group = self.group or dist.new_group(backend="gloo", timeout=PATIENCE)
         stager = DefaultStager(StagingOptions(False, False, False, False))  # copies DTensors faster than the writer
@@ -189,7 +188,7 @@ class BestCheckpoints:
     """
 
     def __init__(self, plan: Plan, metric: str) -> None:
-        self.directory, self.metric, self.mode = Path(local_path(plan.run.output_dir)), metric, plan.direction
+        self.directory, self.metric, self.mode = plan.directory, metric, plan.direction
         self.count, self.conditions = plan.run.save_top_k, plan.conditions
         self.patience, self.min_epochs = plan.run.early_stopping_patience, plan.epochs.min_epochs
         self._begin()
@@ -210,7 +209,7 @@ class BestCheckpoints:
 
     def forget_absent(self) -> None:
         """Forget checkpoints that lie in another directory; all processes must know the same ones."""
-        self.kept = from_first([each for each in self.kept if (self.directory / each["name"]).is_file()])
+        self.kept = from_all([each for each in self.kept if (self.directory / each["name"]).is_file()])[0]
 
     def after_validation(self, trainer: pl.Trainer) -> None:
         """Save the model if it is one of the best; end the run where patience is lost."""

@@ -11,22 +11,21 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from bart.hub import EXPORT
 from utils.app.errors import RunError
 from utils.app.machine import peak_rate
 from utils.app.memory import peak_memory_gb
 from utils.app.run_directory import SECONDS, options_to_resume, seconds_of_sessions
-from utils.app.signals import NAMES, Signals, status
-from utils.app.stores import local_path, publish
+from utils.app.signals import NAMES, Signals, answer, status
+from utils.app.stores import publish
 from utils.data.batches import Batch
 from utils.tasks.task import TrainedTask
 from utils.training.checkpoints import LAST_FILE, BestCheckpoints, check_same_start, completed, remove_unnamed_shards
 from utils.training.lightning_internals import settle
-from utils.training.measurements import Measurements, step_time_percentiles
+from utils.training.measurements import Measurements, rates
 from utils.training.module import TrainingModule
 from utils.training.options import Plan
 from utils.training.precision import precision_name
-from utils.training.stopping import Divergence, postpone
+from utils.training.stopping import Divergence
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ class Session(Callback):
     """
 
     def __init__(self, plan: Plan, task: TrainedTask) -> None:
-        run, self.plan, self.directory = plan.run, plan, Path(local_path(plan.run.output_dir))
+        run, self.plan, self.directory = plan.run, plan, plan.directory
         metric = task.validation_name(plan.metric)
         # Operations per second of this process's GPU at its best, where they are known.
         rate = peak_rate(torch.cuda.get_device_name(), precision_name(plan.hardware)) if plan.hardware.gpus else None
@@ -50,13 +49,6 @@ class Session(Callback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         check_same_start(self.plan.checkpoint)
-
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.is_global_zero:
-            # What a run that was killed was writing: checkpoints, reports, the export.
-            for leftover in [*self.directory.glob(".*.tmp"), *(self.directory / EXPORT).rglob(".*.tmp")]:
-                leftover.unlink()
-            remove_unnamed_shards(self.directory)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: TrainingModule) -> None:
         publish(self.plan.run.output_dir)  # better refused now than with the first checkpoint
@@ -165,16 +157,10 @@ class Session(Callback):
             "epochs": trainer.global_step / data.steps_per_epoch,
             "train_examples": len(data.train),
             SECONDS: measured.wall_seconds,
-            "training_seconds": measured.run_seconds,
+            "training_seconds": float(measured.sums[2]),
         }
         if measured.step_times:
-            summary |= {
-                "samples_per_second": measured.run_samples / measured.run_seconds,
-                "tokens_per_second": measured.run_tokens / measured.run_seconds,
-                **({"waiting": measured.run_waiting / measured.run_seconds} if measured.run_waiting else {}),
-                **step_time_percentiles(measured.step_times),
-                "train_loss": measured.train_loss,
-            }
+            summary |= {**rates(measured.sums, measured.step_times), "train_loss": measured.train_loss}
         if metric in trainer.callback_metrics:
             summary[f"last_{metric}"] = float(trainer.callback_metrics[metric])
         if self.best.score is not None:
@@ -202,3 +188,8 @@ class Session(Callback):
         best = {**state_dict.get("Patience", {}), **state_dict["BestCheckpoints"]}  # earlier code had both
         best["conditions"] = completed(best["conditions"], self.plan.conditions, self.plan.defaults)
         self.best.load_state_dict(best)
+
+
+def postpone(number: int) -> None:
+    """Answer a signal that ends the run later, when all processes know of it by the sums of a step."""
+    answer(f"{NAMES[number]}: saving after this step, or batch of validation; again: end now")

@@ -1,4 +1,4 @@
-"""What ends a run early: values that are not finite, gradients that overflow, a signal."""
+"""What ends a run early: values that are not finite, gradients that overflow."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from torch import Tensor
 
 from utils.app.distributed import from_all
 from utils.app.errors import RunError
-from utils.app.signals import NAMES, answer
 from utils.data.batches import Batch
 from utils.training.module import TrainingModule
 
@@ -89,8 +88,3 @@ def _not_finite(what: str, step: _Step, is_suspect: Tensor, trainer: pl.Trainer)
         f"the {what} at step {step.number}, with learning rate {step.lr:.4g}; examples in its batch, counted from 1 in "
         f"the order of {order}: {', '.join(map(str, sorted(chain(*shares))))}"
     )
-
-
-def postpone(number: int) -> None:
-    """Answer a signal that ends the run later, when all processes know of it by the sums of a step."""
-    answer(f"{NAMES[number]}: saving after this step, or batch of validation; again: end now")
