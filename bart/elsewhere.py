@@ -27,7 +27,7 @@ _INSTEAD = {
     "use tokenizer.get_vocab() and tokenizer.decode()": "convert_tokens_to_ids convert_ids_to_tokens",
     "call it input_ids": "inputs",
     "set it on the loaded tokenizer": "model_max_length",
-    "give it when you call the tokenizer": "add_prefix_space",
+    "set it in tokenizer_config.json": "add_prefix_space",
     "give padding='max_length', and a max_length that is a multiple": "pad_to_multiple_of",
     "leave it off; HF_HUB_OFFLINE=1 keeps off the network": "local_files_only",
     "set model.generation_config to one of transformers": "_from_model_config",

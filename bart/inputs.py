@@ -22,7 +22,7 @@ def check_tensors(**inputs: object) -> None:
 
 def check_ids(name: str, ids: Any, size: int, soft: bool = False, /, **alike: Tensor | None) -> Tensor:
     """The ids, if (B, S) and below size, or if soft embeddings (B, S, D), and others (B, S); else InputError."""
-    check_tensors(**{name: ids}, **alike)
+    check_tensors(**{name: ids})
     if ids is None:
         raise InputError(f"forward() needs {name}, and got none")
     is_embedded = soft and ids.dim() == 3 and ids.is_floating_point()
@@ -51,6 +51,7 @@ def states_of(encoder_outputs: Any) -> Tensor | None:
 
 
 def check_shape(name: str, value: Any, shape: torch.Size, beside: str) -> None:
-    """Raise InputError for a tensor of another shape than that of what it stands beside."""
+    """Raise InputError for a tensor of another shape than that of what it stands beside, or no tensor."""
+    check_tensors(**{name: value})
     if value is not None and value.shape != shape:
         raise InputError(f"{name} is {tuple(value.shape)}; allowed: {tuple(shape)}, as {beside}")

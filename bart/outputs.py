@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import ABCMeta
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from torch import Tensor
@@ -12,19 +11,17 @@ from torch import Tensor
 from bart.elsewhere import missing
 
 
-class _OutputType(ABCMeta):
-    def __call__(cls, *values: Any, **named: Any) -> Any:
-        """Make an output; also of a mapping of its values, from which libraries such as accelerate make copies."""
-        if values and isinstance(values[0], Mapping):
-            names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
-            return super().__call__(**{**dict.fromkeys(names), **values[0]})
-        return super().__call__(*values, **named)
-
-
-class Output(Mapping[str, Any], metaclass=_OutputType):
+class Output(Mapping[str, Any]):
     """A dataclass whose values have numbers and names as in transformers, without what is None: `output[0]` is the loss
-    when there is one, else the logits or states, and `output["logits"]` the logits.
+    when there is one, else the logits or states, and `output["logits"]` the logits. A loss is a scalar, of a call with
+    labels.
     """
+
+    def __post_init__(self) -> None:
+        """Take the values of a mapping, too, from which libraries such as accelerate make copies."""
+        first = next(iter(vars(self).values()))
+        if isinstance(first, Mapping):
+            vars(self).update({**dict.fromkeys(vars(self)), **first})
 
     def __getattr__(self, name: str) -> NoReturn:
         raise missing(self, name)
@@ -44,57 +41,43 @@ class Output(Mapping[str, Any], metaclass=_OutputType):
 
 
 @dataclass
-class ModelOutput(Output):
-    """The result of a head, whose loss is a scalar, of a call with labels."""
-
-    loss: Tensor | None
-
-
-@dataclass
-class EncoderOutput(Output):
-    """The states (B, S, D) of BERT without a head, and that of `[CLS]` through the pooler, (B, D)."""
-
-    last_hidden_state: Tensor
-    pooler_output: Tensor
-
-
-@dataclass
-class Seq2SeqStates(Output):
-    """The states (B, T, D) of a decoder, and (B, S, D) of its encoder, without a head."""
-
-    last_hidden_state: Tensor
-    encoder_last_hidden_state: Tensor
-
-
-@dataclass
-class Seq2SeqOutput(ModelOutput):
-    """The result of a model that generates.
+class StatesOutput(Output):
+    """The result of a network without a head.
 
     Attributes:
-        logits: (B, T, V); None of a summed loss.
-        encoder_last_hidden_state: (B, S, D).
+        last_hidden_state: (B, T, D), of BART's decoder, or (B, S, D), of BERT.
+        encoder_last_hidden_state: (B, S, D), of BART.
+        pooler_output: (B, D), of BERT: the state of `[CLS]` through the pooler.
+    """
+
+    last_hidden_state: Tensor
+    encoder_last_hidden_state: Tensor | None = None
+    pooler_output: Tensor | None = None
+
+
+@dataclass
+class LogitsOutput(Output):
+    """The result of a head.
+
+    Attributes:
+        logits: (B, T, V) of a vocabulary, None of a summed loss; (B, N) of texts; or (B, S, N) of tokens.
+        encoder_last_hidden_state: (B, S, D), of BART.
         correct: scalar, of a summed loss without gradients: how many targets are the arg-max of their logits.
     """
 
-    logits: Tensor | None
-    encoder_last_hidden_state: Tensor
+    loss: Tensor | None
+    logits: Tensor | None = None
+    encoder_last_hidden_state: Tensor | None = None
     correct: Tensor | None = None
 
 
 @dataclass
-class ClassifierOutput(ModelOutput):
-    """The logits (B, N) of texts, or (B, S, N) of tokens, and of BART the encoder's states (B, S, D)."""
-
-    logits: Tensor
-    encoder_last_hidden_state: Tensor | None = None
-
-
-@dataclass
-class QuestionAnsweringOutput(ModelOutput):
+class QuestionAnsweringOutput(Output):
     """The logits (B, S) of an answer's first and last token, and of BART the encoder's states (B, S, D)."""
 
-    start_logits: Tensor
-    end_logits: Tensor
+    loss: Tensor | None
+    start_logits: Tensor | None = None
+    end_logits: Tensor | None = None
     encoder_last_hidden_state: Tensor | None = None
 
 

@@ -98,11 +98,6 @@ class Rows:
         rows = self.starts[: len(self), None] + columns
         return rows.where(rows < self.starts[1 : len(self) + 1, None], len(self.texts) - 1)
 
-    def shifted(self, start: int, pad: int, ignored: int) -> Rows:
-        """Decoder inputs for teacher forcing: ids moved one row behind a start token; pad in place of `ignored` ids."""
-        ids = self.ids.roll(1, dims=1).masked_fill(self.positions == 0, start)
-        return replace(self, ids=ids.masked_fill(ids == ignored, pad))
-
 
 class Spans(NamedTuple):
     """The mask of attention among rows: a query reads the keys of its own text."""

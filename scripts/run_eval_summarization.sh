@@ -10,22 +10,13 @@
 # The first argument that starts with "--" and everything after it go to run_eval.py (python run_eval.py --help), and win.
 # The environment may set RESULTS_DIR (default results/bart_pyt_inference_<stamp>).
 set -euo pipefail
-source "$(dirname "$0")/arguments.sh"
+source "$(dirname "$0")/task.sh"
 
-read_arguments INIT_CKPT= PRED_BS=128 NUM_GPU=8 PRECISION=fp16 EVAL_BEAMS=4 MAX_SOURCE_LEN=1024 MAX_TARGET_LEN=142 \
+read_arguments INIT_CKPT= EVAL_BS=128 NUM_GPU=8 PRECISION=fp16 EVAL_BEAMS=4 MAX_SOURCE_LEN=1024 MAX_TARGET_LEN=142 \
     DATA_DIR=data/cnn_dm/ CONFIG_PATH=configs/config.json -- "$@"
-find_python
-if [[ ! $INIT_CKPT ]]; then
-    fail "0 positional values; a checkpoint and up to 8 more are expected"
-fi
+[[ $INIT_CKPT ]] || fail "0 positional values; a checkpoint and up to 8 more are expected"
 read_precision PRECISION fp16 bf16 tf32 fp32 int8
-
-read_scoring_device
-
 RESULTS_DIR=${RESULTS_DIR:-results/bart_pyt_inference_$(date +%y%m%d_%H%M%S)}
-
-echo "scoring $INIT_CKPT on $DATA_DIR: PRED_BS $PRED_BS, NUM_GPU $NUM_GPU; results go to $RESULTS_DIR"
-exec "${launch[@]}" "$root/run_eval.py" "$INIT_CKPT" "$CONFIG_PATH" "$DATA_DIR" "$RESULTS_DIR" \
-    --device "$device" ${precision[@]+"${precision[@]}"} --bs "$PRED_BS" --eval_beams "$EVAL_BEAMS" \
-    --max_source_length "$MAX_SOURCE_LEN" --max_target_length "$MAX_TARGET_LEN" --eval_max_gen_length "$MAX_TARGET_LEN" \
-    ${options[@]+"${options[@]}"}
+echo "scoring $INIT_CKPT on $DATA_DIR: PRED_BS $EVAL_BS, NUM_GPU $NUM_GPU; results go to $RESULTS_DIR"
+score "$INIT_CKPT" "$RESULTS_DIR" --eval_beams "$EVAL_BEAMS" --max_target_length "$MAX_TARGET_LEN" \
+    --eval_max_gen_length "$MAX_TARGET_LEN" ${options[@]+"${options[@]}"}

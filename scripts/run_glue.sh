@@ -29,7 +29,8 @@ train_and_score classification val
 [[ ${SCORE:-1} != 0 ]] || exit 0
 
 score_further() { # folder, split, options
-    score classification "$2" "$RESULTS_DIR/export" "$RESULTS_DIR/$1" --task_name "$NAME" "${@:3}"
+    score "$RESULTS_DIR/export" "$RESULTS_DIR/$1" --task classification --type_path "$2" --task_name "$NAME" "${@:3}" \
+        --overwrite_output_dir
 }
 score_further submission test --predict
 if [[ $NAME == mnli ]]; then

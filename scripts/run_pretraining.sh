@@ -87,8 +87,10 @@ has_checkpoints() { # run's directory
     [[ -e ${checkpoints[0]} ]]
 }
 
-train() { # phase, shards, length, batch, learning rate, warm-up, steps, accumulation
+train() { # phase
     local folder=$RESULTS_DIR/phase_$1 start=(--resume_from_checkpoint last) words weights
+    local length=LENGTH_PHASE$1 batch=TRAIN_BATCH_SIZE_PHASE$1 parts=NUM_ACCUMULATION_STEPS_PHASE$1
+    local rate=LEARNING_RATE_PHASE$1 warmup=WARMUP_STEPS_PHASE$1 steps=TRAIN_STEPS_PHASE$1
     weights=${INIT_CHECKPOINT:-}
     if has_checkpoints "$folder"; then
         weights= # it goes on
@@ -104,14 +106,14 @@ train() { # phase, shards, length, batch, learning rate, warm-up, steps, accumul
     fi
     read -ra words <<<"${LAUNCH:-python}"
     words+=("$root/run_pretraining.py"
-        --data_dir "$2" --config_path "$CONFIG_PATH" --output_dir "$folder" --seed "${SEED:-42}"
-        --gpus "$NUM_GPUS" ${precision[@]+"${precision[@]}"} ${norms[@]+"${norms[@]}"} --max_source_length "$3"
-        --train_batch_size "$4" --gradient_accumulation_steps "$8" --num_workers 1
-        --lamb --learning_rate "$5" --lr_scheduler polynomial --warmup_steps "$6" --max_steps "$7"
+        --data_dir "${shards[$1 - 1]}" --config_path "$CONFIG_PATH" --output_dir "$folder" --seed "${SEED:-42}"
+        --gpus "$NUM_GPUS" ${precision[@]+"${precision[@]}"} ${norms[@]+"${norms[@]}"} --max_source_length "${!length}"
+        --train_batch_size "${!batch}" --gradient_accumulation_steps "${!parts}" --num_workers 1
+        --lamb --learning_rate "${!rate}" --lr_scheduler polynomial --warmup_steps "${!warmup}" --max_steps "${!steps}"
         --weight_decay 0.1 --dropout 0.1 --attention_dropout 0.1 --gradient_clip_val 0.1
         --save_checkpoint_steps "$SAVE_CHECKPOINTS_STEPS" --log_freq "$SAVE_CHECKPOINTS_STEPS"
         "${start[@]}")
-    echo "phase $1: training on $2; results go to $folder"
+    echo "phase $1: training on ${shards[$1 - 1]}; results go to $folder"
     run "${words[@]}" ${further[@]+"${further[@]}"}
 }
 
@@ -142,10 +144,4 @@ for phase in "${phases[@]}"; do
         ;;
     esac
 done
-for phase in ${remaining[@]+"${remaining[@]}"}; do
-    values=("${shards[phase - 1]}")
-    for name in {LENGTH,TRAIN_BATCH_SIZE,LEARNING_RATE,WARMUP_STEPS,TRAIN_STEPS,NUM_ACCUMULATION_STEPS}_PHASE$phase; do
-        values+=("${!name}")
-    done
-    train "$phase" "${values[@]}"
-done
+for phase in ${remaining[@]+"${remaining[@]}"}; do train "$phase"; done

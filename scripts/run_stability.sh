@@ -30,9 +30,9 @@ python - "${folders[@]}" <<'END' | tee "$results/stability.txt"
 import sys
 from statistics import mean, stdev
 
-from utils.evaluation.report.runs import read_run, scores_of
+from utils.evaluation.report.runs import ReportedRun, scores_of
 
-runs = [read_run(folder) for folder in sys.argv[1:]]
+runs = [ReportedRun(folder) for folder in sys.argv[1:]]
 print(f"{'score':24}{'mean':>10}{'deviation':>10}{'least':>10}{'greatest':>10}")
 for split, record in runs[0].scores.items():
     for name in scores_of(record):

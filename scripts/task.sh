@@ -43,12 +43,10 @@ train_and_score() { # task, split
     run "${words[@]}" ${options[@]+"${options[@]}"}
 }
 
-# Score a model that was trained before; the options are run_eval.py's.
-score() { # task, split, model, folder for the scores, options
-    read_precision PREC fp16 bf16 tf32 fp32
+# Score a model that was trained before, in the array `precision`; the options are run_eval.py's.
+score() { # model, folder for the scores, options
     find_python
     read_scoring_device
-    run "${launch[@]}" "$root/run_eval.py" "$3" "$CONFIG_PATH" "$DATA_DIR" "$4" --task "$1" --type_path "$2" \
-        --device "$device" --max_source_length "$MAX_SOURCE_LEN" --bs "$EVAL_BS" ${precision[@]+"${precision[@]}"} \
-        "${@:5}" --overwrite_output_dir
+    run "${launch[@]}" "$root/run_eval.py" "$1" "$CONFIG_PATH" "$DATA_DIR" "$2" --device "$device" \
+        --max_source_length "$MAX_SOURCE_LEN" --bs "$EVAL_BS" ${precision[@]+"${precision[@]}"} "${@:3}"
 }

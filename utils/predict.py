@@ -27,9 +27,8 @@ from utils.app.unfinished import Unfinished, model_identity
 from utils.data.columns import InputOptions, Record
 from utils.data.options import Place
 from utils.data.places import TABLES, suffix_of
-from utils.prediction.inputs import RowsToPredict, files_of
+from utils.prediction.files import OUTPUTS, RowsToPredict, files_of, texts, write_file
 from utils.prediction.options import MODEL, InferenceOptions
-from utils.prediction.outputs import OUTPUTS, Format, write_file
 from utils.tasks import TASKS, find_row_task, options_of, task_of
 from utils.text.lines import NO_TEXT
 
@@ -134,11 +133,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     predictor = Predictor(task, args.task_options, args.evaluation, args.inference, args.batch_size, place)
     source = RowsToPredict(files, has_rows, predictor.task, args.suffix, args.tables.skip_blank, args.block)
     run = _Run(args, predictor, source)
-    form = Format(args.suffix, predictor.task.separator)
     if output is None:
         rows = chain.from_iterable(run.predicted())
         with nullcontext(sys.stdout) if args.output is None else open(args.output, "w", encoding="utf-8") as file:
-            for text in form.texts(rows, source.columns):
+            for text in texts(source, rows):
                 print(text, end="", file=file, flush=True)
         return
     partial, identity = output.with_name(f"{output.name}.partial"), run.identity()
@@ -152,7 +150,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             work.add([cells for _, cells in part])
         if source.digest != identity["input"]:
             raise InputError(f"{source.name}: it changed while it was predicted; remove {partial} and begin anew")
-        write_file(output, form, source, work)
+        write_file(output, source, work)
         publish(args.output)
         work.finish()
         logger.info("%s: %s predictions", args.output, f"{source.rows:,}")

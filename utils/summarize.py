@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     description = "Summarise a file or standard input of any length, and print one summary a line."
     args = parse_dataclass(SummarizeArguments, argv, description)
     check_output("output", args.output, args.file)
-    from utils.prediction.inputs import check_no_header, read_documents  # here, because --help needs no torch
+    from utils.prediction.files import check_no_header, read_documents  # here, because --help needs no torch
     from utils.prediction.summarizing import known_of, load_summarizer, summarize
 
     known = known_of(args.inference.model)
@@ -59,16 +59,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.lines:
         check_no_header(texts, args.file or "standard input", model.config.extra.get("columns", ()))
     given = {"num_beams": args.num_beams, "max_length": args.max_length}
-    options = args.decoding.generation | {name: value for name, value in given.items() if value is not None}
-    summaries = summarize(
-        texts,
-        model,
-        tokenizer,
-        long_documents=args.documents.long_documents,
-        max_source_length=args.documents.max_source_length,
-        batch_size=args.batch_size,
-        **with_lengths(options),
-    )
+    given = args.decoding.generation | {name: value for name, value in given.items() if value is not None}
+    options = {"batch_size": args.batch_size, **vars(args.documents), **with_lengths(given)}
+    summaries = summarize(texts, model, tokenizer, **options)
     lines = "".join(" ".join(text.split("\n")) + "\n" for text in summaries)
     if args.output is None:
         print(lines, end="")

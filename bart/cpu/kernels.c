@@ -4,7 +4,7 @@
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh head width; N rows.
 // This is plain C, whose inner loops the compiler vectorises. The slowest parts also have code for some processors:
-// products for AVX-512 with VNNI and for AVX2; attention with heads of 64, which all published BART models have, and
+// products for AMX, for AVX-512 with VNNI and for AVX2; attention with heads of 64, which all published BART models have, and
 // of 32, for AVX-512 and AVX2. -DBART_PLAIN leaves that code out.
 //
 // compiling.py reads the signatures behind EXPORT. These functions return 0, or 1 if there is no memory. In their
@@ -23,8 +23,13 @@
 #ifdef __AVX512BF16__
 #define BF16_DOT
 #endif
-#if defined(__AVX512VNNI__) && !defined(__AMX_INT8__)  // with AMX, oneDNN is faster
+#ifdef __AVX512VNNI__
 #define INT8_DOT
+#ifdef __AMX_INT8__
+#include <sys/syscall.h>
+#include <unistd.h>
+#define AMX
+#endif
 #endif
 #elif defined(__FMA__) && !defined(__AVX512F__) && !defined(__AVXVNNI__)  // whose processors oneDNN and MKL serve
 #define AVX2
@@ -65,9 +70,14 @@ enum {
     TILE_ROWS = 5,   // rows that are multiplied by a panel at once; GCC keeps the sums of 6 in memory
     GREATEST = 64,   // code of a weight in multiply(): pairs of products are added in 16 bits, and 2 * 255 * 64 < 2^15
 #else
+#ifdef AMX
+    TILE_ROWS = 32,
+#else
     TILE_ROWS = 8,
+#endif
     GREATEST = 127,
 #endif
+    QUERY_ROWS = TILE_ROWS < 16 ? TILE_ROWS : 16,  // queries whose attention in int8 is computed together
     PANEL = 2 * VECTOR,       // columns of a product, or outputs, whose weights lie together
     KEYS_AT_ONCE = 64,        // keys whose weights are coded at once, a multiple of PANEL
     QUERIES_AT_ONCE = 48,     // queries whose attention with dropout is computed together
@@ -1134,11 +1144,12 @@ EXPORT int multiply_fp32(const float *input, const float *weights, const float *
                          int64_t rows, int64_t width, int64_t outs, int threads)
 {
     enum { ROWS = 96, INPUTS = 384 };  // the weights of so many inputs stay in the first cache for all of these rows
+    int64_t chunks = (rows + ROWS - 1) / ROWS, chunk = round_up((rows + chunks - 1) / chunks, AT_ONCE);  // of like size
 #pragma omp parallel for collapse(2) num_threads(threads) if (rows * width * outs > 8 * SMALL)
-    for (int64_t first = 0; first < rows; first += ROWS)
+    for (int64_t first = 0; first < rows; first += chunk)
         for (int64_t o = 0; o < outs; o += PANEL) {
             float sums[ROWS][PANEL];
-            int64_t count = least(rows - first, ROWS);
+            int64_t count = least(rows - first, chunk);
             for (int64_t r = 0; r < count; r++) memcpy(sums[r], bias + o, sizeof sums[r]);
             for (int64_t k = 0; k < width; k += INPUTS)
                 for (int64_t r = 0; r < count; r += AT_ONCE)
@@ -1171,6 +1182,64 @@ INLINE void add_products(integers *sums, integers codes, integers weights)
 #endif
 }
 
+#ifdef AMX
+static const struct { uint8_t palette, unused[15]; uint16_t row_bytes[16]; uint8_t rows[16]; } TILES = {
+    1, {0}, {64, 64, 64, 64, 64, 64, 64, 64}, {16, 16, 16, 16, 16, 16, 16, 16}};
+enum { TILE_INPUTS = 64 };
+
+// Linux lets a process use tiles once it has asked (its documentation, x86/xstate). Returns 0 if it may.
+EXPORT int ask_for(int feature)
+{
+    enum { ARCH_REQ_XCOMP_PERM = 0x1023 };
+    return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, feature) != 0;
+}
+
+// Each thread begins and ends the use of tiles, which go lost between.
+INLINE void begin_tiles(void) { _tile_loadconfig(&TILES); }
+INLINE void end_tiles(void) { _tile_release(); }
+
+// Adds the products of the first inputs, whole tiles of them, to the sums of 16 rows, or of 32 if rows > 16. Rows behind
+// the last one are read, too. Returns the number of quads that are done. Tiles 0 to 3 are sums, 4 and 5 codes, 6 and 7
+// weights.
+INLINE int64_t add_tiles(int rows, const uint8_t *codes, int64_t stride, const int8_t *weights, const int8_t *next,
+                         int64_t next_step, integers sums[][2])
+{
+    const int64_t row = sizeof *sums, quads = 4 * PANEL;  // bytes
+    __asm__ volatile("" ::: "memory");  // GCC does not know that tiles are loaded from memory
+    _tile_loadd(0, &sums[0][0], row);
+    _tile_loadd(1, &sums[0][1], row);
+    if (rows > 16) {
+        _tile_loadd(2, &sums[16][0], row);
+        _tile_loadd(3, &sums[16][1], row);
+    }
+    int64_t k = 0;
+    for (; k + TILE_INPUTS <= stride; k += TILE_INPUTS) {
+        for (int64_t quad = k / 4; quad < (k + TILE_INPUTS) / 4; quad++)
+            _mm_prefetch(next + next_step * quad, _MM_HINT_T0);
+        _tile_loadd(6, weights + k * PANEL, quads);
+        _tile_loadd(7, weights + k * PANEL + quads / 2, quads);
+        _tile_loadd(4, codes + k, stride);
+        _tile_dpbusd(0, 4, 6);
+        _tile_dpbusd(1, 4, 7);
+        if (rows > 16) {
+            _tile_loadd(5, codes + 16 * stride + k, stride);
+            _tile_dpbusd(2, 5, 6);
+            _tile_dpbusd(3, 5, 7);
+        }
+    }
+    _tile_stored(0, &sums[0][0], row);
+    _tile_stored(1, &sums[0][1], row);
+    if (rows > 16) {
+        _tile_stored(2, &sums[16][0], row);
+        _tile_stored(3, &sums[16][1], row);
+    }
+    return k / 4;
+}
+#else
+INLINE void begin_tiles(void) {}
+INLINE void end_tiles(void) {}
+#endif
+
 // tile[r][o] = bias[o] + peak[r] * scale[o] * (codes[r] . weights[o] - offset[o]). It also fetches `next` into the
 // cache.
 INLINE void multiply_codes(int rows, const uint8_t *codes, int64_t stride, const float *peak, struct panel panel,
@@ -1181,7 +1250,11 @@ INLINE void multiply_codes(int rows, const uint8_t *codes, int64_t stride, const
     integers sums[TILE_ROWS][2];
     for (int r = 0; r < rows; r++)
         for (int half = 0; half < 2; half++) sums[r][half] = -offset[half];
-    for (int64_t k = 0; k < stride / 4; k++) {
+    int64_t k = 0;
+#ifdef AMX
+    k = add_tiles(rows, codes, stride, panel.weights, next, next_step, sums);
+#endif
+    for (; k < stride / 4; k++) {
         integers low = weights[2 * k], high = weights[2 * k + 1];
         _mm_prefetch(next + next_step * k, _MM_HINT_T0);
 #pragma GCC unroll 8
@@ -1207,8 +1280,14 @@ static void multiply_panel(const uint8_t *codes, int64_t stride, const float *pe
     int64_t step = has_next ? (4 * PANEL + tiles - 1) / tiles : 0;
     const int8_t *next = panel.weights + (has_next ? PANEL * stride : 0);
     float tile[TILE_ROWS][PANEL];
+#ifdef AMX
+    tile_rows = TILE_ROWS;  // fewer take as long
+#endif
     for (int64_t rest = rows; rest > 0; rest -= tile_rows) {
         int64_t here = least(rest, tile_rows);
+#ifdef AMX
+        multiply_codes(here, codes, stride, peak, panel, next, step, tile);
+#else
         switch (here) {
 #define CASE(n) case n: multiply_codes(n, codes, stride, peak, panel, next, step, tile); break
             CASE(1); CASE(2); CASE(3); CASE(4); CASE(5);
@@ -1216,6 +1295,7 @@ static void multiply_panel(const uint8_t *codes, int64_t stride, const float *pe
             CASE(6); CASE(7); CASE(8);
 #endif
         }
+#endif
         store_tile(tile, here, with_gelu, out, out_kind, to, outs, count);
         codes += here * stride;
         peak += here;
@@ -1233,12 +1313,13 @@ EXPORT int multiply(const void *input, int kind, const int8_t *weights, const fl
     int64_t stride = round_up(width, 4), panels = (outs + PANEL - 1) / PANEL;
     int64_t chunk = ROWS_AT_ONCE / stride / TILE_ROWS * TILE_ROWS;
     chunk = chunk < TILE_ROWS ? TILE_ROWS : least(chunk, rows);
-    float *peak = allocate(chunk * (sizeof *peak + stride));
+    float *peak = allocate(round_up(chunk, TILE_ROWS) * (sizeof *peak + stride));
     if (peak == NULL) return 1;
     uint8_t *codes = (uint8_t *)(peak + chunk);
 #pragma omp parallel num_threads(threads) if (rows * width * outs > 8 * SMALL)
     for (int64_t first = 0; first < rows; first += chunk) {
         int64_t count = least(rows - first, chunk);
+        begin_tiles();
 #pragma omp for
         for (int64_t r = 0; r < count; r++) {
             float scratch[width];
@@ -1252,6 +1333,7 @@ EXPORT int multiply(const void *input, int kind, const int8_t *weights, const fl
             multiply_panel(codes, stride, peak, count, panel, p + 1 < panels, with_gelu, out, out_kind,
                            first * outs + o, outs, least(outs - o, PANEL));
         }
+        end_tiles();
     }
     free(peak);
     return 0;
@@ -1264,12 +1346,12 @@ struct packed {
     int8_t *keys, *values;  // the inputs of values are positions
     float *key_scale, *key_bias, value_scale[WIDTH];
     int32_t *key_offset;
-    float *scores;        // of TILE_ROWS queries, panel by panel
+    float *scores;        // of QUERY_ROWS queries, panel by panel
     uint8_t *high, *low;  // the two halves of their weights, row by row
     int64_t count;        // keys, rounded up to whole KEYS_AT_ONCE
     float spoilt;         // 0, or NaN if a number of a key is not finite
 };
-enum { BYTES_PER_KEY = 2 * WIDTH + 3 * 4 + TILE_ROWS * (4 + 2) };  // of struct packed
+enum { BYTES_PER_KEY = 2 * WIDTH + 3 * 4 + QUERY_ROWS * (4 + 2) };  // of struct packed
 
 // The rows of a fused product lie pages apart, where hardware does not fetch them in time.
 INLINE void fetch_row(const void *numbers, int kind, int64_t offset)
@@ -1344,7 +1426,7 @@ static uint32_t weigh_scores(const float *scores, int64_t count, uint8_t *high, 
     __m512 top = _mm512_set1_ps(-INFINITY);
     __m512i sum = _mm512_setzero_si512();
     for (int64_t j = 0; j < count; j += PANEL) {
-        const float *from = scores + j * TILE_ROWS;
+        const float *from = scores + j * QUERY_ROWS;
         top = _mm512_max_ps(top, _mm512_max_ps(_mm512_loadu_ps(from), _mm512_loadu_ps(from + LANES)));
     }
     top = _mm512_set1_ps(_mm512_reduce_max_ps(top));
@@ -1352,7 +1434,7 @@ static uint32_t weigh_scores(const float *scores, int64_t count, uint8_t *high, 
         __m512i codes[4];
 #pragma GCC unroll 4
         for (int i = 0; i < 4; i++) {
-            __m512 x = _mm512_loadu_ps(scores + (j + i / 2 * PANEL) * TILE_ROWS + i % 2 * LANES);
+            __m512 x = _mm512_loadu_ps(scores + (j + i / 2 * PANEL) * QUERY_ROWS + i % 2 * LANES);
             x = _mm512_max_ps(_mm512_set1_ps(-100), _mm512_sub_ps(x, top));  // -inf less -inf would be NaN
             __m512 n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
             x = _mm512_sub_ps(x, n);
@@ -1374,27 +1456,27 @@ static uint32_t weigh_scores(const float *scores, int64_t count, uint8_t *high, 
     return _mm512_reduce_add_epi32(sum);
 }
 
-// Contexts (TILE_ROWS, WIDTH) of the first of the `rest` queries that are left, which are query_row elements apart.
+// Contexts (QUERY_ROWS, WIDTH) of the first of the `rest` queries that are left, which are query_row elements apart.
 static void attend_tile(const struct packed *packed, const void *query, int kind, int64_t from, int64_t query_row,
                         int64_t rest, float context[][WIDTH])
 {
     static const int32_t no_offset[PANEL];
     static const float no_bias[PANEL];
-    uint8_t codes[TILE_ROWS][WIDTH] = {{0}};
-    float peak[TILE_ROWS] = {0}, high_unit[TILE_ROWS], low_unit[TILE_ROWS], scratch[WIDTH];
-    float upper[TILE_ROWS][PANEL], lower[TILE_ROWS][PANEL];
-    int64_t count = packed->count, rows = least(rest, TILE_ROWS);
+    uint8_t codes[QUERY_ROWS][WIDTH] = {{0}};
+    float peak[QUERY_ROWS] = {0}, high_unit[QUERY_ROWS], low_unit[QUERY_ROWS], scratch[WIDTH];
+    float upper[QUERY_ROWS][PANEL], lower[QUERY_ROWS][PANEL];
+    int64_t count = packed->count, rows = least(rest, QUERY_ROWS);
     for (int64_t r = 0; r < rows; r++)
         peak[r] = quantize(codes[r], floats(query, kind, from + r * query_row, WIDTH, scratch), WIDTH);
-    for (int64_t r = 0; r < rest - rows && r < TILE_ROWS; r++)
-        fetch_row(query, kind, from + (TILE_ROWS + r) * query_row);
+    for (int64_t r = 0; r < rest - rows && r < QUERY_ROWS; r++)
+        fetch_row(query, kind, from + (QUERY_ROWS + r) * query_row);
     for (int64_t j = 0; j < count; j += PANEL) {
         struct panel panel = {packed->keys + j * WIDTH, packed->key_scale + j, packed->key_bias + j,
                               packed->key_offset + j};
-        multiply_codes(TILE_ROWS, codes[0], WIDTH, peak, panel, panel.weights, 0,
-                       (float(*)[PANEL])(packed->scores + j * TILE_ROWS));
+        multiply_codes(QUERY_ROWS, codes[0], WIDTH, peak, panel, panel.weights, 0,
+                       (float(*)[PANEL])(packed->scores + j * QUERY_ROWS));
     }
-    for (int r = 0; r < TILE_ROWS; r++) {
+    for (int r = 0; r < QUERY_ROWS; r++) {
         int64_t at = r * count;
         uint32_t sum = weigh_scores(packed->scores + r * PANEL, count, packed->high + at, packed->low + at);
         low_unit[r] = 1 / (float)sum + 0 * peak[r] + packed->spoilt;  // a score that is not finite makes its row NaN
@@ -1402,9 +1484,9 @@ static void attend_tile(const struct packed *packed, const void *query, int kind
     }
     for (int d = 0; d < WIDTH; d += PANEL) {
         struct panel panel = {packed->values + d * count, packed->value_scale + d, no_bias, no_offset};
-        multiply_codes(TILE_ROWS, packed->high, count, high_unit, panel, panel.weights, 0, upper);
-        multiply_codes(TILE_ROWS, packed->low, count, low_unit, panel, panel.weights, 0, lower);
-        for (int r = 0; r < TILE_ROWS; r++)
+        multiply_codes(QUERY_ROWS, packed->high, count, high_unit, panel, panel.weights, 0, upper);
+        multiply_codes(QUERY_ROWS, packed->low, count, low_unit, panel, panel.weights, 0, lower);
+        for (int r = 0; r < QUERY_ROWS; r++)
             for (int i = 0; i < PANEL; i++) context[r][d + i] = upper[r][i] + lower[r][i];
     }
 }
@@ -1429,15 +1511,16 @@ EXPORT int attend_many(const void *query, const void *keys, const void *values, 
 #pragma omp parallel num_threads(threads)
     {
         struct packed packed;
-        float contexts[TILE_ROWS][WIDTH];
+        float contexts[QUERY_ROWS][WIDTH];
         packed.scores = (float *)(memory + omp_get_thread_num() * room * BYTES_PER_KEY);
-        packed.key_scale = packed.scores + TILE_ROWS * room;
+        packed.key_scale = packed.scores + QUERY_ROWS * room;
         packed.key_bias = packed.key_scale + room;
         packed.key_offset = (int32_t *)(packed.key_bias + room);
         packed.keys = (int8_t *)(packed.key_offset + room);
         packed.values = packed.keys + WIDTH * room;
         packed.high = (uint8_t *)(packed.values + WIDTH * room);
-        packed.low = packed.high + TILE_ROWS * room;
+        packed.low = packed.high + QUERY_ROWS * room;
+        begin_tiles();
 #pragma omp for schedule(dynamic) nowait
         for (int64_t item = 0; item < articles * heads; item++) {
             int64_t b = item / heads, h = item % heads, from = b * article + h * head_stride;
@@ -1445,12 +1528,13 @@ EXPORT int attend_many(const void *query, const void *keys, const void *values, 
             struct head head = {(const char *)keys + skipped, (const char *)values + skipped, kind,
                                 offsets + b * room, counts[b], WIDTH};
             pack_head(&packed, head, additive + b * room);
-            for (int64_t k = 0; k < length; k += TILE_ROWS) {
+            for (int64_t k = 0; k < length; k += QUERY_ROWS) {
                 attend_tile(&packed, query, kind, from + k * row, row, length - k, contexts);
-                for (int64_t r = 0; r < least(length - k, TILE_ROWS); r++)
+                for (int64_t r = 0; r < least(length - k, QUERY_ROWS); r++)
                     store(context, kind, ((b * length + k + r) * heads + h) * WIDTH, contexts[r], WIDTH);
             }
         }
+        end_tiles();
     }
     free(memory);
     return 0;

@@ -31,6 +31,7 @@ FLOATS = {torch.float32: 0, torch.bfloat16: 1}
 KINDS = {**FLOATS, torch.int8: 2}
 ACTIVATIONS: dict[str | None, int] = {None: 0, "gelu": 1, "relu": 2}
 QUAD = 4
+XTILEDATA = 18  # Linux's number of AMX's tiles, which an old Linux refuses
 WIDTH = 64  # the head width of `attend_many`
 MOST_KEYS = 1 << 16  # the greatest length at which the sums of `attend_many` stay within 32 bits
 SCALE_BYTES = 4  # behind the codes of a key or value
@@ -107,6 +108,8 @@ class Kernels:
 
     def __init__(self, *options: str) -> None:
         self._library = ctypes.CDLL(str(compile_library(*options)))
+        if hasattr(self._library, "ask_for") and self._library.ask_for(XTILEDATA):
+            self._library = ctypes.CDLL(str(compile_library(*options, "-mno-amx-int8")))  # as with VNNI alone
         self.is_avx512, self.panel, self.greatest_code = (
             ctypes.c_int.in_dll(self._library, name).value for name in ("is_avx512", "panel_outputs", "greatest_code")
         )

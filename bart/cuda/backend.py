@@ -8,18 +8,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.distributed.fsdp import FSDPModule
 
-from bart.backend import Backend, Mask, Streams, join
-from bart.cuda.linear import HalfCopies, Preactivated
+from bart.backend import Backend, Mask, Streams, join, product
 from bart.rounding import multiple_of_rows
 from bart.rows import Rows, Spans
-from bart.torch_internals import attend_to_spans, has_flash, is_ampere
+from bart.torch_internals import attend_to_spans, foreach, has_flash, is_ampere
 
 logger = logging.getLogger(__name__)
 
@@ -39,14 +39,25 @@ def load_kernels(device: torch.device) -> ModuleType | None:
     return kernels
 
 
+class Preactivated(NamedTuple):
+    """States without their bias, GELU and dropout, which a product computes in both passes, so that it keeps one."""
+
+    states: Tensor
+    bias: Tensor
+    rate: float
+
+
 class CudaBackend(Backend):
     """Rows without padding in half precision, copies of weights under autocast, and kernels in Triton."""
 
-    copies: HalfCopies | None = None  # of the weights, where a step was under autocast
+    dtype = torch.float16  # of the copies
 
     def __init__(self, leaves_out_padding: bool = True) -> None:
         """leaves_out_padding: of padded batches, too, whose loss may then not read the states of padding."""
         self.leaves_out_padding = leaves_out_padding
+        # For the layers of one product, copies of their weights, one below the other, and of their biases.
+        self.copies: dict[tuple[nn.Module, ...], tuple[Tensor, ...]] = {}
+        self.parts: list[tuple[nn.Module, Tensor, Tensor]] = []  # of the above, by layer
 
     def rows_of(self, ids: Tensor, mask: Tensor | None, dtype: torch.dtype) -> Rows | None:
         computed = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else dtype
@@ -58,18 +69,37 @@ class CudaBackend(Backend):
     def step(self, layers: Sequence[nn.Module]) -> Iterator[None]:
         """Under autocast, products read copies of the weights meanwhile."""
         if torch.is_autocast_enabled("cuda") and not any(isinstance(layer, FSDPModule) for layer in layers):
-            device = next(layers[0].parameters()).device
-            self.copies = self.copies or HalfCopies(torch.get_autocast_dtype("cuda"), load_kernels(device))
-            self.copies.refresh()
-            self.joins_layers = True
+            self.dtype, self.joins_layers = torch.get_autocast_dtype("cuda"), True
+            self.refresh()
         try:
             yield
         finally:
             self.joins_layers = False
 
-    def _product(self, states: Any, layers: Sequence[nn.Module], has_bias: bool = True) -> tuple[Tensor, ...] | None:
-        """The outputs of layers by copies of their weights; None where there are none."""
-        return self.copies.project(states, layers, has_bias) if self.joins_layers and self.copies else None
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Copy the weights as they are now, all at once."""
+        if self.parts:
+            copies = [part for _, *parts in self.parts for part in parts]
+            foreach.copy_(copies, [tensor for layer, *_ in self.parts for tensor in (layer.weight, layer.bias)])
+
+    def _product(self, states: Any, layers: Sequence[Any], has_bias: bool = True) -> tuple[Tensor, ...] | None:
+        """The outputs (…, O) of layers for states (…, I) by copies of their weights, which are made when first used.
+
+        None outside of a step, and where adapters are in the layers.
+        """
+        if not self.joins_layers or any(type(layer) is not nn.Linear or layer.bias is None for layer in layers):
+            return None
+        layers = tuple(layers)
+        weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+        if layers not in self.copies:
+            self.copies[layers] = tuple(torch.cat(tensors).detach().to(self.dtype) for tensors in (weights, biases))
+            parts = (whole.split([len(bias) for bias in biases]) for whole in self.copies[layers])
+            self.parts += zip(layers, *parts, strict=True)
+        matrix, bias = self.copies[layers]
+        inner, inner_bias, rate = states if isinstance(states, Preactivated) else (states, None, 0.0)
+        given = (bias, *weights, *biases) if has_bias else (None, *weights)
+        return _HalfLinear.apply(load_kernels(matrix.device), rate, inner, inner_bias, matrix, *given)
 
     def project(self, states: Any, layers: Sequence[nn.Module]) -> tuple[Tensor, ...]:
         outputs = self._product(states, layers)
@@ -78,8 +108,8 @@ class CudaBackend(Backend):
         return outputs or join(states, layers) or super().project(states, layers)
 
     def activated(self, states: Tensor, layer: nn.Module, activation: str | None, probability: float) -> Any:
-        has_kernels = self.copies is not None and self.copies.kernels is not None
-        outputs = self._product(states, [layer], has_bias=False) if activation == "gelu" and has_kernels else None
+        applies = self.joins_layers and activation == "gelu" and load_kernels(states.device) is not None
+        outputs = self._product(states, [layer], has_bias=False) if applies else None
         if outputs is None:
             return super().activated(states, layer, activation, probability)
         return Preactivated(outputs[0], cast(Tensor, layer.bias), probability)
@@ -124,3 +154,65 @@ class CudaBackend(Backend):
         if kernels is not None and kernels.can_attend_few(query, keys, mask):
             return kernels.attend_few(query, keys, values, mask)
         return super().attend(query, keys, values, mask, is_causal, dropout)
+
+
+class _HalfLinear(torch.autograd.Function):
+    """The product of states with the joined matrices of several layers, by copies of their weights.
+
+    Autocast casts each weight, bias and input in a kernel of its own. Here layers share one cast and one product, and
+    the gradients of weights leave their products in the precision of the weights. The gradients of its parts are
+    joined, too: a sum over all layers is rounded once, as it leaves the product.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        kernels: Any,
+        rate: float,
+        states: Tensor,
+        inner_bias: Tensor | None,
+        matrix: Tensor,
+        bias: Tensor | None,
+        *originals: Tensor,
+    ) -> tuple[Tensor, ...]:
+        """originals: the weights, then with a bias the biases of all layers; inner_bias and rate: of `Preactivated`.
+
+        kernels: `bart.cuda.kernels`, where they can run.
+        """
+        half, seed = states.to(matrix.dtype), None
+        inner = half
+        if inner_bias is not None:
+            ctx.sums, seed = torch.empty_like(inner_bias, dtype=torch.float32), kernels.new_seed(half.device, rate)
+            inner = kernels.gelu(half, inner_bias, ctx.sums, seed, rate)
+        ctx.save_for_backward(half, inner_bias, seed, matrix)
+        ctx.kernels, ctx.rate, ctx.has_bias = kernels, rate, bias is not None
+        ctx.dtypes = states.dtype, originals[0].dtype
+        ctx.widths = [len(weight) for weight in originals if weight.dim() == 2]
+        outputs = F.linear(inner.flatten(0, -2), matrix, bias)
+        return outputs.view(*half.shape[:-1], len(matrix)).split(ctx.widths, dim=-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *of_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        half, inner_bias, seed, matrix = ctx.saved_tensors
+        dtype, precise = ctx.dtypes
+        _, _, needs_states, _, _, _, *needed = ctx.needs_input_grad
+        gradients = [gradient.flatten(0, -2) for gradient in of_outputs]
+        of_biases: Sequence[Tensor] = ()
+        if ctx.has_bias and ctx.kernels is not None:
+            rows, sums = ctx.kernels.join(gradients)
+            of_biases = sums.split(ctx.widths)
+        else:
+            rows = torch.cat(gradients, dim=1) if len(gradients) > 1 else gradients[0]
+            if ctx.has_bias and any(needed):
+                of_biases = rows.sum(dim=0, dtype=precise).split(ctx.widths)
+        of_states = of_inner_bias = None
+        if needs_states or inner_bias is not None:
+            of_states = product(rows, matrix, dtype).view(half.shape)
+        if inner_bias is not None:
+            of_inner_bias = ctx.kernels.zeros(ctx, inner_bias, len(inner_bias))
+            half = ctx.kernels.gelu(half, inner_bias, of_inner_bias, seed, ctx.rate, of_states)
+        of_originals: list[Tensor | None] = [None] * len(needed)
+        if any(needed):
+            of_originals = [*product(rows.t(), half.flatten(0, -2), precise).split(ctx.widths), *of_biases]
+        return None, None, of_states, of_inner_bias, None, None, *of_originals

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +16,11 @@ from torch.nn.utils.rnn import pad_sequence
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.elsewhere import take_others
 from bart.errors import InputError, in_short
-from bart.generation.beam_search import Hypotheses
 from bart.generation.hooks import Allowed, Criterion, Processor, hooks_for
 from bart.generation.model import Model
 from bart.generation.rules import NO_ID, rules_for
 from bart.generation.schedule import Sources, decode
+from bart.generation.search import Hypotheses
 from bart.inputs import check_ids, check_shape, check_tensors, states_of
 from bart.outputs import GenerationOutput
 
@@ -189,10 +188,18 @@ def _articles(
     """The loop of `generate_many` and `generate_live`; more may arrive at once than there is room for."""
     config, max_length = _config(model, options)
     ready = Sources([], torch.empty(0), torch.empty(0), None)  # encoded together; those that have not joined yet
-    times = _Times(model.device)
+    began: dict[int, float] = {}  # when each article joined, without the caller's time
+    shares: dict[int, float] = {}  # of the seconds of its group's encoding
+    callers = 0.0  # seconds
+
+    def waited() -> float:
+        """The time at which the device is done."""
+        if model.device.type == "cuda":
+            torch.cuda.synchronize(model.device)
+        return time.perf_counter()
 
     def next_sources(room: int) -> Sources | None:
-        nonlocal ready
+        nonlocal ready, callers
         if not ready.numbers:
             arrived = arrivals(room)
             if not arrived:
@@ -203,55 +210,27 @@ def _articles(
             rows = [torch.as_tensor(source, dtype=torch.long) for _, source in arrived]
             ids = pad_sequence(rows, batch_first=True, padding_value=NO_ID).to(model.device)
             mask = ids != NO_ID
-            with times.encoding(numbers):
-                states = model.encode(ids.where(mask, config.fill_token_id or 0), mask)
+            start = waited()
+            states = model.encode(ids.where(mask, config.fill_token_id or 0), mask)
+            end = waited()
+            shares.update(dict.fromkeys(numbers, (end - start) / len(numbers)))
             ready = Sources(numbers, mask, states, ids)
             if encoded is not None:
-                with times.stopped():
-                    encoded(numbers, ready.states, mask)
+                encoded(numbers, states, mask)
+                callers += waited() - end
         first, ready = ready.of(slice(0, room)), ready.of(slice(room, None))
-        for number in first.numbers:
-            times.began[number] = times.now() - times.shares[number]
+        began.update(dict.fromkeys(first.numbers, time.perf_counter() - callers))
         return first
 
     with _eval_mode(model):
         for numbers, hypotheses in decode(model, config, max_length, batch_size, next_sources, live=live):
             steps = (hypotheses.parents >= 0).sum(dim=2).amax(dim=1).tolist()
-            now = times.now()
+            now = time.perf_counter() - callers
             for number, tokens, length in zip(numbers, hypotheses.tokens.cpu(), steps, strict=True):
                 # An ordinary tensor, which may be changed and trained on, and does not keep other articles' ids.
                 sequences = tokens[:, : length + 1].clone()
-                yield GeneratedArticle(number, sequences, now - times.began.pop(number), times.shares.pop(number))
-
-
-class _Times:
-    """The time at which each article joined, its share of the encoding, and a clock that can be stopped."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.synchronise = partial(torch.cuda.synchronize, device) if device.type == "cuda" else lambda: None
-        self.left_out = 0.0  # seconds for which the clock was stopped
-        self.began: dict[int, float] = {}
-        self.shares: dict[int, float] = {}
-
-    def now(self) -> float:
-        return time.perf_counter() - self.left_out
-
-    @contextmanager
-    def encoding(self, numbers: list[int]) -> Iterator[None]:
-        """Measure the encoding of these articles, for which the host waits."""
-        self.synchronise()
-        start = time.perf_counter()
-        yield
-        self.synchronise()
-        self.shares |= dict.fromkeys(numbers, (time.perf_counter() - start) / len(numbers))
-
-    @contextmanager
-    def stopped(self) -> Iterator[None]:
-        """Leave out the time of what is done inside."""
-        start = time.perf_counter()
-        yield
-        self.synchronise()
-        self.left_out += time.perf_counter() - start
+                share = shares.pop(number)
+                yield GeneratedArticle(number, sequences, now - began.pop(number) + share, share)
 
 
 def _config(model: Model, options: dict[str, Any]) -> tuple[GenerationConfig, int]:

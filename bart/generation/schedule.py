@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from bart.configuration.configuration_generation import GenerationConfig
-from bart.generation.beam_search import BeamSearch, Hypotheses
 from bart.generation.cache import DecoderCache, padded
 from bart.generation.graphs import RecordedSteps, recorded_steps
 from bart.generation.hooks import NO_HOOKS, Hooks
 from bart.generation.model import Model
 from bart.generation.rules import NO_ID, Prefixes, Rule, rules_for
-from bart.generation.search import Search, TokenSearch
+from bart.generation.search import BeamSearch, Hypotheses, Search, TokenSearch
 
 # Where steps are recorded, a batch's places are halved down to so many: fewer would hardly be faster.
 FEWEST_PLACES = 4
@@ -103,23 +102,19 @@ class DecodingBatch:
             while size // 2 >= max(articles, FEWEST_PLACES):
                 size //= 2
         if size != count:
-            self.keep([*self.busy, *self.vacant, *[0] * (size - count)][:size])
-            self.numbers[count:] = [None] * (len(self.numbers) - count)
+            kept = [*self.busy, *self.vacant, *[0] * (size - count)][:size]
+            self.numbers = [self.numbers[place] if number < count else None for number, place in enumerate(kept)]
+            self.lengths = [self.lengths[place] for place in kept]
+            index = self._index(kept)
+            self.cache.keep(index)
+            self.search.state = [tensor[index] for tensor in self.search.state]
+            self._set_ids(None if self.ids is None else self.ids[index])
         if vacant := self.vacant:
             index = self._index(vacant)
             self.cache.restart(index)
             self.search.lengths[index] = 1
             for place in vacant:
                 self.lengths[place] = 1
-
-    def keep(self, places: list[int]) -> None:
-        """Go on with what is in these places only."""
-        self.numbers = [self.numbers[place] for place in places]
-        self.lengths = [self.lengths[place] for place in places]
-        index = self._index(places)
-        self.cache.keep(index)
-        self.search.state = [tensor[index] for tensor in self.search.state]
-        self._set_ids(None if self.ids is None else self.ids[index])
 
     def _index(self, places: list[int]) -> Tensor:
         return torch.tensor(places, dtype=torch.long, device=self.model.device)
@@ -155,10 +150,6 @@ class DecodingBatch:
     def take_step(self) -> None:
         """See `graphs.Recordable`. The lengths are in the state, so the bounds on them must hold for all steps."""
         self._decode(1, self.max_length - 1)
-
-    def active(self) -> list[bool]:
-        """True for each place whose result may still change. The host waits for the device."""
-        return self.search.active[:, 0].tolist()
 
     def results(self, places: list[int]) -> tuple[list[int], Hypotheses]:
         """The numbers and the sequences of the articles in these places, which must not be vacant."""
@@ -241,7 +232,7 @@ def decode(
             at_the_end = max(batch.lengths) == max_length
             if steps % check_every and not at_the_end:
                 continue
-            active, busy = batch.active(), batch.busy
+            active, busy = batch.search.active[:, 0].tolist(), batch.busy  # the host waits for the device
             done = [place for place in busy if not active[place]]
             part = leaving_part(model.device, live, are_replaced=new is not None) if may_leave else 1
             if len(done) < part * len(busy) and not at_the_end:  # too few for them to leave

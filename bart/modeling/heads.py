@@ -20,7 +20,7 @@ from bart.inputs import check_ids
 from bart.modeling.loss import loss_of_tokens
 from bart.modeling.modeling_bart import PretrainedBart
 from bart.modeling.pretrained import PretrainedModel
-from bart.outputs import ClassifierOutput, QuestionAnsweringOutput
+from bart.outputs import LogitsOutput, QuestionAnsweringOutput
 from bart.rows import Rows
 
 
@@ -65,8 +65,9 @@ class SpanHead(PretrainedModel):
         config = copy.deepcopy(config)
         config.labels = ["start", "end"]
         super().__init__(config)
-        self.qa_outputs = nn.Linear(config.d_model, 2)
-        self.init_weights(self)
+
+    def add_head(self) -> None:
+        self.qa_outputs = nn.Linear(self.config.d_model, 2)
 
     def loss(self, logits: Tensor, positions: Tensor, **options: Any) -> Tensor:
         """The cross entropy of logits (B, S) and positions (B,)."""
@@ -116,10 +117,8 @@ class BartForSequenceClassification(TextLoss, PretrainedBart):
     head = ("classification_head",)
     output_weight: ClassVar[str | None] = "classification_head.out_proj.weight"
 
-    def __init__(self, config: BartConfig) -> None:
-        super().__init__(config)
-        self.classification_head = BartClassificationHead(config)
-        self.init_weights(self)
+    def add_head(self) -> None:
+        self.classification_head = BartClassificationHead(self.config)
 
     def forward(
         self,
@@ -130,7 +129,7 @@ class BartForSequenceClassification(TextLoss, PretrainedBart):
         encoder_outputs: Any = None,
         *,
         labels: Tensor | None = None,
-    ) -> ClassifierOutput:
+    ) -> LogitsOutput:
         """Classify.
 
         Args:
@@ -160,7 +159,7 @@ class BartForSequenceClassification(TextLoss, PretrainedBart):
         logits = self.classification_head(hidden.flatten(0, 1)[last])
         logits = logits.masked_fill(has_none[:, None], torch.nan)
         loss = None if labels is None else self.loss(logits, labels)
-        return ClassifierOutput(loss, logits, encoder_states)
+        return LogitsOutput(loss, logits, encoder_states)
 
 
 class BartForTokenClassification(PretrainedBart):
@@ -172,14 +171,13 @@ class BartForTokenClassification(PretrainedBart):
     head = ("classifier",)
     output_weight: ClassVar[str | None] = "classifier.weight"
 
-    def __init__(self, config: BartConfig) -> None:
-        super().__init__(config)
+    def add_head(self) -> None:
+        config = self.config
         states = config.extra.get("token_states", "decoder")  # earlier versions could also read the encoder's
         if states != "decoder":
             raise InputError(f"config field 'token_states' is {states!r}; allowed: decoder")
         self.dropout = nn.Dropout(config.classifier_dropout)
         self.classifier = nn.Linear(config.d_model, len(config.labels))
-        self.init_weights(self)
 
     def forward(
         self,
@@ -187,11 +185,11 @@ class BartForTokenClassification(PretrainedBart):
         attention_mask: Tensor | None = None,
         *,
         labels: Tensor | None = None,
-    ) -> ClassifierOutput:
+    ) -> LogitsOutput:
         """Logits (B, S, N); labels (B, S) are -100 where a token has none. The others are those of whole texts."""
         hidden, encoder_states = self.model(input_ids, attention_mask)
         logits = self.classifier(self.dropout(hidden))
-        return ClassifierOutput(loss_of_tokens(logits, labels), logits, encoder_states)
+        return LogitsOutput(loss_of_tokens(logits, labels), logits, encoder_states)
 
 
 class BartForQuestionAnswering(SpanHead, PretrainedBart):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from bart.modeling.layers import BartDecoder, BartEncoder, SourceEncoder
 from bart.modeling.loss import IGNORE_INDEX, chunked_cross_entropy, loss_of_tokens
 from bart.modeling.packed import Packer
 from bart.modeling.pretrained import PretrainedModel
-from bart.outputs import Seq2SeqOutput, Seq2SeqStates
+from bart.outputs import LogitsOutput, StatesOutput
 from bart.rows import Rows
 from bart.tokenization.tokenization_bart import BartTokenizer
 
@@ -49,11 +50,14 @@ def training_operations(config: BartConfig, source_length: int, target_length: i
     return 3 * 2 * forward - freeze_embeds * 2 * t * width * c.vocab_size
 
 
-def shift_tokens_right(labels: Tensor, pad_token_id: int, decoder_start_token_id: int) -> Tensor:
-    """Decoder input (B, T) for teacher forcing: labels moved one place right behind the start token."""
-    start = labels.new_full((labels.shape[0], 1), decoder_start_token_id)
-    shifted = torch.cat([start, labels], dim=1)[:, :-1]
-    return shifted.masked_fill(shifted == IGNORE_INDEX, pad_token_id)
+def shift_tokens_right(labels: Any, pad_token_id: int, decoder_start_token_id: int) -> Any:
+    """Decoder input for teacher forcing: labels (B, T), or rows, moved one place right behind the start token."""
+    if isinstance(labels, Rows):
+        shifted = labels.ids.roll(1, dims=1).masked_fill(labels.positions == 0, decoder_start_token_id)
+    else:
+        shifted = F.pad(labels, (1, -1), value=decoder_start_token_id)
+    shifted = shifted.masked_fill(shifted == IGNORE_INDEX, pad_token_id)
+    return replace(labels, ids=shifted) if isinstance(labels, Rows) else shifted
 
 
 class BartNetwork(nn.Module):
@@ -67,11 +71,8 @@ class BartNetwork(nn.Module):
         self.decoder = BartDecoder(config, self.shared)
 
     def shifted(self, labels: Any) -> Any:
-        """See `shift_tokens_right`; or rows whose ids are shifted within their text."""
-        config = self.config
-        if isinstance(labels, Rows):
-            return labels.shifted(config.decoder_start_token_id, config.pad_token_id, IGNORE_INDEX)
-        return shift_tokens_right(labels, config.pad_token_id, config.decoder_start_token_id)
+        """See `shift_tokens_right`."""
+        return shift_tokens_right(labels, self.config.pad_token_id, self.config.decoder_start_token_id)
 
     def forward(
         self,
@@ -92,28 +93,23 @@ class BartNetwork(nn.Module):
             targets = self.shifted(input_ids) if decoder_input_ids is None else decoder_input_ids
             states = self.encoder(input_ids)
             return self.decoder(targets, None, states, input_ids), states
-        encoder_outputs = states_of(encoder_outputs)
-        check_tensors(attention_mask=attention_mask)
+        states = states_of(encoder_outputs)
         if decoder_input_ids is None:
             ids = check_ids("input_ids", input_ids, self.config.vocab_size, attention_mask=attention_mask)
-            is_alone, dtype = decoder_attention_mask is None and encoder_outputs is None, self.shared.weight.dtype
+            is_alone, dtype = decoder_attention_mask is None and states is None, self.shared.weight.dtype
             if is_alone and (rows := self.encoder.backend.rows_of(ids, attention_mask, dtype)) is not None:
                 hidden, states = (rows.unpack(states, ids.shape[1]) for states in self(rows))
                 return hidden, states
             decoder_input_ids = self.shifted(ids)
-        if input_ids is not None or encoder_outputs is None:
-            check_ids("input_ids", input_ids, self.config.source_vocab_size, True)
+        if states is None:
+            ids = check_ids("input_ids", input_ids, self.config.source_vocab_size, True, attention_mask=attention_mask)
+            states = self.encoder(ids, attention_mask)
+        check_shape("attention_mask", attention_mask, states.shape[:2], "encoder_outputs")
         mask = {"decoder_attention_mask": decoder_attention_mask}
-        check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, True, **mask)
-        read: Any = input_ids if encoder_outputs is None else encoder_outputs
-        name = "input_ids" if encoder_outputs is None else "encoder_outputs"
-        check_shape("attention_mask", attention_mask, read.shape[:2], name)
-        if len(decoder_input_ids) != len(read):
-            raise InputError(f"targets have {len(decoder_input_ids)} rows; allowed: {len(read)}, as the sources")
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask)
-        hidden = self.decoder(decoder_input_ids, decoder_attention_mask, encoder_outputs, attention_mask)
-        return hidden, encoder_outputs
+        targets = check_ids("decoder_input_ids", decoder_input_ids, self.config.vocab_size, True, **mask)
+        if len(targets) != len(states):
+            raise InputError(f"targets have {len(targets)} rows; allowed: {len(states)}, as the sources")
+        return self.decoder(targets, decoder_attention_mask, states, attention_mask), states
 
 
 class PretrainedBart(PretrainedModel):
@@ -127,6 +123,9 @@ class PretrainedBart(PretrainedModel):
     def __init__(self, config: BartConfig) -> None:
         super().__init__(config)
         self.model = BartNetwork(config)
+        self.add_head()
+        self.init_weights(self)
+        self.tie_weights()
 
     @classmethod
     def read_names(cls, state: dict[str, Tensor], path: Path) -> tuple[dict[str, Tensor], list[str]]:
@@ -163,10 +162,6 @@ class BartModel(PretrainedBart):
     head = ()
     reads_padding = True
 
-    def __init__(self, config: BartConfig) -> None:
-        super().__init__(config)
-        self.init_weights(self)
-
     def stored_name(self, name: str) -> str:
         return name.removeprefix("model.")
 
@@ -177,11 +172,10 @@ class BartModel(PretrainedBart):
         decoder_input_ids: Tensor | None = None,
         decoder_attention_mask: Tensor | None = None,
         encoder_outputs: Any = None,
-    ) -> Seq2SeqStates:
+    ) -> StatesOutput:
         """Encode, and decode under teacher forcing; arguments are those of `BartForConditionalGeneration`."""
-        return Seq2SeqStates(
-            *self.model(input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs)
-        )
+        inputs = input_ids, attention_mask, decoder_input_ids, decoder_attention_mask, encoder_outputs
+        return StatesOutput(*self.model(*inputs))
 
 
 class BartForConditionalGeneration(PretrainedBart):
@@ -191,8 +185,8 @@ class BartForConditionalGeneration(PretrainedBart):
     final_logits_bias: Tensor
     generation_config: GenerationConfig
 
-    def __init__(self, config: BartConfig) -> None:
-        super().__init__(config)
+    def add_head(self) -> None:
+        config = self.config
         self.generation_config = GenerationConfig.from_model_config(config.to_dict())
         if config.source_encoder_layers:
             self.model.encoder.embed_tokens = SourceEncoder(config)
@@ -200,8 +194,6 @@ class BartForConditionalGeneration(PretrainedBart):
         self.register_buffer("final_logits_bias", torch.zeros(1, config.vocab_size))
         # The head's own weight is as large as the embeddings: on the meta device it takes no memory.
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False, device="meta")
-        self.tie_weights()
-        self.init_weights(self.model)
 
     def tie_weights(self) -> None:
         super().tie_weights()
@@ -218,7 +210,7 @@ class BartForConditionalGeneration(PretrainedBart):
         labels: Tensor | Rows | None = None,
         summed_loss: bool = False,
         smoothing: float = 0.0,  # transformers' Trainer takes an argument with "label" in its name for labels
-    ) -> Seq2SeqOutput:
+    ) -> LogitsOutput:
         """One teacher-forced pass.
 
         Args:
@@ -255,9 +247,9 @@ class BartForConditionalGeneration(PretrainedBart):
                 raise InputError("summed_loss needs labels, and got none")
             states, weight, bias = hidden.flatten(0, 1), self.lm_head.weight, self.final_logits_bias[0]
             loss, correct = chunked_cross_entropy(states, weight, bias, targets.flatten(), smoothing, self.backend)
-            return Seq2SeqOutput(loss, None, encoder_states, correct)
+            return LogitsOutput(loss, None, encoder_states, correct)
         logits = self._logits(hidden)
-        return Seq2SeqOutput(loss_of_tokens(logits, targets), logits, encoder_states)
+        return LogitsOutput(loss_of_tokens(logits, targets), logits, encoder_states)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         logits = self.lm_head(hidden)

@@ -79,6 +79,9 @@ class PretrainedModel(BackendModule):
             check_others("config", (), {name: config.extra.get(name) for name in RECORDED})
         self.config = config
 
+    def add_head(self) -> None:
+        """Make the modules of the head, when the network is made and before weights are drawn."""
+
     def __call__(self, *inputs: Any, return_dict: bool | None = None, **named: Any) -> Any:
         """`forward`, with return_dict=False as a tuple; other arguments than its own are refused by `check_others`."""
         _, *known = inspect.signature(type(self).forward).parameters.values()

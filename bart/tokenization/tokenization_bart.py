@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from bart.tokenization.encoding import check_integer, texts_to_learn
 from bart.tokenization.tokenizer import PretrainedTokenizer
@@ -30,7 +30,6 @@ class BartTokenizer(PretrainedTokenizer):
         backend.post_processor = processors.RobertaProcessing(
             ("</s>", self.eos_token_id), ("<s>", self.bos_token_id), add_prefix_space=self.add_prefix_space
         )
-        self._other_prefix: Tokenizer | None = None
 
     @classmethod
     def is_pipeline(cls, backend: Tokenizer) -> bool:
@@ -91,22 +90,11 @@ class BartTokenizer(PretrainedTokenizer):
         model = models.BPE(vocab=vocabulary | {"<mask>": len(vocabulary)}, merges=merges)
         return cls(_pipeline(model))
 
-    def add_tokens(
-        self, new_tokens: str | AddedToken | Sequence[str | AddedToken], special_tokens: bool = False
-    ) -> int:
-        added = super().add_tokens(new_tokens, special_tokens)
-        self._other_prefix = None
-        return added
-
-    def _backend_for(self, add_prefix_space: bool | None) -> Tokenizer:
-        if add_prefix_space in (None, self.add_prefix_space):
-            return self._backend
-        # A second pipeline, because a change of the first would race with other threads' calls.
-        if self._other_prefix is None:
-            backend = Tokenizer.from_str(self._backend.to_str())
-            backend.pre_tokenizer.add_prefix_space = not self.add_prefix_space
-            self._other_prefix = backend
-        return self._other_prefix
+    def without_prefix_space(self) -> BartTokenizer:
+        """A tokenizer that reads a text as if it followed another one."""
+        backend = Tokenizer.from_str(self.to_json())
+        backend.pre_tokenizer.add_prefix_space = False
+        return BartTokenizer(backend, self.model_max_length)
 
 
 def _pipeline(model: models.BPE) -> Tokenizer:

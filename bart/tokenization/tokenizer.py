@@ -150,7 +150,6 @@ class PretrainedTokenizer:
         truncation: bool | str | None = None,
         padding: bool | str = False,
         return_tensors: str | None = None,
-        add_prefix_space: bool | None = None,
         add_special_tokens: bool = True,
         return_offsets_mapping: bool = False,
         **others: Any,
@@ -167,7 +166,6 @@ class PretrainedTokenizer:
                 True if `max_length` is given and there is no padding.
             padding: on the right: True or "longest" to the longest text of the call, "max_length" to `max_length`.
             return_tensors: "pt" for int64 tensors (B, S), "np" for arrays. Default: lists, flat for one text.
-            add_prefix_space: of byte-level BPE, for this call, in place of the tokenizer's own setting.
             add_special_tokens: false to leave out what begins, separates and ends texts.
             return_offsets_mapping: true for the characters (begin, end) of its text that each id stands for, without
                 the space before a word; (0, 0) for special tokens.
@@ -196,7 +194,7 @@ class PretrainedTokenizer:
             text, text_target = text_target, None
 
         columns: dict[str, list[list[Any]]] = {"input_ids": []}
-        for pair in self._encode_pairs(text, text_pair, add_prefix_space, return_offsets_mapping):
+        for pair in self._encode_pairs(text, text_pair, return_offsets_mapping):
             parts = [encoding.ids for encoding in pair]
             if truncation and parts[1:]:  # `cut` leaves room for what stands around the texts
                 parts = [*self.cut(parts[0], parts[1], limit + (0 if add_special_tokens else 2 + self.separators))]
@@ -217,20 +215,18 @@ class PretrainedTokenizer:
         encoded = self._batch(columns, isinstance(text, str), width, return_tensors)
         if text_target is not None:
             options: dict[str, Any] = {"max_length": max_length, "truncation": truncation, "padding": padding}
-            options |= {"return_tensors": return_tensors, "add_prefix_space": add_prefix_space}
-            encoded["labels"] = self(text_target, add_special_tokens=add_special_tokens, **options)["input_ids"]
+            options |= {"return_tensors": return_tensors, "add_special_tokens": add_special_tokens}
+            encoded["labels"] = self(text_target, **options)["input_ids"]
         return encoded
 
-    def _encode_pairs(
-        self, texts: Any, text_pair: Any, add_prefix_space: bool | None, with_offsets: bool
-    ) -> list[tuple[Encoding, ...]]:
+    def _encode_pairs(self, texts: Any, text_pair: Any, with_offsets: bool) -> list[tuple[Encoding, ...]]:
         is_single = isinstance(texts, str)
-        firsts = self._encode([texts] if is_single else texts, add_prefix_space, with_offsets)
+        firsts = self._encode([texts] if is_single else texts, with_offsets)
         if text_pair is None or (is_single and text_pair == ""):
             return [(first,) for first in firsts]
         if is_single != isinstance(text_pair, str):
             raise InputError("texts and text_pair must both be one text, or both lists of texts")
-        seconds = self._encode([text_pair] if is_single else text_pair, add_prefix_space, with_offsets)
+        seconds = self._encode([text_pair] if is_single else text_pair, with_offsets)
         if len(seconds) != len(firsts):
             raise InputError(f"text_pair has {len(seconds)} texts; allowed: {len(firsts)}, one for each of texts")
         return list(zip(firsts, seconds, strict=True))
@@ -286,14 +282,7 @@ class PretrainedTokenizer:
         tensors = {name: torch.tensor(values) for name, values in columns.items()}
         return Encoded({name: x if return_tensors == "pt" else x.numpy() for name, x in tensors.items()})
 
-    def _backend_for(self, add_prefix_space: bool | None) -> Tokenizer:
-        if add_prefix_space:
-            raise InputError(f"add_prefix_space={add_prefix_space!r} is an option of byte-level BPE alone")
-        return self._backend
-
-    def _encode(
-        self, texts: Sequence[Any], add_prefix_space: bool | None = None, with_offsets: bool = False
-    ) -> list[Encoding]:
+    def _encode(self, texts: Sequence[Any], with_offsets: bool) -> list[Encoding]:
         if not isinstance(texts, Sequence) or isinstance(texts, bytes):
             raise InputError(f"texts must be a string or a list of strings, got {type(texts).__name__}")
         texts = list(texts)
@@ -302,9 +291,8 @@ class PretrainedTokenizer:
         for index, text in enumerate(texts):
             if not isinstance(text, str):
                 raise InputError(f"texts[{index}] must be a string, got {type(text).__name__}")
-        backend = self._backend_for(add_prefix_space)
         try:
-            encode = backend.encode_batch if with_offsets else backend.encode_batch_fast
+            encode = self._backend.encode_batch if with_offsets else self._backend.encode_batch_fast
             return encode(texts, add_special_tokens=False)
         except TypeError:
             for index, text in enumerate(texts):

@@ -25,7 +25,7 @@ from bart.modeling.heads import SpanHead, TextLoss
 from bart.modeling.layers import BartEncoder
 from bart.modeling.loss import chunked_cross_entropy, loss_of_tokens
 from bart.modeling.pretrained import PretrainedModel
-from bart.outputs import ClassifierOutput, EncoderOutput, ModelOutput, QuestionAnsweringOutput
+from bart.outputs import LogitsOutput, Output, QuestionAnsweringOutput, StatesOutput
 from bart.rows import Rows
 from bert.configuration.configuration_bert import BertConfig
 from bert.tokenization.tokenization_bert import BertTokenizer
@@ -55,7 +55,7 @@ _CLASSIFIERS = ("classifier", "qa_outputs")
 
 
 @dataclass
-class BertForPreTrainingOutput(ModelOutput):
+class BertForPreTrainingOutput(Output):
     """The result of both heads of pretraining.
 
     Attributes:
@@ -64,16 +64,9 @@ class BertForPreTrainingOutput(ModelOutput):
         correct: scalar, of a summed loss without gradients: how many masked tokens are the arg-max of their logits.
     """
 
-    prediction_logits: Tensor | None
-    seq_relationship_logits: Tensor
-    correct: Tensor | None = None
-
-
-@dataclass
-class BertForMaskedLMOutput(ModelOutput):
-    """The logits (B, S, V) of the masked-language-model head; None of a summed loss."""
-
-    logits: Tensor | None
+    loss: Tensor | None
+    prediction_logits: Tensor | None = None
+    seq_relationship_logits: Tensor | None = None
     correct: Tensor | None = None
 
 
@@ -156,6 +149,8 @@ class PretrainedBert(PretrainedModel):
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
         self.bert = BertNetwork(config, self.pools)
+        self.add_head()
+        self.init_weights(self)
 
     def stored_name(self, name: str) -> str:
         for theirs, ours in _NAMES:
@@ -197,10 +192,6 @@ class BertModel(PretrainedBert):
     reads_padding = True
     pools = True
 
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.init_weights(self)
-
     def stored_name(self, name: str) -> str:
         return super().stored_name(name).removeprefix("bert.")
 
@@ -209,9 +200,10 @@ class BertModel(PretrainedBert):
         input_ids: Tensor | Rows | None = None,
         attention_mask: Tensor | None = None,
         token_type_ids: Tensor | None = None,
-    ) -> EncoderOutput:
+    ) -> StatesOutput:
         """Encode; arguments and errors are those of `BertForPreTraining`."""
-        return EncoderOutput(*self.bert(input_ids, attention_mask, token_type_ids))
+        states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
+        return StatesOutput(states, pooler_output=pooled)
 
 
 class _ForMaskedLM(PretrainedBert):
@@ -220,13 +212,11 @@ class _ForMaskedLM(PretrainedBert):
     head = ("cls",)
     optional: tuple[str, ...] = ("cls.predictions",)
 
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
+    def add_head(self) -> None:
         self.cls: Any = nn.Module()
-        self.cls.predictions = BertPredictions(config)
+        self.cls.predictions = BertPredictions(self.config)
         if self.pools:
-            self.cls.seq_relationship = nn.Linear(config.hidden_size, 2)
-        self.init_weights(self)
+            self.cls.seq_relationship = nn.Linear(self.config.hidden_size, 2)
 
     def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:
         table, head = super().resize_token_embeddings(vocab_size, keep=keep), self.cls.predictions
@@ -306,10 +296,11 @@ class BertForMaskedLM(_ForMaskedLM):
         *,
         labels: Tensor | None = None,
         masked_positions: Tensor | None = None,
-    ) -> BertForMaskedLMOutput:
+    ) -> LogitsOutput:
         """Logits (B, S, V); arguments as for `BertForPreTraining`."""
         states, _ = self.bert(input_ids, attention_mask, token_type_ids)
-        return BertForMaskedLMOutput(*self.predict(states, labels, masked_positions))
+        loss, logits, correct = self.predict(states, labels, masked_positions)
+        return LogitsOutput(loss, logits, correct=correct)
 
 
 class _Classifier(PretrainedBert):
@@ -319,12 +310,10 @@ class _Classifier(PretrainedBert):
     output_weight: ClassVar[str | None] = "classifier.weight"
     loss: Callable[..., Any]
 
-    def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        dropout = config.classifier_dropout
+    def add_head(self) -> None:
+        config, dropout = self.config, self.config.classifier_dropout
         self.dropout = nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
         self.classifier = nn.Linear(config.hidden_size, len(config.labels))
-        self.init_weights(self)
 
     def forward(
         self,
@@ -333,11 +322,11 @@ class _Classifier(PretrainedBert):
         token_type_ids: Tensor | None = None,
         *,
         labels: Tensor | None = None,
-    ) -> ClassifierOutput:
+    ) -> LogitsOutput:
         """Classify; arguments are those of `BertForPreTraining`, and labels as the class says."""
         states, pooled = self.bert(input_ids, attention_mask, token_type_ids)
         logits = self.classifier(self.dropout(pooled if self.pools else states))
-        return ClassifierOutput(None if labels is None else self.loss(logits, labels), logits)
+        return LogitsOutput(None if labels is None else self.loss(logits, labels), logits)
 
 
 class BertForSequenceClassification(TextLoss, _Classifier):

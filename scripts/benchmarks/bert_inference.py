@@ -30,7 +30,7 @@ if __name__ == "__main__":
 import numpy as np
 
 from scripts.benchmarks import measuring
-from utils.app.cli import option, parse_dataclass
+from utils.app.cli import parse_dataclass
 from utils.app.machine import ROOT
 
 # torch, transformers and onnxruntime are imported where they are used, so that each process holds its own alone.
@@ -56,12 +56,7 @@ SHAPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class BertArguments(measuring.InferenceOptions):
-    shape: str = option(
-        "base",
-        choices=tuple(SHAPES),
-        help="base is bert-base, 8 sequences of 384 tokens; base_batch1 is the same with 1 sequence; large is "
-        "bert-large, 8 of 384; tiny is for trying this out",
-    )
+    shape: str = measuring.shape_option("base", SHAPES)
     modes: tuple[str, ...] = measuring.modes_option("onnxruntime")
 
 

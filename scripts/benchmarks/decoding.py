@@ -65,14 +65,7 @@ SHAPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingArguments(measuring.InferenceOptions):
-    shape: str = option(
-        "base",
-        choices=tuple(SHAPES),
-        help="what is decoded: base is bart-base, 8 articles of 512 ids, 60 steps, 6 beams; large is bart-large, 4 "
-        "articles of 1024 ids, 142 steps, 4 beams; large_batch1 is the same with 1 article; xsum is bart-large, 128 "
-        "articles of 1024 ids, 60 steps, 6 beams, for GPUs; small is the quickstart's network, post-LN, 32 articles of "
-        "256 ids, 60 steps, 4 beams; tiny is for trying this out",
-    )
+    shape: str = measuring.shape_option("base", SHAPES)
     modes: tuple[str, ...] = measuring.modes_option("ctranslate2", "ctranslate2_fp16")
     parts: bool = option(False, help="in place of the comparison, where the time of our modes goes on a CPU")
 

@@ -65,6 +65,15 @@ class InferenceOptions(BenchmarkOptions):
             raise InputError(f"--modes: allowed with --device cuda: {', '.join(MODES_ON_CUDA)}")
 
 
+def shape_option(default: str, shapes: Mapping[str, Any]) -> Any:
+    """The option `shape` of a benchmark, whose help lists the fields of each shape, a dataclass."""
+    texts = []
+    for name, shape in shapes.items():
+        fields = [value if field == "config" else f"{field} {value}" for field, value in vars(shape).items()]
+        texts.append(f"{name}: {', '.join(fields)}")
+    return option(default, choices=tuple(shapes), help=f"what is run; tiny is for trying this out. {'; '.join(texts)}")
+
+
 def modes_option(peer: str, *more: str) -> Any:
     """The option `modes` of a benchmark of transformers, another peer in fp32 and int8, and ours; more for choice."""
     modes = f"transformers_fp32 transformers_bf16 {peer}_fp32 {peer}_int8 ours_fp32 ours_bf16 ours_int8".split()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partialmethod
 from timeit import repeat
 from typing import Any
@@ -34,21 +34,13 @@ COLUMNS = {
 }  # fmt: skip
 
 
-@dataclass
-class _Sum:
-    seconds: float = 0.0
-    calls: int = 0
-    bytes: float = 0.0
-    operations: float = 0.0
-
-
 class _Clock(TorchDispatchMode):
     """Adds up the time of each part, and for products and attention the bytes of tensors and the operations."""
 
     def __init__(self, sources: int) -> None:
         super().__init__()
         self.sources = sources  # tokens of each
-        self.sums: dict[str, _Sum] = {}
+        self.sums: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self.is_inside = False  # a kernel, of whose time torch's operations in it are a part
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -75,9 +67,7 @@ class _Clock(TorchDispatchMode):
             part = "attention of the encoder" if queries == length else f"attention to {others}"
         if operations:
             moved = sum(tensor.numel() * tensor.element_size() for tensor in _tensors((args, kwargs, result)))
-        sums = self.sums.setdefault(part, _Sum())
-        sums.seconds, sums.calls = sums.seconds + seconds, sums.calls + 1
-        sums.bytes, sums.operations = sums.bytes + moved, sums.operations + operations
+        self.sums[part].update(calls=1, seconds=seconds, bytes=moved, operations=operations)
         return result
 
 
@@ -119,10 +109,11 @@ def parts_of(work: Callable[[], object], sources: int, precision: str) -> list[d
     bandwidth, rate = _bandwidth(), _rate(precision)
     rows = []
     for part, sums in clock.sums.items():
-        row: dict[str, Any] = {"part": part, "calls": sums.calls, "ms": 1e3 * sums.seconds}
-        if sums.operations:
-            row |= {"gb_s": sums.bytes / sums.seconds / 1e9, "gflop_s": sums.operations / sums.seconds / 1e9}
-            row["bound"] = 1e3 * max(sums.bytes / bandwidth, sums.operations / rate)
+        seconds, moved, operations = sums["seconds"], sums["bytes"], sums["operations"]
+        row: dict[str, Any] = {"part": part, "calls": sums["calls"], "ms": 1e3 * seconds}
+        if operations:
+            row |= {"gb_s": moved / seconds / 1e9, "gflop_s": operations / seconds / 1e9}
+            row["bound"] = 1e3 * max(moved / bandwidth, operations / rate)
         rows.append(row)
     rows.append({"part": "between them, less the clock", "ms": 1e3 * whole - sum(row["ms"] for row in rows)})
     rows.append({"part": "all, without a clock", "ms": 1e3 * whole, "gb_s": bandwidth / 1e9, "gflop_s": rate / 1e9})

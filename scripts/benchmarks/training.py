@@ -55,8 +55,10 @@ from utils.training.options import POLYNOMIAL_END
 MODES = ("ours", "transformers")
 # Words of a document and of a summary: means (Narayan et al., 2018, table 1; See et al., 2017, section 4), and a
 # log-normal's spread.
-XSUM = {"source": (431, 0.6), "target": (23, 0.3)}
-CNN_DM = {"source": (781, 0.4), "target": (56, 0.4)}
+WORDS = {
+    "XSum": {"source": (431, 0.6), "target": (23, 0.3)},
+    "CNN-DM": {"source": (781, 0.4), "target": (56, 0.4)},
+}
 SEED = 42  # of the order
 # The hyperparameters of both.
 LEARNING_RATE, WARMUP_STEPS, LABEL_SMOOTHING, WEIGHT_DECAY, GRADIENT_CLIP = 1e-4, 1, 0.1, 0.1, 0.1
@@ -70,30 +72,23 @@ class TrainingShape:
     batch_size: int
     max_source_length: int
     max_target_length: int
-    words: Mapping[str, tuple[float, float]]
+    words: str  # of WORDS
     dropout: float = 0.1  # and that of attention
-    is_sorted: bool = True  # by --sortish_sampler, into batches of like length
+    is_sorted: bool = True  # by --sortish_sampler, into batches of like length; else there is more padding
 
 
 SHAPES = {
-    "xsum": TrainingShape("config.json", 40, 1024, 60, XSUM),
-    "cnn_dm": TrainingShape("config.json", 40, 1024, 142, CNN_DM),
-    "base": TrainingShape("config_base.json", 8, 512, 60, XSUM),
-    "base_unsorted": TrainingShape("config_base.json", 8, 512, 60, XSUM, is_sorted=False),
-    "tiny": TrainingShape("config_tiny.json", 4, 64, 24, XSUM, dropout=0.0),
+    "xsum": TrainingShape("config.json", 40, 1024, 60, "XSum"),
+    "cnn_dm": TrainingShape("config.json", 40, 1024, 142, "CNN-DM"),
+    "base": TrainingShape("config_base.json", 8, 512, 60, "XSum"),
+    "base_unsorted": TrainingShape("config_base.json", 8, 512, 60, "XSum", is_sorted=False),
+    "tiny": TrainingShape("config_tiny.json", 4, 64, 24, "XSum", dropout=0.0),
 }
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerArguments(measuring.BenchmarkOptions):
-    shape: str = option(
-        "xsum",
-        choices=tuple(SHAPES),
-        help="what is trained: xsum is bart-large and the batches of XSum's half-precision presets, 40 examples of at "
-        "most 1024 and 60 tokens; cnn_dm likewise, of 1024 and 142; base is bart-base, 8, 512 and 60; base_unsorted "
-        "has batches at random, with more padding; tiny is for trying this out, without dropout, so that both have the "
-        "same losses",
-    )
+    shape: str = measuring.shape_option("xsum", SHAPES)
     precision: str = option("fp32", choices=("fp32", "tf32", "bf16", "fp16"), help="of both, under autocast")
     tokenizer: str = option("facebook/bart-large", help="vocabulary: a Hub name or directory")
     steps: int = option(
@@ -150,7 +145,7 @@ def prepare(args: TrainerArguments, folder: Path) -> None:
     torch.manual_seed(0)
     BartForConditionalGeneration(config).save_pretrained(folder / "model", tokenizer)
     for split, count in (("train", shape.batch_size * args.all_steps), ("val", shape.batch_size)):
-        write_articles(folder / "data", split, count, shape.words)
+        write_articles(folder / "data", split, count, WORDS[shape.words])
 
 
 def write_articles(folder: Path, split: str, count: int, words: Mapping[str, tuple[float, float]]) -> None:

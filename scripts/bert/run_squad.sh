@@ -29,8 +29,9 @@ case $MODE in
 "train eval") train_and_score question_answering val ;;
 train) SCORE=0 train_and_score question_answering val ;;
 eval)
-    score question_answering val "$INIT_CHECKPOINT" "$RESULTS_DIR" ${vocabulary[@]+"${vocabulary[@]}"} \
-        ${options[@]+"${options[@]}"}
+    read_precision PREC fp16 bf16 tf32 fp32
+    score "$INIT_CHECKPOINT" "$RESULTS_DIR" --task question_answering --type_path val \
+        ${vocabulary[@]+"${vocabulary[@]}"} ${options[@]+"${options[@]}"} --overwrite_output_dir
     ;;
 *) fail "MODE is '$MODE'; allowed: train, eval, 'train eval'" ;;
 esac

@@ -15,7 +15,6 @@ from bart.backend import IGNORE_INDEX, TORCH, Backend
 from bart.cpu.backend import CpuBackend
 from bart.cuda import backend as cuda
 from bart.cuda.backend import CudaBackend
-from bart.cuda.linear import HalfCopies
 from bart.errors import InputError
 from bart.modeling.heads import BartForQuestionAnswering, BartForSequenceClassification, BartForTokenClassification
 from bart.modeling.pretrained import PretrainedModel
@@ -56,7 +55,7 @@ def backend(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(cuda, "has_flash", lambda *_: True)
     made = {"torch": Backend, "cpu": CpuBackend}.get(request.param, CudaBackend)()
     if request.param == "copies":
-        made.copies, made.joins_layers = HalfCopies(torch.float64), True
+        made.dtype, made.joins_layers = torch.float64, True
     return made
 
 

@@ -141,14 +141,6 @@ def test_ids_of_texts_and_pairs(pair: Pair) -> None:
     assert torch.equal(*(tokenizer.encode("a text", return_tensors="pt") for tokenizer in pair))
 
 
-@bart
-def test_prefix_space_of_a_call(pair: Pair, tmp_path: Path) -> None:
-    pair.ours.save_pretrained(tmp_path)
-    spaced = transformers.BartTokenizer.from_pretrained(tmp_path, add_prefix_space=True)
-    assert pair.ours(HOSTILE, add_prefix_space=True)["input_ids"] == spaced(HOSTILE)["input_ids"]
-    assert_same(pair, HOSTILE)
-
-
 def assert_same_text(pair: Pair, rows: list[list[int]]) -> None:
     for skip in (False, True):
         for clean in (None, False, True):

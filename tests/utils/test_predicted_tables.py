@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from utils.data.rows import rows_of
 from utils.metrics.classification import main as classification
 from utils.metrics.entities import main as entities
 from utils.predict import main
-from utils.prediction.outputs import Format
+from utils.prediction.files import texts
 from utils.prediction.predictor import Predictor
 
 TEXTS = ["a text", 'he "said" so, who', '"quoted"', "=1+1", "one\nof two\r\nlines", "tab\tand \r", "-", "@" * 40]
@@ -118,7 +119,8 @@ def test_a_cell_of_tsv_has_no_breaks(models: dict[str, str], tmp_path: Path) -> 
         with pytest.raises(InputError, match=rf"{number}.jsonl:2: note holds a tab or a line break, .* FILE.csv"):
             predict(models["class"], file, "--output", tmp_path / "out.tsv")
     row = (Record("", {"text": '"a"'}), {"prediction": 'a\tb\n"c"'})
-    assert "".join(Format(".tsv", " ").texts([row], ["text"])) == 'text\tprediction\n"a"\ta b "c"\n'
+    source: Any = SimpleNamespace(suffix=".tsv", columns=["text"], task=SimpleNamespace(separator=" "))
+    assert "".join(texts(source, [row])) == 'text\tprediction\n"a"\ta b "c"\n'
 
 
 def test_parquet_keeps_its_types(models: dict[str, str], tmp_path: Path) -> None:

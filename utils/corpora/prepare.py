@@ -15,14 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bart.errors import InputError
-from bart.files import PathName
 from utils.app.cli import option, parse_dataclass, part
 from utils.app.output_files import file_digest
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import COLUMNS, PROVENANCE, write_data_directory
 from utils.data import places
 from utils.data.columns import BY_ENDING, Fields, Record, TableOptions
-from utils.data.rows import rows_of, rows_of_files, rows_of_set
+from utils.data.rows import rows_of_files, rows_of_set
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, MissingSplit, ratios_of, split_of
 from utils.data.tables import Row, pairs_in
 from utils.data.token_cache import cache_folder, made_once
@@ -55,7 +54,7 @@ def prepare(options: PrepareOptions) -> None:
     """Make a data directory."""
     shares = ratios_of(options.split_ratio or DEFAULT_RATIO)
     seed = DEFAULT_SEED if options.seed is None else options.seed
-    inputs = [(split, str(name), records) for split, name, records in inputs_of(options)]
+    inputs = list(inputs_of(options))
     is_split = inputs[0][0] is not None
     if is_split and options.seed is not None:
         raise InputError(f"--seed {seed}: {options.input[0]} is split already; --split_ratio splits it anew")
@@ -76,21 +75,18 @@ def prepare(options: PrepareOptions) -> None:
 
 def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, options: TableOptions = BY_ENDING) -> str:
     """Make a data directory of tables or a published set, once, where token ids are kept; return others as they are."""
-    file, tables = Path(data_dir), [*places.split_tables(data_dir).values()]
-    is_set = places.is_published(data_dir)
+    path, tables, is_set = Path(data_dir), places.split_tables(data_dir), places.is_published(data_dir)
     if not (tables or is_set or places.is_table(data_dir)):
         return data_dir
+    is_on_hub = data_dir.startswith(places.HUB)
     with places.opening(f"--data_dir {data_dir}"):
-        if data_dir.startswith(places.HUB):
+        if is_on_hub:
             contents = places.load_from_hub(data_dir.removeprefix(places.HUB))[1]
-        elif is_set:
-            of_split = _parquet_splits(data_dir).items()
-            contents = [(split, [file_digest(path) for path in files.values()]) for split, files in of_split]
         else:
-            contents = [(path.name, file_digest(path)) for path in tables or [file]]  # names tell the splits
-    name = re.sub(r"[^\w.-]+", "-", file.name) if is_set else file.name
-    has_folder = not data_dir.startswith(places.HUB) and file.parent.is_dir()
-    place = file.parent if has_folder and not tables else file
+            of_splits = _files_of(data_dir).items()
+            contents = [(split, file.name, file_digest(file)) for split, files in of_splits for file in files.values()]
+    name = re.sub(r"[^\w.-]+", "-", path.name) if is_set else path.name
+    place = path.parent if not (tables or is_on_hub) and path.parent.is_dir() else path
 
     def make(folder: Path) -> None:
         try:
@@ -101,44 +97,36 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, option
     return str(made_once(cache_folder(place, cache_dir), name, (contents, fields, options), PROVENANCE, make))
 
 
-def _parquet_splits(pattern: str) -> dict[str, dict[str, Path]]:
-    """The splits of a set of Parquet files that can be found, each with its files by name."""
+def _files_of(name: str) -> dict[str | None, dict[str, Path]]:
+    """The files of each split by their names: of a folder of tables, of a set of Parquet files; None of one table."""
+    if not places.is_published(name):
+        path = Path(name).expanduser()
+        tables = places.split_tables(path)
+        return {split: {str(table): table} for split, table in tables.items()} or {None: {str(path): path}}
     splits = {}
     for split in SPLITS:
         with suppress(MissingSplit):
-            splits[split] = places.parquet_files(pattern, split)
-    if not splits:
-        places.parquet_files(pattern, SPLITS[0])  # raises MissingSplit
-    return splits
+            splits[split] = places.parquet_files(name, split)
+    return splits or places.parquet_files(name, SPLITS[0])  # which raises MissingSplit
 
 
-def inputs_of(options: PrepareOptions) -> Iterator[tuple[str | None, PathName, Iterator[Record]]]:
+def inputs_of(options: PrepareOptions) -> Iterator[tuple[str | None, str, Iterator[Record]]]:
     """The split of each input, None where it is yet to be split; its name and its rows."""
-    keeps_splits = options.split_ratio is None
-    paths = [Path(name).expanduser() for name in options.input]
-    if len(paths) == 1:
-        [name], [path] = options.input, paths
-        is_named = name.startswith(places.HUB)
+    keeps_splits, is_alone = options.split_ratio is None, len(options.input) == 1
+    for name in options.input:
+        path, is_named = Path(name).expanduser(), name.startswith(places.HUB)
         is_absent = places.suffix_of(path) not in places.TABLES and not path.exists()
-        if is_named or (is_absent and places.HUB_NAME.fullmatch(name)):
+        if is_alone and (is_named or (is_absent and places.HUB_NAME.fullmatch(name))):
             yield from _of_set(name.removeprefix(places.HUB), keeps_splits, fewest=1 if is_named else 2)
             return
-        of_splits = {
-            split: (table, rows_of(table, options.tables)) for split, table in places.split_tables(path).items()
-        }
-        if places.is_published(name):
-            of_splits = {split: (name, rows_of_files(files)) for split, files in _parquet_splits(name).items()}
-        for split, (place, records) in of_splits.items():
-            yield split if keeps_splits else None, place, records
-        if of_splits:
-            return
-    for path in paths:
-        if not path.is_file():
-            raise InputError(f"--input {path}: no such file")
-        check_is_text(path)
-        if places.suffix_of(path) not in places.TABLES:
-            raise InputError(f"--input {path}: not a table; allowed: {', '.join(places.TABLES)}")
-        yield None, path, rows_of(path, options.tables)
+        for split, files in (_files_of(name) if is_alone else {None: {str(path): path}}).items():
+            if split is None and not path.is_file():
+                raise InputError(f"--input {path}: no such file")
+            if split is None and places.suffix_of(path) not in places.TABLES:
+                check_is_text(path)
+                raise InputError(f"--input {path}: not a table; allowed: {', '.join(places.TABLES)}")
+            called = name if places.is_published(name) else " ".join(files)
+            yield split if keeps_splits else None, called, rows_of_files(files, options.tables)
 
 
 def _of_set(name: str, keeps_splits: bool, fewest: int) -> Iterator[tuple[str | None, str, Iterator[Record]]]:

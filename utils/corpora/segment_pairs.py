@@ -13,14 +13,7 @@ import numpy as np
 import xxhash
 
 from utils.corpora.shard_options import MakeShardsOptions
-
-
-class ShardExample(NamedTuple):
-    """An example of a shard."""
-
-    ids: np.ndarray
-    parts: list[int]  # tokens of each of its sentences, or of its two segments
-    label: int = 0  # 1 if the second segment is from another document
+from utils.data.shard_format import ShardRow
 
 
 class TokenizedDocument(NamedTuple):
@@ -37,7 +30,7 @@ class SegmentPairs:
 
     def __call__(
         self, texts: Sequence[TokenizedDocument], keys: Sequence[bytes], splits: Sequence[int]
-    ) -> list[list[ShardExample]]:
+    ) -> list[list[ShardRow]]:
         """Make the pairs of some documents, whose random numbers are drawn from their keys."""
         of_split: dict[int, list[TokenizedDocument]] = {split: [last] for split, last in self.last.items()}
         places = []
@@ -50,14 +43,14 @@ class SegmentPairs:
             for key, split, place in zip(keys, splits, places, strict=True)
         ]
 
-    def _pairs_of(self, texts: Sequence[TokenizedDocument], place: int, key: bytes) -> Iterator[ShardExample]:
+    def _pairs_of(self, texts: Sequence[TokenizedDocument], place: int, key: bytes) -> Iterator[ShardRow]:
         options = self.options
         for copy in range(options.duplicate_factor):
             rng = random.Random(xxhash.xxh3_64_intdigest(key + b"pairs" + copy.to_bytes(4, "little"), options.seed))
             for first, second, random_text in pair_up(texts, place, options.room, options.short_seq_prob, rng):
                 second_ids = (random_text or texts[place]).ids[slice(*second)]
                 ids = np.concatenate([texts[place].ids[slice(*first)], second_ids])
-                yield ShardExample(ids, [end - begin for begin, end in (first, second)], int(random_text is not None))
+                yield ShardRow(ids, [end - begin for begin, end in (first, second)], int(random_text is not None))
 
 
 class Segment(NamedTuple):

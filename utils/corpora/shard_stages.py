@@ -27,9 +27,9 @@ from tokenizers import Tokenizer
 
 from bart.files import replacing, sha256_of
 from utils.corpora.documents import NEAR_EMPTY, Piece, gathered, measured, read_documents
-from utils.corpora.segment_pairs import SegmentPairs, ShardExample, TokenizedDocument
+from utils.corpora.segment_pairs import SegmentPairs, TokenizedDocument
 from utils.corpora.shard_options import LEAST_SHARDS, MOST_EXAMPLES, MakeShardsOptions, Work
-from utils.data.shard_format import MLM_NSP, ROWS, SPECIAL, TOKENIZER
+from utils.data.shard_format import MLM_NSP, ROWS, SPECIAL, TOKENIZER, ShardRow
 from utils.data.splits import SPLITS
 from utils.text.sentences import sentence_parts
 
@@ -79,19 +79,19 @@ def _share_of(row: dict[str, Any], seed: int) -> float:
     return -1.0 if row["held_out"] else xxhash.xxh3_64_intdigest(row["hash"] + b"val", seed) / (1 << 64)
 
 
-def packed(text: TokenizedDocument, room: int) -> Iterator[ShardExample]:
+def packed(text: TokenizedDocument, room: int) -> Iterator[ShardRow]:
     """Gather a document's sentences into examples of at most `room` tokens; longer ones are cut into sentences."""
     start, parts = 0, []
     for begin, end in pairwise(text.bounds):
         if parts and end - start > room:
-            yield ShardExample(text.ids[start:begin], parts)
+            yield ShardRow(text.ids[start:begin], parts)
             start, parts = begin, []
         while end - start > room:
-            yield ShardExample(text.ids[start : start + room], [room])
+            yield ShardRow(text.ids[start : start + room], [room])
             start += room
         parts.append(end - max(start, begin))
     if parts:
-        yield ShardExample(text.ids[start:], parts)
+        yield ShardRow(text.ids[start:], parts)
 
 
 def make_examples(work: Work, name: str, val_ratio: float, texts: pd.DataFrame) -> StageResult:
@@ -111,7 +111,7 @@ def make_examples(work: Work, name: str, val_ratio: float, texts: pd.DataFrame) 
             short += 1
             continue
         group = split * len(bins) + bisect_left(bins, len(example.ids) + SPECIAL[work.options.task])
-        sentences = np.array(example.parts, np.uint16).tobytes()
+        sentences = np.array(example.sentences, np.uint16).tobytes()
         rows.append((group, key, hashed, example.ids.tobytes(), sentences, example.label))
     path = work.path("examples", f"{name}.arrow")
     path.parent.mkdir(exist_ok=True)
@@ -127,7 +127,7 @@ def make_examples(work: Work, name: str, val_ratio: float, texts: pd.DataFrame) 
 
 def _examples(
     work: Work, documents: Iterable[dict[str, Any]], val_ratio: float
-) -> Iterator[tuple[int, int, bytes, ShardExample]]:
+) -> Iterator[tuple[int, int, bytes, ShardRow]]:
     """Yield the examples of documents, each with the number of its split, its key, and the hash of its document."""
     options = work.options
     tokenizer, pairs = _tokenizer(work.folder, work.vocabulary), SegmentPairs(options)

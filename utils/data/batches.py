@@ -33,7 +33,6 @@ class Examples(Protocol):
 
     lengths: np.ndarray  # (N, K) tokens of the K sequences of each, such as source and target
     identity: dict[str, Any]  # plain values that are equal only for examples of equal content
-    seconds: float  # that encoding the first sequence of all examples took
 
     def __len__(self) -> int: ...
 
@@ -81,7 +80,6 @@ class TokenPairs:
 
     def __post_init__(self) -> None:
         self.lengths = np.stack([texts.lengths for texts in (self.sources, self.targets) if texts is not None], axis=1)
-        self.seconds = self.sources.seconds
 
     @classmethod
     def from_texts(

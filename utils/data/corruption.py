@@ -45,7 +45,7 @@ class Corruption(Noise):
 
     def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:
         """Make pairs of B rows of a shard: the corrupted tokens, and the original ones."""
-        numbers, ids, sentences, _ = zip(*rows, strict=True)
+        ids, sentences, _, numbers = zip(*rows, strict=True)
         begin, end = (np.array([token], np.int32) for token in (self.bos, self.eos))
         return [
             Pair(source, np.concatenate((begin, row, end), dtype=np.int32, casting="unsafe"))

@@ -56,18 +56,28 @@ def split_tables(data_dir: str | Path) -> dict[str, Path]:
 
 
 def table_in(folder: Path, split: str, suffixes: Sequence[str] = TABLES) -> Path | None:
-    """The table of a split in a directory, such as train.jsonl, or None; other suffixes find other files."""
-    tables = [folder / f"{name}{suffix}" for name in SPLIT_NAMES.get(split, (split,)) for suffix in suffixes]
+    """The table of a split in a directory, such as train.jsonl, or None; other suffixes find other files.
+
+    SQuAD's files may have names that go on, as train-v1.1.json. InputError where several files hold the split.
+    """
+    names = SPLIT_NAMES.get(split, (split,))
+    tables = [folder / f"{name}{suffix}" for name in names for suffix in suffixes]
     present = [table for table in (*tables, *(Path(f"{table}.gz") for table in tables)) if table.is_file()]
-    check_one(folder, split, present)
-    return next(iter(present), None)
-
-
-def check_one(folder: Path, split: str, files: Sequence[Path]) -> None:
-    """Raise InputError where several files of a directory hold the same split."""
+    squad = (file for name in names for file in sorted(folder.glob(f"{name}*.json")) if is_squad(file))
+    # Once each: validation.json begins with val, valid and validation.
+    files = [*dict.fromkeys([*present, *squad])]
     if len(files) > 1:
-        names = " and ".join(file.name for file in files)
-        raise InputError(f"{folder}: {names} are {'both' if len(files) == 2 else 'all'} {split}; allowed: one of them")
+        both = " and ".join(file.name for file in files)
+        raise InputError(f"{folder}: {both} are {'both' if len(files) == 2 else 'all'} {split}; allowed: one of them")
+    return next(iter(files), None)
+
+
+def is_squad(file: Path) -> bool:
+    """True for a .json file that begins as SQuAD's do; one of rows is a table."""
+    if file.suffix != ".json" or not file.is_file():
+        return False
+    with file.open("rb") as opened:
+        return b'"paragraphs"' in opened.read(1 << 16)
 
 
 def suffix_of(path: Path) -> str:

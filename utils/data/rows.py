@@ -15,7 +15,7 @@ from typing import Any
 from bart.errors import InputError
 from bart.files import PathName
 from utils.data.columns import BY_ENDING, Record, TableOptions
-from utils.data.places import HUB, load_from_hub, opening, parquet_files, suffix_of
+from utils.data.places import HUB, is_squad, load_from_hub, opening, parquet_files, suffix_of
 from utils.data.splits import MissingSplit
 from utils.text.lines import iter_lines
 
@@ -29,17 +29,22 @@ SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one half of a pair, w
 
 
 def rows_of(path: Path, tables: TableOptions = BY_ENDING, name: str | None = None) -> Iterator[Record]:
-    """The rows of a table, each named by the table's name and the line where it ends or, of Parquet, its number."""
+    """The rows of a table, each named by the table's name and the line where it ends or, of Parquet, its number.
+
+    Those of SQuAD's JSON are its questions.
+    """
+    if is_squad(path):
+        return _squad_rows(path)
     name = name or str(path)
     read = READERS.get(suffix_of(path))
     numbered = _parquet_rows(path, name) if read is None else read(path, tables)
     return (Record(f"{name}:{number}", values) for number, values in numbered)
 
 
-def rows_of_files(files: Mapping[str, Path]) -> Iterator[Record]:
+def rows_of_files(files: Mapping[str, Path], tables: TableOptions = BY_ENDING) -> Iterator[Record]:
     """The rows of files of the same columns, by their names."""
     for name, path in files.items():
-        yield from rows_of(path, name=name)
+        yield from rows_of(path, tables, name)
 
 
 def rows_of_set(dataset: Iterable[Mapping[str, Any]], name: str) -> Iterator[Record]:
@@ -118,6 +123,23 @@ def json_lines(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
         except (ValueError, RecursionError) as error:  # a number or a nesting beyond what Python reads
             raise InputError(f"{path}, line {number}: not JSON ({error})") from None
         yield number, row
+
+
+def _squad_rows(file: Path) -> Iterator[Record]:
+    """The questions of a file, which stand in paragraphs of articles."""
+    try:
+        content = json.loads(file.read_bytes())
+        for article in content["data"] if isinstance(content, dict) else content:
+            for paragraph in article["paragraphs"]:
+                for question in paragraph["qas"]:
+                    values = {"id": question["id"], "question": question["question"], "context": paragraph["context"]}
+                    if "answers" in question or question.get("is_impossible"):
+                        answers = question.get("answers", [])
+                        columns = ("text", "answer_start")
+                        values["answers"] = {name: [answer.get(name) for answer in answers] for name in columns}
+                    yield Record(f"{file}, question {question['id']}", values)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError(f"{file}: not SQuAD's JSON ({type(error).__name__}: {error})") from None
 
 
 def check_names(path: PathName, names: Iterable[str]) -> None:

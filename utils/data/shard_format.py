@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
 
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer"  # in a directory of shards
@@ -19,7 +21,7 @@ DENOISING, MLM_NSP, MLM = SPECIAL
 class ShardRow(NamedTuple):
     """A row of a shard: an example."""
 
-    number: int  # in the split
     ids: np.ndarray  # (T,) tokens, without special ones
-    sentences: np.ndarray  # tokens of each of its sentences, or of its two segments
-    label: int = 0  # of segments, 1 if the second one does not follow the first
+    sentences: Sequence[int] | np.ndarray  # tokens of each of its sentences, or of its two segments
+    label: int = 0  # of segments, 1 if the second one is from another document
+    number: int = -1  # in the split, once the shard is there

@@ -162,7 +162,7 @@ def read_row_group(directory: Path, shard: Shard, group: int) -> list[ShardRow]:
     labels = table["label"].to_pylist() if "label" in table.column_names else [0] * len(table)
     numbers = range(shard.first + first, shard.first + shard.examples)
     return [
-        ShardRow(*row) for row in zip(numbers, _lists(table["ids"]), _lists(table["sentences"]), labels, strict=False)
+        ShardRow(*row) for row in zip(_lists(table["ids"]), _lists(table["sentences"]), labels, numbers, strict=False)
     ]
 
 

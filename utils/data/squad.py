@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
 
 from bart.errors import InputError
 from utils.data.columns import Record, TableOptions, text_in, without_blank
-from utils.data.places import check_one, is_published, table_in
-from utils.data.splits import EVERY, SPLIT_NAMES, WHOLE, Choice, check_split, of_split
+from utils.data.splits import EVERY, WHOLE, Choice, check_split
 from utils.data.tables import one_line, read_records
 
 logger = logging.getLogger(__name__)
@@ -41,8 +38,8 @@ def read_questions(
     data_dir: str, split: str, choice: Choice = EVERY, labelled: bool = True, skip_bad_answers: bool = False
 ) -> list[Question]:
     """Read a split's questions, those that are chosen, from SQuAD's JSON or what `read_records` takes."""
-    rows = _rows(data_dir, split, replace(choice, limit=-1))
-    rows = Choice(limit=choice.limit).of(rows, lambda row: f"{row.values.get('question')}\n{_context_of(row)}")
+    rows = read_records(data_dir, split, lambda _: "context", replace(choice, limit=-1))
+    rows = Choice(limit=choice.limit).of(rows, _text_of)
     rows = without_blank(rows, lambda row: question_of(*row), choice.tables.skip_blank)
     questions = [question_of(*row, labelled) for row in rows]
     bad = [(question, *pair) for question in questions for pair in question.misplaced()]
@@ -61,19 +58,8 @@ def read_questions(
 
 def read_answers(path: str, tables: TableOptions) -> dict[str, Question]:
     """Read all questions of a file, by their ids; their answers may stand anywhere."""
-    rows = _rows(path, WHOLE, Choice(tables=tables))
-    check_split(rows, path, WHOLE, "questions")
+    rows = read_records(path, WHOLE, lambda _: "context", Choice(tables=tables))
     return _by_id(question_of(*row, labelled=True) for row in rows)
-
-
-def _rows(data_dir: str, split: str, choice: Choice) -> list[Record]:
-    """The rows of a split that are chosen by their contexts, from SQuAD's JSON or a table."""
-    path = Path(data_dir).expanduser()
-    file = None if is_published(data_dir) else _squad_file(path, split)
-    if file is None:
-        return read_records(data_dir, split, lambda _: "context", choice)
-    rows = squad_rows(file)
-    return choice.of(of_split(split, rows, _context_of) if file == path else rows, _context_of)
 
 
 def _by_id(questions: Iterable[Question]) -> dict[str, Question]:
@@ -85,48 +71,8 @@ def _by_id(questions: Iterable[Question]) -> dict[str, Question]:
     return seen
 
 
-def _context_of(row: Record) -> str:
-    return one_line(str(row.values.get("context")))
-
-
-def _squad_file(path: Path, split: str) -> Path | None:
-    """Find SQuAD's JSON of a split; None where there is only a table."""
-    if path.is_file():
-        files = [path]
-    else:
-        # Once each: validation.json begins with val, valid and validation.
-        files = dict.fromkeys(
-            file for name in SPLIT_NAMES.get(split, (split,)) for file in sorted(path.glob(f"{name}*.json"))
-        )
-    squad = list(filter(is_squad, files))
-    table = table_in(path, split) if squad and path.is_dir() else None
-    check_one(path, split, [*squad, *({table} - {None, *squad})])
-    return squad[0] if squad else None
-
-
-def is_squad(file: Path) -> bool:
-    """True for a .json file that begins as SQuAD's do; one of rows is a table."""
-    if file.suffix != ".json" or not file.is_file():
-        return False
-    with file.open("rb") as opened:
-        return b'"paragraphs"' in opened.read(1 << 16)
-
-
-def squad_rows(file: Path) -> Iterator[Record]:
-    """The questions of a file, which stand in paragraphs of articles."""
-    try:
-        content = json.loads(file.read_bytes())
-        for article in content["data"] if isinstance(content, dict) else content:
-            for paragraph in article["paragraphs"]:
-                for question in paragraph["qas"]:
-                    values = {"id": question["id"], "question": question["question"], "context": paragraph["context"]}
-                    if "answers" in question or question.get("is_impossible"):
-                        answers = question.get("answers", [])
-                        columns = ("text", "answer_start")
-                        values["answers"] = {name: [answer.get(name) for answer in answers] for name in columns}
-                    yield Record(f"{file}, question {question['id']}", values)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{file}: not SQuAD's JSON ({type(error).__name__}: {error})") from None
+def _text_of(row: Record) -> str:
+    return f"{row.values.get('question')}\n{one_line(str(row.values.get('context')))}"
 
 
 def question_of(name: str, values: Mapping[str, Any], labelled: bool = False) -> Question:

@@ -20,7 +20,7 @@ from typing import Any
 from bart.errors import InputError
 from bart.files import PathName
 from utils.data.columns import BY_ENDING, Fields, Record, TableOptions, column_of, columns_of_pairs, names_in, value_in
-from utils.data.places import CONLL, TABLES, is_published, split_tables, suffix_of, table_in
+from utils.data.places import CONLL, TABLES, is_published, suffix_of, table_in
 from utils.data.rows import ABSENT, SURROGATE, published_rows, rows_of, whole
 from utils.data.splits import EVERY, SPLITS, WHOLE, Choice, MissingSplit, check_split, of_split
 from utils.text.lines import check_counts, check_is_text, check_no_list, iter_lines, references_of
@@ -44,12 +44,9 @@ def read_records(
         column = column or text_column(record.values)
         return one_line(str(value_in(record.values, column)))
 
-    path = Path(data_dir).expanduser()
-    if is_published(data_dir):
-        rows = published_rows(data_dir, split)
-    else:
-        rows = whole(rows_of(_table_of(path, split), choice.tables))
-        rows = of_split(split, rows, text_of) if path.is_file() else rows
+    rows = _rows_in(data_dir, split, choice.tables)
+    if Path(data_dir).expanduser().is_file():
+        rows = of_split(split, rows, text_of)
     records = choice.of(rows, text_of)
     check_split(records, data_dir, split, "rows")
     return records
@@ -62,6 +59,13 @@ def column_in(
     chosen = partial(column_of, option, given, known, where=path)
     records = read_records(path, WHOLE, chosen, Choice(tables=tables))
     return records, chosen(names_in(records))
+
+
+def _rows_in(data_dir: str, split: str, tables: TableOptions) -> Iterator[Record]:
+    """The rows of a split of a published set or of tables; of one table all."""
+    if is_published(data_dir):
+        return published_rows(data_dir, split)
+    return whole(rows_of(_table_of(Path(data_dir).expanduser(), split), tables))
 
 
 def _table_of(path: Path, split: str) -> Path:
@@ -129,20 +133,12 @@ def pairs_in(records: Iterable[Record], fields: Fields, where: str) -> Iterator[
 
 def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field: str | None = None) -> list[str]:
     """Read documents without summaries, those that are chosen; a file of them, which has no splits, is read whole."""
-    if is_published(data_dir):
-        records = published_rows(data_dir, split)
-    else:
-        path = Path(data_dir).expanduser()
-        path = split_tables(path).get(split, path)
-        if path.is_dir():
-            path /= f"{split}.source"
-            if not path.exists():
-                raise MissingSplit(f"{path}: no such file")
-        if suffix_of(path) not in TABLES:
-            return choice.of(iter_lines(path), str)
-        records = rows_of(path, choice.tables)
+    path = Path(data_dir).expanduser()
+    lines = path / f"{split}.source" if path.is_dir() else path
+    if lines.is_file() and suffix_of(lines) not in TABLES:
+        return choice.of(iter_lines(lines), str)
     sources, left_out = [], 0
-    for row in pairs_in(records, (source_field,), data_dir):
+    for row in pairs_in(_rows_in(data_dir, split, choice.tables), (source_field,), data_dir):
         if row.fault is None:
             sources.append(row.source)
         elif is_published(data_dir):

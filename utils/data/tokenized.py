@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
@@ -29,12 +28,10 @@ class TokenizedTexts:
     """Token ids of many texts in flat arrays, which take a sixteenth of the memory of lists of Python integers."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
-        began = time.perf_counter()
         table = pa.Table.from_batches(batches)
         self._texts = table["ids"]
         self.cut: int = pc.sum(table["cut"]).as_py() if "cut" in table.column_names else 0
         self.lengths = pc.list_value_length(self._texts).to_numpy()
-        self.seconds = time.perf_counter() - began
 
     def __len__(self) -> int:
         return len(self.lengths)

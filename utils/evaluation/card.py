@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import yaml
@@ -21,7 +20,7 @@ from utils.data.places import HUB, HUB_NAME
 from utils.data.rows import json_lines
 from utils.data.shard_format import SPECIAL
 from utils.evaluation.report import tables
-from utils.evaluation.report.runs import ReportedRun, read_run, scores_of
+from utils.evaluation.report.runs import ReportedRun, scores_of
 from utils.metrics.files import label_of
 from utils.models.options import SCRATCH
 from utils.tasks import find_task
@@ -47,7 +46,7 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
     """The card, from what the run's directory tells of training and, since the export was written, of scoring; writes
     EXAMPLES, which other programs show: how the model was `trained`, and `examples` of a split that was summarised.
     """
-    run, config_file = read_run(folder), export / "config.json"
+    run, config_file = ReportedRun(folder), export / "config.json"
     arguments, exported = run.arguments, config_file.stat().st_mtime_ns
     data_dir, task = arguments["data_dir"], Path(arguments["task"]).stem
     start = arguments.get("model_name_or_path") or _first_weights(folder)
@@ -64,14 +63,12 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
     if arguments.get("class_weights"):  # a file's name would tell nobody the weights
         named = [f"{label} {weight:.4g}" for label, weight in config["class_weights"].items()]
         arguments["class_weights"] = ", ".join(named)
-    is_bert, pretrains = config["model_type"] == "bert", task in SPECIAL
-    pipeline = find_task(arguments["task"]).pipeline
+    pipeline, pretrains = find_task(arguments["task"]).pipeline, task in SPECIAL
     [architecture], has_sources = config["architectures"], bool(config.get("source_encoder_layers"))
     generates = "ForConditionalGeneration" in architecture and not has_sources
     library = None if has_sources or architecture == "BartForTokenClassification" else "transformers"  # knows neither
-    metadata = ModelCardData(
-        license="unknown", library_name=library, pipeline_tag=pipeline, tags=["bert" if is_bert else "bart"]
-    )
+    tags = ["bert" if config["model_type"] == "bert" else "bart"]
+    metadata = ModelCardData(license="unknown", library_name=library, pipeline_tag=pipeline, tags=tags)
     metadata.base_model, metadata.datasets = base_id, data_id
     metadata.language = "en" if {made_of, data_id} & ENGLISH else None
     how = "trained" if base is None else "pretrained further" if pretrains else "fine-tuned"
@@ -100,7 +97,6 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
         ours=OURS,
         run=run,
         task=task,
-        named=arguments["task"],
         base=base,
         place=run.name if export.is_absolute() else export.as_posix(),
         **known,
@@ -108,20 +104,16 @@ def card_of(folder: Path, export: Path, options: Sequence[str]) -> ModelCard:
         tables_of=lambda split: [table for table in tables_of(run, split) if table.rows],
         config=config,
         generates=generates,
-        network="BERT" if is_bert else "BART",
         pretrains=pretrains,
         shards=json.loads(shards.read_bytes()) if pretrains and shards.exists() else None,
-        length=arguments["max_source_length"] or config["max_position_embeddings"],
         options={name: arguments[name] for name in options if arguments.get(name) not in (None, False)},
     )
 
 
 def tables_of(run: ReportedRun, split: str) -> list[tables.ScoreTable]:
     """The tables of a split's scores; of errors not the texts that were read, which may be private."""
-    errors = tables.errors_table(run, split)
-    errors = replace(errors, header=errors.header[1:], rows=[row[1:] for row in errors.rows], words=2)
-    scores, confusions = tables.score_table(run, split), tables.confusion_table(run, split)
-    return [scores, *tables.group_tables(run, split), confusions, errors]
+    others = tables.confusion_table(run, split), tables.errors_table(run, split, with_texts=False)
+    return [tables.score_table(run, split), *tables.group_tables(run, split), *others]
 
 
 def _examples(articles: Path) -> list[dict[str, str]]:
@@ -135,7 +127,9 @@ def _first_weights(folder: Path) -> str:
     """The weights that a pretraining run began with; one that went on keeps its first arguments under a number."""
     for path in folder.glob("arguments*.yaml"):
         stored = yaml.safe_load(path.read_text(encoding="utf-8"))
-        if stored.get("load_model_weights_only"):
+        if weights := stored.get("model_name_or_path"):
+            return weights
+        if stored.get("load_model_weights_only"):  # of an earlier version
             return stored["resume_from_checkpoint"]
     return SCRATCH
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -92,7 +93,9 @@ def score_split(
     do scores not depend on the number of processes: elsewhere an example's rounding depends on its batch.
     """
     task.match(raw, run.split, loaded)
+    began = time.perf_counter()
     examples, settings = task.encode(raw, run.split, loaded, for_scoring=True), task.settings(loaded)
+    tokenise = time.perf_counter() - began
     record = run.record(settings, len(examples))
     replaced = check_other_runs(run, record)
     lock, is_first = Path(f"{run.progress}.lock"), rank_and_world()[0] == 0
@@ -101,6 +104,7 @@ def score_split(
         if predicted is None:
             return None
         predictions, speed = predicted
+        speed["seconds"]["tokenise"] = tokenise
         scores, rows = score_predictions(task, loaded, raw, examples, predictions)
         extra = {"seed": run.seed} if samples(settings) else {}
         if run.options.info is not None:
@@ -157,29 +161,22 @@ def predict_split(
 ) -> tuple[list[Prediction], dict[str, Any]] | None:
     """The predictions of all processes and of an interrupted run, in order, and the speed; None but on rank 0."""
     rank, _ = rank_and_world()
-    identity: dict[str, Any] = {}
+    identity = run.identity(settings, examples) if rank == 0 else {}
     earlier: dict[int, Prediction] = {}
     if rank == 0:
-        identity = run.identity(settings, examples)
         for path in run.progress.glob("rank*.jsonl"):
             with closing(Unfinished(path, identity, ELSEWHERE, run.overwrites)) as noted:
                 earlier |= {number: Prediction(**entry) for number, entry in noted.values()}
         if earlier:
             logger.warning("%d of %d examples were predicted before", len(earlier), len(examples))
     identity, finished = from_all((identity, set(earlier)))[0]
+    todo = [number for number in range(len(examples)) if number not in finished]
+    fitting = FittingSize(run.batch_size, run.batch_size_option)
     if samples(settings):
         torch.manual_seed(run.seed + rank)
     # On another machine the folder may be another one, with what an earlier run has left.
     with closing(Unfinished(run.progress / f"rank{rank}.jsonl", identity, ELSEWHERE, replaces=True)) as noted:
-        share = predict_share(
-            task,
-            loaded,
-            examples,
-            [number for number in range(len(examples)) if number not in finished],
-            fitting=FittingSize(run.batch_size, run.batch_size_option),
-            options=run.options,
-            noted=noted,
-        )
+        share = predict_share(task, loaded, examples, todo, fitting, run.options.warmup_batches, noted)
     shares = from_all(share)
     if rank > 0:
         return None

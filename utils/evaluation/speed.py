@@ -15,7 +15,6 @@ from utils.app.memory import FittingSize, peak_memory_gb
 from utils.app.progress import LOG_SECONDS, Clock, progress
 from utils.app.unfinished import Unfinished
 from utils.data.batches import Examples
-from utils.evaluation.options import ScoringOptions
 from utils.models.loading import LoadedModel
 from utils.tasks.task import Prediction, ScoredTask
 
@@ -29,9 +28,7 @@ class ProcessSpeed:
 
     batch_size: int  # at the end; it shrinks where memory runs out
     seconds: Mapping[str, float]  # of "total", and of it "encode" and "detokenise"
-    latencies: Sequence[float]  # seconds of each example
-    tokens: int  # of the best sequences
-    tokenise: float  # seconds for all sources, before the clock ran
+    timed: Sequence[Prediction]
     warmup_articles: int
     peak_memory_gb: float
 
@@ -41,14 +38,13 @@ def predict_share(
     loaded: LoadedModel,
     examples: Examples,
     todo: Sequence[int],
-    *,
     fitting: FittingSize,
-    options: ScoringOptions,
+    warmup_batches: int,
     noted: Unfinished,
 ) -> tuple[dict[int, Prediction], ProcessSpeed]:
     """The predictions by number of this process's share, every N-th of `todo` by length where N are at work; its speed.
 
-    `options.warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
+    `warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
     """
     rank, world = rank_and_world()
     device = loaded.model.device
@@ -65,7 +61,7 @@ def predict_share(
             yield number
 
     share = longest_first[rank::world]
-    count = min(options.warmup_batches * fitting.size, len(share) // 2)
+    count = min(warmup_batches * fitting.size, len(share) // 2)
     chosen = {place * len(share) // count for place in range(count)}  # evenly from all lengths
     warmup = [share[place] for place in sorted(chosen)]
     timed = [number for place, number in enumerate(share) if place not in chosen]
@@ -81,15 +77,7 @@ def predict_share(
             fitting.run(timed, work)
     clock.seconds["total"] -= clock.seconds["paused"]
     done = [predicted[number] for number in timed]
-    return predicted, ProcessSpeed(
-        batch_size=fitting.size,
-        seconds=clock.seconds,
-        latencies=[prediction.seconds for prediction in done],
-        tokens=sum(prediction.tokens for prediction in done),
-        tokenise=examples.seconds,
-        warmup_articles=warmed_up,
-        peak_memory_gb=peak_memory_gb(device),
-    )
+    return predicted, ProcessSpeed(fitting.size, clock.seconds, done, warmed_up, peak_memory_gb(device))
 
 
 def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resumed: int) -> dict[str, Any]:
@@ -99,27 +87,21 @@ def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resume
     """
     slowest = max(processes, key=lambda process: process.seconds["total"])
     total, encode, detokenise = (slowest.seconds[part] for part in ("total", "encode", "detokenise"))
-    articles = sum(len(process.latencies) for process in processes)
-    tokens = sum(process.tokens for process in processes)
-    milliseconds = 1000 * np.concatenate([process.latencies for process in processes])
+    timed = [prediction for process in processes for prediction in process.timed]
+    milliseconds = 1000 * np.array([prediction.seconds for prediction in timed])
     latency: dict[str, float | None] = dict.fromkeys(["mean", *(f"p{point}" for point in PERCENTILES)])
-    if len(milliseconds):
+    if timed:
         values = [milliseconds.mean(), *np.percentile(milliseconds, PERCENTILES)]
         latency = dict(zip(latency, map(float, values), strict=True))
     return {
-        "articles_per_second": articles / total if articles else None,
-        "generated_tokens_per_second": tokens / total if articles else None,
+        "articles_per_second": len(timed) / total if timed else None,
+        "generated_tokens_per_second": sum(prediction.tokens for prediction in timed) / total if timed else None,
         "generation_seconds": total,
         "latency_ms": latency,
         "batch_size": min(process.batch_size for process in processes),
-        "seconds": {
-            "tokenise": slowest.tokenise,
-            "encode": encode,
-            "decode": total - encode - detokenise,
-            "detokenise": detokenise,
-        },
+        "seconds": {"encode": encode, "decode": total - encode - detokenise, "detokenise": detokenise},
         "warmup_articles": sum(process.warmup_articles for process in processes),
-        "timed_articles": articles,
+        "timed_articles": len(timed),
         "resumed_articles": resumed,
         "peak_memory_gb": max(process.peak_memory_gb for process in processes),
         "processes": len(processes),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -27,7 +26,6 @@ from utils.app.machine import ROOT
 
 logger = logging.getLogger(__name__)
 Model = TypeVar("Model", bound=PretrainedModel)
-ReadTokenizer = Callable[[PathName], PretrainedTokenizer]
 SOURCE_TOKENIZER, SOURCE_TOKENIZER_JSON = "source_tokenizer", "source_tokenizer_json"  # in exports, and in checkpoints
 
 
@@ -92,7 +90,7 @@ def load_for_evaluation(
     stored = stored_configs(model_name_or_path, kinds)[0]
     known = config if stored is None else stored
     model_class = model_classes[0] if known is None else class_for(known, model_classes)
-    tokenizer = own_vocabulary(model_name_or_path, tokenizer_path, partial(vocabulary_at, model_class))
+    tokenizer = own_vocabulary(model_class, model_name_or_path, tokenizer_path)
     model = model_class.from_pretrained(model_name_or_path, config if stored is None else None, new_head=False)
     if config is not None and model.generation_config is not None:
         given = GenerationConfig.from_model_config(config.to_dict())
@@ -116,22 +114,27 @@ def vocabulary_at(model_class: type[PretrainedModel], path_or_name: PathName) ->
 
 
 def own_vocabulary(
-    model_name_or_path: PathName, tokenizer_path: str | None, read: ReadTokenizer, remedy: str = ""
+    model_class: type[PretrainedModel], name: PathName, tokenizer_path: str | None, remedy: str = ""
 ) -> PretrainedTokenizer:
     """The vocabulary that lies with the weights, or the same at another place; an error ends with the remedy."""
     if tokenizer_path is None:
-        return read(model_name_or_path)
-    tokenizer = read(tokenizer_path)
-    try:
-        stored = read(model_name_or_path)
-    except InputError:  # none lies with the weights
-        return tokenizer
-    if tokenizer.get_vocab() != stored.get_vocab():
-        raise InputError(
-            f"--tokenizer {tokenizer_path} is another vocabulary ({len(tokenizer)} ids) than that of "
-            f"{model_name_or_path} ({len(stored)} ids); leave off --tokenizer{remedy}"
-        )
+        return vocabulary_at(model_class, name)
+    tokenizer = vocabulary_at(model_class, tokenizer_path)
+    check_vocabulary(tokenizer, f"--tokenizer {tokenizer_path}", model_class, name, f"; leave off --tokenizer{remedy}")
     return tokenizer
+
+
+def check_vocabulary(
+    tokenizer: PretrainedTokenizer, given: str, model_class: type[PretrainedModel], name: PathName, remedy: str = ""
+) -> None:
+    """Raise InputError, which begins with `given`, where another vocabulary lies with the weights of a model."""
+    try:
+        stored = vocabulary_at(model_class, name)
+    except InputError:  # none lies with the weights
+        return
+    if tokenizer.get_vocab() != stored.get_vocab():
+        sizes = f"({len(tokenizer)} ids) than that of {name} ({len(stored)} ids)"
+        raise InputError(f"{given} is another vocabulary {sizes}{remedy}")
 
 
 def source_vocabulary(path_or_name: PathName, config: BartConfig) -> BartTokenizer:

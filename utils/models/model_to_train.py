@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from torch import nn
@@ -15,8 +14,16 @@ from bart.errors import InputError, naming
 from bart.modeling.pretrained import PretrainedModel
 from bart.tensor_files import SHARDS, read_file
 from bart.tokenization.tokenizer import PretrainedTokenizer
-from utils.models.loading import LoadedModel, Model, class_for, fit_vocabulary, own_vocabulary, vocabulary_at
-from utils.models.options import LORA_DEFAULT, ModelOptions, NewModelOptions
+from utils.models.loading import (
+    LoadedModel,
+    Model,
+    check_vocabulary,
+    class_for,
+    fit_vocabulary,
+    own_vocabulary,
+    vocabulary_at,
+)
+from utils.models.options import LORA_DEFAULT, NewModelOptions
 
 logger = logging.getLogger(__name__)
 # Parts of names of the fields that may differ between the config of a run and that of the weights it starts from.
@@ -27,52 +34,65 @@ CHECKPOINT_PARTS = {"config", "state_dict", "optimizer_states", "loops", "identi
 
 
 def initial_model(
-    options: ModelOptions,
+    options: NewModelOptions,
     config: ModelConfig,
     model_classes: Sequence[type[Model]],
     labels: Sequence[str] | None = None,
-    new_head: bool | None = None,
+    new_head: bool = False,
     columns: Sequence[str] | Mapping[str, str] = (),
     checkpoint: Path | None = None,
     source_length: int | None = None,
+    of_shards: PretrainedTokenizer | None = None,
 ) -> LoadedModel[Model]:
-    """The model that a fine-tuning run starts from, or goes on from, and its vocabulary.
+    """The model that a run starts from, or goes on from, and its vocabulary.
 
     Args:
         config: gives the architecture and the decoding defaults; the vocabulary's size is that of weights or tokenizer.
         labels: of a head; by default those of the weights. A head of the same labels keeps their order.
-        new_head: true to begin a new head even if the weights have one; false to refuse weights without one; None to
-            begin one if they have none.
+        new_head: whether to begin a new head even if the weights have one.
         columns: of the texts in the training data, or the options that named them, which the config then has.
         checkpoint: of training, to go on from. Weights, vocabulary, labels and columns are then its own.
-        source_length: see `_note_length`; None for models with a head, whose config has what their task says.
+        source_length: the most tokens of a source in training, which the config then has, since later positions are
+            not trained; None for models with a head, whose config has what their task says.
+        of_shards: the vocabulary of the shards that a model is pretrained on. Weights must have the same one, and the
+            shape that the config says.
     """
-    if checkpoint is not None:
-        if options.distill is not None:
-            set_layers(config, len(options.kept_layers), options.shrunk_stacks)
-        return resumed_model(checkpoint, options, config, model_classes)
     name, model_class = options.model_name_or_path, class_for(config, model_classes)
+    if checkpoint is not None:
+        return _resumed(checkpoint, options, config, model_class)
+    logger.info("initial weights: %s", "random" if options.is_scratch else name)
     logger.info("architecture and decoding options: %s", options.config_path or f"those of {name}")
-    if options.is_scratch and options.tokenizer is None:
-        raise InputError(
-            "--model_name_or_path scratch needs --tokenizer; `python -m utils.corpora.train_tokenizer` makes one"
-        )
     stored, generation = (None, None) if options.is_scratch else stored_configs(name, [type(config)])
-    read = partial(vocabulary_at, model_class)
-    if options.is_scratch or options.new_vocabulary:
-        tokenizer = read(options.tokenizer)
+    if of_shards is not None:
+        tokenizer = of_shards
+        if not options.is_scratch:
+            check_vocabulary(tokenizer, "that of the shards", model_class, name)
+        elif len(tokenizer) > config.vocab_size:
+            fault = f"the vocab_size of {options.config_path} is {config.vocab_size}"
+            raise InputError(f"the shards' vocabulary has {len(tokenizer)} ids; {fault}")
+    elif options.is_scratch or options.new_vocabulary:
+        if options.tokenizer is None:
+            raise InputError(
+                "--model_name_or_path scratch needs --tokenizer; `python -m utils.corpora.train_tokenizer` makes one"
+            )
+        tokenizer = vocabulary_at(model_class, options.tokenizer)
     else:
-        tokenizer = own_vocabulary(name, options.tokenizer, read, ", or give --new_vocabulary")
+        tokenizer = own_vocabulary(model_class, name, options.tokenizer, ", or give --new_vocabulary")
     if options.is_scratch:
         config.vocab_size = len(tokenizer)
     if stored is not None:
         config.vocab_size = stored.vocab_size
+        if of_shards is not None:
+            check_same_config(stored, config, f"--model_name_or_path {name}", apart_from=NOT_OF_SHAPE)
         if not new_head:
             labels = _labels_of_head(stored, config, labels, name)
     if labels is not None:
         config.labels = labels
     config.validate()
-    model = model_class(config) if options.is_scratch else model_class.from_pretrained(name, config, new_head=new_head)
+    if options.is_scratch:
+        model = model_class(config)
+    else:
+        model = model_class.from_pretrained(name, config, new_head=new_head or None)
     if options.config_path is None and None not in (generation, model.generation_config):
         model.generation_config = generation
     if options.new_vocabulary:
@@ -82,29 +102,13 @@ def initial_model(
     if columns:
         model.config.columns = columns if isinstance(columns, Mapping) else list(columns)
     if source_length is not None:
-        _note_length(model, stored, options.is_scratch, source_length)
+        known = 0 if options.is_scratch else stored and stored.extra.get("max_source_length")
+        model.config.extra.pop("max_source_length", None)  # --config_path may name the file of another model
+        if known is not None:  # published weights have none
+            model.config.max_source_length = max(known, source_length)
     if options.distill is not None:
         shrink(model, options.kept_layers, options.shrunk_stacks)
-    return _to_train(model, tokenizer, options)
-
-
-def _note_length(model: Model, stored: ModelConfig | None, is_random: bool, length: int) -> None:
-    """Keep in a config the most tokens of a source in training, since later positions are not trained."""
-    known = 0 if is_random else stored and stored.extra.get("max_source_length")  # published weights have none
-    model.config.extra.pop("max_source_length", None)  # --config_path may name the file of another model
-    if known is not None:
-        model.config.max_source_length = max(known, length)
-
-
-def _to_train(model: Model, tokenizer: PretrainedTokenizer, options: NewModelOptions) -> LoadedModel[Model]:
-    """The model with frozen parts and adapters, which keeps and computes activations as the options say."""
-    fit_vocabulary(model, tokenizer)
-    scale = None
-    if isinstance(options, ModelOptions):
-        adapt(model, options)
-        scale = options.lora_scale
-    model.gradient_checkpointing_enable(enabled=options.activation_checkpointing)
-    return LoadedModel(model, tokenizer, lora_scale=scale)
+    return adapted(model, tokenizer, options)
 
 
 def _labels_of_head(
@@ -137,10 +141,12 @@ def renamed(labels: Sequence[str], names: Sequence[str]) -> list[str]:
     return alike if is_clear else list(labels)
 
 
-def resumed_model(
-    checkpoint: Path, options: NewModelOptions, config: ModelConfig, model_classes: Sequence[type[Model]]
+def _resumed(
+    checkpoint: Path, options: NewModelOptions, config: ModelConfig, model_class: type[Model]
 ) -> LoadedModel[Model]:
     """The model and vocabulary of a training checkpoint; the config is what the options ask for."""
+    if options.distill is not None:
+        set_layers(config, len(options.kept_layers), options.shrunk_stacks)
     content = read_file(checkpoint)
     if not content.keys() >= CHECKPOINT_PARTS:
         raise InputError(f"--resume_from_checkpoint {checkpoint}: not a training checkpoint of this program")
@@ -148,8 +154,6 @@ def resumed_model(
         stored = kind_of(content["config"], [type(config)])(**content["config"])
     config.vocab_size = stored.vocab_size  # weights or tokenizer gave it
     check_same_config(stored, config, f"--resume_from_checkpoint {checkpoint}")
-    model_class = class_for(config, model_classes)
-    tokenizer = vocabulary_at(model_class, checkpoint)
     if SHARDS in content:  # of which each process takes its part once it knows the others
         model = model_class(stored)
         if content["generation_config"] is not None:
@@ -158,49 +162,7 @@ def resumed_model(
         model = model_class.from_pretrained(checkpoint, new_head=False)
     if options.config_path is not None and model.generation_config is not None:
         model.generation_config = GenerationConfig.from_model_config(config.to_dict())
-    return _to_train(model, tokenizer, options)
-
-
-def pretraining_model(
-    config: ModelConfig,
-    options: NewModelOptions,
-    model_class: type[Model],
-    tokenizer: PretrainedTokenizer,
-    weights: str | None,
-    source_length: int,
-) -> LoadedModel[Model]:
-    """A model to pretrain on sources of that length, with the weights at that place or random ones."""
-    if options.config_path is not None and len(tokenizer) > config.vocab_size:
-        raise InputError(
-            f"the shards' vocabulary has {len(tokenizer)} ids; the vocab_size of {options.config_path} is "
-            f"{config.vocab_size}"
-        )
-    config.vocab_size = len(tokenizer)
-    config.validate()
-    stored = None
-    if weights is None:
-        model = model_class(config)
-    else:
-        given = "--resume_from_checkpoint" if options.model_name_or_path is None else "--model_name_or_path"
-        try:
-            vocabulary = vocabulary_at(model_class, weights)
-        except InputError:  # none lies with the weights
-            vocabulary = tokenizer
-        if tokenizer.get_vocab() != vocabulary.get_vocab():
-            raise InputError(
-                f"{given} {weights} has another vocabulary ({len(vocabulary)} ids) than the shards "
-                f"({len(tokenizer)} ids)"
-            )
-        stored, generation = stored_configs(weights, [type(config)])
-        if stored is not None:
-            config.vocab_size = stored.vocab_size
-            check_same_config(stored, config, f"{given} {weights}", apart_from=NOT_OF_SHAPE)
-        model = model_class.from_pretrained(weights, config)
-        if options.config_path is None and None not in (generation, model.generation_config):
-            model.generation_config = generation
-    _note_length(model, stored, weights is None, source_length)
-    logger.info("initial weights: %s", weights or f"random, by --config_path {options.config_path}")
-    return _to_train(model, tokenizer, options)
+    return adapted(model, vocabulary_at(model_class, checkpoint), options)
 
 
 def check_same_config(stored: ModelConfig, config: ModelConfig, where: str, apart_from: Sequence[str] = ()) -> None:
@@ -225,11 +187,10 @@ def set_layers(config: ModelConfig, count: int, stacks: Sequence[str]) -> None:
         setattr(config, config.depths[name], count)
 
 
-def adapt(model: PretrainedModel, options: ModelOptions) -> None:
-    """Freeze what is not trained, and add adapters."""
-    network = model.network
-    stacks = [getattr(network, name) for name in model.config.depths]
-    table = model.get_input_embeddings()
+def adapted(model: Model, tokenizer: PretrainedTokenizer, options: NewModelOptions) -> LoadedModel[Model]:
+    """The model with frozen parts and adapters, which keeps and computes activations as the options say."""
+    fit_vocabulary(model, tokenizer)
+    network, stacks, table = model.network, model.stacks, model.get_input_embeddings()
     if options.freeze_embeds:
         for embeddings in (table, *(stack.embed_positions for stack in stacks)):
             embeddings.requires_grad_(False)
@@ -250,3 +211,5 @@ def adapt(model: PretrainedModel, options: ModelOptions) -> None:
         if not trained:
             raise InputError("--freeze_encoder and --lora_rank exclude each other: bert has no other layers to adapt")
         inject_adapter_in_model(adapters, trained[0] if len(trained) == 1 else network)
+    model.gradient_checkpointing_enable(enabled=options.activation_checkpointing)
+    return LoadedModel(model, tokenizer, lora_scale=options.lora_scale)

@@ -46,6 +46,14 @@ class NewModelOptions:
     attention_dropout: float | None = dropout_option(help="of attention weights; by default the config's", in_card=True)
     encoder_layerdrop: float | None = dropout_option(help="chance to skip an encoder layer; by default the config's")
     decoder_layerdrop: float | None = dropout_option(help="chance to skip a decoder layer; by default the config's")
+    # Fields of `ModelOptions`; an annotation would place them here on the command line.
+    new_vocabulary = freeze_embeds = freeze_encoder = False
+    distill = lora_rank = lora_scale = None
+
+    @property
+    def is_scratch(self) -> bool:
+        """True if the weights are random."""
+        return self.model_name_or_path in (None, SCRATCH)
 
     def config(self, kinds: Sequence[type[ModelConfig]]) -> ModelConfig:
         """The config of --config_path or of the weights, with the dropouts that are given in place of its own."""
@@ -121,10 +129,6 @@ class ModelOptions(NewModelOptions):
         for name in ("distill", "lora_rank"):
             if self.is_scratch and getattr(self, name):
                 raise InputError(f"--{name} is about trained weights; --model_name_or_path is {SCRATCH}")
-
-    @property
-    def is_scratch(self) -> bool:
-        return self.model_name_or_path == SCRATCH
 
     @property
     def shrunk_stacks(self) -> list[str]:

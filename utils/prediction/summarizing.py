@@ -94,34 +94,25 @@ class Documents:
         for index, text in enumerate(texts):
             if not text.strip():
                 raise InputError(f"texts[{index}] is {text[:40]!r}; allowed: a text that is not blank")
-        self.tokenizer = tokenizer
-        texts = [text.strip() for text in texts]
+        self.tokenizer, texts = tokenizer, [text.strip() for text in texts]
         encoded = tokenizer(texts)["input_ids"] if texts else []
-        windows = [[ids] for ids in encoded]
+        windows, cuts = [[ids] for ids in encoded], long_documents == "cut"
         beyond = {index: len(ids) - limit for index, ids in enumerate(encoded) if len(ids) > limit}
         if beyond:
-            finding = (
-                f"longer than {limit} tokens: {len(beyond)} of {len(texts)} documents, the longest with "
-                f"{limit + max(beyond.values())}"
-            )
+            longest = limit + max(beyond.values())
+            finding = f"longer than {limit} tokens: {len(beyond)} of {len(texts)} documents, the longest with {longest}"
             if long_documents == "refuse":
-                raise InputError(
-                    f"{finding} (texts[{min(beyond)}] is the first); long_documents is 'refuse', allowed to go on: "
-                    + ", ".join(LONG_DOCUMENTS[1:])
-                )
-            if long_documents == "cut":
-                for index in beyond:
-                    windows[index] = [[*encoded[index][: limit - 1], tokenizer.eos_token_id]]
-                treatment = f"cut there, {sum(beyond.values())} tokens left out"
-            else:
-                for index in beyond:
-                    windows[index] = split_text(texts[index], tokenizer, limit)
-                count = sum(len(windows[index]) for index in beyond)
-                treatment = f"split into {count} windows, whose summaries are joined"
-            logger.warning("%s; %s", finding, treatment)
+                allowed = f"long_documents is 'refuse', allowed to go on: {', '.join(LONG_DOCUMENTS[1:])}"
+                raise InputError(f"{finding} (texts[{min(beyond)}] is the first); {allowed}")
+            for index in beyond:
+                cut = [[*encoded[index][: limit - 1], tokenizer.eos_token_id]]
+                windows[index] = cut if cuts else split_text(texts[index], tokenizer, limit)
+            count = sum(len(windows[index]) for index in beyond)
+            split = f"split into {count} windows, whose summaries are joined"
+            logger.warning("%s; %s", finding, f"cut there, {sum(beyond.values())} tokens left out" if cuts else split)
         self.windows = [*chain.from_iterable(windows)]
         self.counts = [len(part) for part in windows]
-        self.cut_tokens = [beyond.get(index, 0) if long_documents == "cut" else 0 for index in range(len(texts))]
+        self.cut_tokens = [beyond.get(index, 0) * cuts for index in range(len(texts))]
 
     def summaries(self, outputs: Sequence[Sequence[int]]) -> list[str]:
         """The summary of each document, from the ids generated for each window."""

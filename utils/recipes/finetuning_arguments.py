@@ -45,38 +45,25 @@ class FinetuneArguments(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        if not (self.do_train or self.do_predict):
-            raise InputError("nothing to do: give --do_train, --do_predict or both")
+        if not self.do_train:
+            raise InputError("nothing to do: give --do_train, or score a trained model by run_eval.py")
         epochs = self.epochs
         if epochs.max_epochs is not None and epochs.min_epochs > epochs.max_epochs:
             raise InputError(f"--min_epochs is {epochs.min_epochs}; allowed: at most --max_epochs {epochs.max_epochs}")
         for field, value in all_options(self.scoring):  # scripts set --pred_batch_size in any case
             if value != field.default and not self.do_predict:
                 raise InputError(f"--{field.name} is {value}; it needs --do_predict, which is not given")
-        rank = self.model.lora_rank
-        if self.model.is_scratch:
-            config_path = self.model.config_path or self.task_class.default_config
-            self._fill_in(model=replace(self.model, config_path=config_path))
-            self._complete(SCRATCH_RATE, config_path)
-        else:
-            usual = FINE_TUNING_RATE if rank is None else LORA_RATE
-            self._complete(usual, self.model.model_name_or_path.removesuffix("/export"))
+        of_weights = FINE_TUNING_RATE if self.model.lora_rank is None else LORA_RATE
+        self._complete(SCRATCH_RATE if self.model.is_scratch else of_weights)
         if not self.hardware.gpus and getattr(self.training, "eval_beams", 0) is None:
             self._fill_in(training=replace(self.training, eval_beams=0))
-        if rank is not None and not self.do_train:
-            raise InputError(f"--lora_rank is {rank}; it needs --do_train, which is not given")
 
     def make_task(self) -> ScoredTask:
         self.check_metric(self.task_class.metrics)
         limits = {"train": self.batches.n_train, "val": self.batches.n_val, "test": self.places.n_test}
         places = self.places
         place = Place(fetch(places.data_dir), places.cache_dir, limits, places.val_ratio, places.tables)
-        task = self.task_class(place, self.task_options, self.training)
-        if self.do_train or self.model.is_scratch:
-            return task
-        from utils.recipes.data import as_trained  # here, because --help needs no torch
-
-        return as_trained(task, self.model.model_name_or_path)
+        return self.task_class(place, self.task_options, self.training)
 
     def resolved(self) -> tuple[Self, ScoredTask]:
         args, task = super().resolved()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError, naming
@@ -51,45 +50,35 @@ class PretrainingArguments(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        optimisation, checkpoint = self.optimisation, self.run.resume_from_checkpoint
+        optimisation = self.optimisation
         if optimisation.max_steps < 1:
             raise InputError("--max_steps is not given; allowed: at least 1, the optimizer steps of the run")
-        if self.load_model_weights_only and checkpoint in (None, LAST):
-            raise InputError(
-                f"--load_model_weights_only needs --resume_from_checkpoint with a checkpoint, run directory or export; "
-                f"it is {checkpoint}"
-            )
-        if self.load_model_weights_only and self.model.model_name_or_path is not None:
-            raise InputError("--model_name_or_path and --load_model_weights_only exclude each other: both give weights")
-        if self.load_model_weights_only and self.run.output_dir is not None:
-            weights, output = Path(checkpoint).resolve(), Path(self.run.output_dir).resolve()
-            if output in (weights, *weights.parents):
-                raise InputError(
-                    f"--resume_from_checkpoint {checkpoint} lies in --output_dir {self.run.output_dir}: "
-                    "with --load_model_weights_only the new run needs a directory of its own"
-                )
         if optimisation.adam_epsilon is None and optimisation.optimizer not in ("sgd", "adafactor"):
             self._fill_in(optimisation=replace(optimisation, adam_epsilon=EPSILON))
-        if self.model.model_name_or_path is not None and self.run.num_sanity_val_steps is None:
+        if not self.model.is_scratch and self.run.num_sanity_val_steps is None:
             self._fill_in(run=replace(self.run, num_sanity_val_steps=-1))
-        if self.model.config_path is None and self.model.model_name_or_path is None:
-            self._fill_in(model=replace(self.model, config_path=self.task_class.default_config))
-        weights = self.model.model_name_or_path
-        of_adam = FINE_TUNING_RATE if weights or self.load_model_weights_only else SCRATCH_RATE
-        rate = LAMB_RATE if optimisation.is_lamb else of_adam
-        self._complete(rate, (weights or self.model.config_path).removesuffix("/export"))
-
-    @property
-    def resumed(self) -> str | None:
-        return None if self.load_model_weights_only else self.run.resume_from_checkpoint
+        if self.load_model_weights_only:  # NVIDIA's way to give --model_name_or_path
+            weights = self.run.resume_from_checkpoint
+            if weights in (None, LAST) or not self.model.is_scratch:
+                raise InputError(
+                    "--load_model_weights_only needs --resume_from_checkpoint with a checkpoint, run directory or "
+                    f"export, which is {weights}, in place of --model_name_or_path"
+                )
+            steps = self.run.num_sanity_val_steps or 0
+            self._fill_in(
+                run=replace(self.run, resume_from_checkpoint=None, num_sanity_val_steps=steps),
+                model=replace(self.model, model_name_or_path=weights),
+                load_model_weights_only=False,
+            )
+        of_adam = SCRATCH_RATE if self.model.is_scratch else FINE_TUNING_RATE
+        self._complete(LAMB_RATE if optimisation.is_lamb else of_adam)
 
     def make_task(self) -> Pretraining:
         from utils.app.distributed import told_by_first
         from utils.corpora.make_shards import is_text, shards_of_text
-        from utils.models.loading import check_lengths, own_vocabulary
+        from utils.models.loading import check_lengths, check_vocabulary
 
         self.check_metric(self.task_class.metrics)
-        weights = self.run.resume_from_checkpoint if self.load_model_weights_only else self.model.model_name_or_path
         shards = replace(self.shards, data_dir=fetch(self.shards.data_dir))
         data_dir, options = shards.data_dir, self.task_options
         if is_text(data_dir):
@@ -98,13 +87,16 @@ class PretrainingArguments(TrainingArguments):
             most = min(MOST_OF_TEXT, config.max_position_embeddings)
             options = replace(options, max_source_length=options.max_source_length or most)
             check_lengths(config, max_source_length=options.max_source_length)
-            if weights is None and options.tokenizer is None:
+            if self.model.is_scratch and options.tokenizer is None:
                 raise InputError(
                     f"--data_dir {data_dir}: {MANIFEST} is missing, which shards have; to read it as text, give "
                     "--model_name_or_path or --tokenizer"
                 )
-            read = self.task_class.model_classes[0].tokenizer_class.from_pretrained
-            tokenizer = own_vocabulary(weights or options.tokenizer, options.tokenizer, read)
+            [model_class], weights = self.task_class.model_classes, self.model.model_name_or_path
+            tokenizer = model_class.tokenizer_class.from_pretrained(options.tokenizer or weights)
+            if not self.model.is_scratch:
+                given = f"--tokenizer {options.tokenizer}"
+                check_vocabulary(tokenizer, given, model_class, weights, "; leave off --tokenizer")
             of_text = shards, tokenizer, self.task, options.max_source_length
             data_dir = told_by_first(f"shards of {of_text[::2]}", lambda: shards_of_text(*of_text))
         elif given := [name for name in ("val_ratio", "text_field", "cache_dir") if getattr(self.shards, name)]:
@@ -113,7 +105,7 @@ class PretrainingArguments(TrainingArguments):
                 "shards, or nothing"
             )
         place = Place(data_dir, limits={"train": self.batches.n_train, "val": self.batches.n_val})
-        return self.task_class(place, options, self.training, weights, self.run.seed)
+        return self.task_class(place, options, self.training, self.run.seed)
 
 
 def parse_pretraining_arguments(argv: Sequence[str] | None = None) -> PretrainingArguments:

@@ -57,19 +57,15 @@ def run(args: TrainingArguments) -> None:
         args, task = args.resolved()
         task = with_table_prepared(task)
         # All examples are read first: better refused now than after a download, or after hours of training.
-        splits, learned, scored = {}, None, None
-        if args.do_train:
-            splits = read_to_train(task, args.settings()["data_dir"])
+        splits, scored = read_to_train(task, args.settings()["data_dir"]), None
         if args.do_predict:
             scored = read_to_score(task, args.scoring.type_path)
             check_output("json_summary", args.scoring.json_summary, args.places.data_dir, args.model.model_name_or_path)
-        if args.do_train:
-            learned = task.learn({**splits, **dict([scored] if scored else [])})
-            args.check_metric(task.metrics_for(learned))
+        learned = task.learn({**splits, **dict([scored] if scored else [])})
+        args.check_metric(task.metrics_for(learned))
         set_up(args)
-        if args.do_train:
-            train(args, task, splits, learned, earlier_log)
-        if args.do_predict:
+        train(args, task, splits, learned, earlier_log)
+        if scored is not None:
             score(args, task, *scored)
         elif is_first():
             write_report(Path(local_path(args.run.output_dir)))
@@ -94,8 +90,9 @@ def run_folder(args: TrainingArguments) -> Iterator[int]:
     with alone if is_first() else nullcontext():
         try:
             fetch(args.run.output_dir, may_be_missing=True)
-            if args.do_train and is_first():
-                check_free(args.run.output_dir, folder, args.resumed, args.run.overwrite_output_dir)
+            if is_first():
+                resumed = args.run.resume_from_checkpoint
+                check_free(args.run.output_dir, folder, resumed, args.run.overwrite_output_dir)
             earlier_log = log.stat().st_size if log.exists() else 0
             logger.info("writing to %s", args.run.output_dir)
             yield earlier_log
@@ -134,8 +131,9 @@ def train(
     """Train on the splits train and val, from the beginning or from a checkpoint."""
     output_dir = Path(local_path(args.run.output_dir))
     # The first of all processes alone compares checksums of shards.
-    find = partial(find_checkpoint, args.resumed, output_dir)
-    checkpoint = told_by_first(f"checkpoint {args.resumed} {output_dir}", find, of_all=True)
+    resumed = args.run.resume_from_checkpoint
+    find = partial(find_checkpoint, resumed, output_dir)
+    checkpoint = told_by_first(f"checkpoint {resumed} {output_dir}", find, of_all=True)
     loaded = task.initial_model(args.model, learned, checkpoint)
     loaded.model.compute_with(CudaBackend() if args.hardware.gpus else CpuBackend())
     train, val = (task.encode(splits[split], split, loaded) for split in ("train", "val"))
@@ -174,32 +172,25 @@ def train(
 
 
 def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> None:
-    """Predict and score a split, with the best checkpoint of this run or with the model that is named."""
+    """Predict and score a split, with the best checkpoint of this run."""
     gc.collect()  # what training leaves: models, trainers and optimizers name each other
     torch.cuda.empty_cache()
-    output_dir, device = Path(local_path(args.run.output_dir)), "cuda" if args.hardware.gpus else "cpu"
-    if args.do_train:
-        model_name = str(output_dir / EXPORT)
-        loaded = task.trained_model(model_name)
-    else:
-        model_name = args.model.model_name_or_path
-        loaded = task.initial_model(args.model, None)
-    if args.do_train and args.hardware.gpus:
-        device = f"cuda:{torch.cuda.current_device()}"  # which Lightning has chosen
+    output_dir = Path(local_path(args.run.output_dir))
+    device = f"cuda:{torch.cuda.current_device()}" if args.hardware.gpus else "cpu"  # which Lightning has chosen
     run = ScoringRun(
         save_dir=output_dir,
         split=split,
         task_name=args.task,
         data_dir=args.places.data_dir,
-        model_name=model_name,
+        model_name=str(output_dir / EXPORT),
         precision=precision_name(args.hardware),
         batch_size=args.pred_batch_size or args.batches.eval_batch_size,
         batch_size_option="--eval_batch_size" if args.pred_batch_size is None else "--pred_batch_size",
         options=args.scoring,
         seed=args.run.seed,
-        overwrites=args.do_train or args.run.overwrite_output_dir,
+        overwrites=True,
     )
-    resuming = options_to_resume(args.run.output_dir) if args.do_train else "the same command"
+    loaded, resuming = task.trained_model(run.model_name), options_to_resume(args.run.output_dir)
     evaluate(run, task, loaded, raw, device_of(device, run.precision), args.settings(), resuming)
 
 

@@ -39,15 +39,18 @@ class TrainingArguments(ABC):
     task_options: Any
     training: Any
     # Fields of those that have such options; an annotation would place them here on the command line.
-    do_train, do_predict = True, False
+    do_predict = False
     epochs = EpochOptions(min_epochs=0)
 
-    def _complete(self, rate: float, start: str) -> None:
-        """Fill in the learning rate, and the output directory, which is named after where the run starts."""
+    def _complete(self, rate: float) -> None:
+        """Fill in the config of random weights, the learning rate, and the output directory, named after the start."""
+        if self.model.is_scratch and self.model.config_path is None:
+            self._fill_in(model=replace(self.model, config_path=self.task_class.default_config))
         if self.optimisation.learning_rate is None:
             self._fill_in(optimisation=replace(self.optimisation, learning_rate=rate))
         if self.run.output_dir is None:
-            self._fill_in(run=replace(self.run, output_dir=self._new_output_dir(start)))
+            start = self.model.config_path if self.model.is_scratch else self.model.model_name_or_path
+            self._fill_in(run=replace(self.run, output_dir=self._new_output_dir(start.removesuffix("/export"))))
         if self.hardware.strategy != "ddp" and self.optimisation.optimizer == "adafactor":
             raise InputError(
                 f"--strategy {self.hardware.strategy} and --optimizer adafactor exclude each other: it needs whole "
@@ -57,11 +60,6 @@ class TrainingArguments(ABC):
     def _fill_in(self, **parts: Any) -> None:
         for name, value in parts.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def resumed(self) -> str | None:
-        """The checkpoint to go on from, with all that it holds."""
-        return self.run.resume_from_checkpoint
 
     @property
     def task_class(self) -> type[Any]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -220,7 +219,7 @@ class Classification(LabelTask):
         return loaded
 
     def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel, for_scoring: bool = False) -> HeadExamples:
-        began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
+        tokenizer, length = loaded.tokenizer, self.read_length(loaded)
         if raw.pairs is None:
             ids, is_cut = encode_cut(tokenizer, raw.texts, length)
             rows = [(row, None) for row in ids]
@@ -234,13 +233,12 @@ class Classification(LabelTask):
         warn_of_cut(int(is_cut.sum()), len(raw), texts, length, "--max_source_length")
         read = raw.texts if raw.pairs is None else [*map(" ".join, zip(raw.texts, raw.pairs, strict=True))]
         warn_of_unknown(tokenizer, [ids for ids, _ in rows], read, texts)
-        took = time.perf_counter() - began
         targets = [None] * len(raw) if raw.labels is None else _targets(raw, loaded)
         examples = [
             Example(np.asarray(row, np.int32), target, second, bool(was_cut))
             for (row, second), target, was_cut in zip(rows, targets, is_cut, strict=True)
         ]
-        encoded = HeadExamples(examples, took)
+        encoded = HeadExamples(examples)
         if split == "train" and not for_scoring:
             self.weigh(encoded, raw, loaded)
         return encoded

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bart.configuration.configuration import stored_configs
 from bart.configuration.configuration_bart import BartConfig
-from bart.modeling.modeling_bart import BartForConditionalGeneration, Seq2SeqOutput
+from bart.modeling.modeling_bart import BartForConditionalGeneration, LogitsOutput
 from utils.data.batches import Batch, Inputs, pairs_as_rows
 from utils.data.corruption import Corruption
 from utils.data.shard_format import DENOISING
@@ -26,9 +27,11 @@ class Denoising(Pretraining[BartForConditionalGeneration]):
         return Corruption(self.training, self.tokenizer, seed)
 
     def config(self, model: NewModelOptions) -> BartConfig:
-        config = super().config(model)
-        if self.options.pre_ln is not None or model.model_name_or_path is None:
-            config.pre_ln = self.options.pre_ln is not False
+        config, pre_ln = super().config(model), self.options.pre_ln
+        if pre_ln is None:
+            stored = None if model.is_scratch else stored_configs(model.model_name_or_path, [BartConfig])[0]
+            pre_ln = stored is None or stored.pre_ln
+        config.pre_ln = pre_ln
         return config
 
     def fitted(self, config: BartConfig) -> Denoising:
@@ -42,5 +45,5 @@ class Denoising(Pretraining[BartForConditionalGeneration]):
     def operations(self, model: BartForConditionalGeneration, batch: Batch) -> float:
         return operations_of(model, batch)
 
-    def output_of(self, model: BartForConditionalGeneration, batch: Inputs) -> Seq2SeqOutput:
+    def output_of(self, model: BartForConditionalGeneration, batch: Inputs) -> LogitsOutput:
         return summed_loss(model, batch)

@@ -61,8 +61,8 @@ class Example:
 class HeadExamples:
     """Examples in memory; see `utils.data.batches.Examples`."""
 
-    def __init__(self, examples: Sequence[Example], seconds: float) -> None:
-        self.examples, self.seconds = examples, seconds
+    def __init__(self, examples: Sequence[Example]) -> None:
+        self.examples = examples
         self.lengths = np.array([[len(example.ids)] for example in examples])
         digest = hashlib.sha256()
         for example in examples:
@@ -109,10 +109,9 @@ class HeadTask(Task[PretrainedModel]):
         return super().as_trained(config).with_parts(trained=config.extra)
 
     def initial_model(self, model: ModelOptions, learned: Labels | None, checkpoint: Path | None = None) -> LoadedModel:
-        # Without training, a head that begins with random weights would be scored.
-        config, new_head = self.config(model), False if learned is None else self.training.new_head or None
         labels, columns = (learned.names, learned.columns) if learned else (None, ())
-        loaded = initial_model(model, config, self.model_classes, labels, new_head, columns, checkpoint)
+        of_head = labels, self.training.new_head, columns
+        loaded = initial_model(model, self.config(model), self.model_classes, *of_head, checkpoint)
         if learned and learned.problem is None:
             loaded.model.config.extra.pop("problem_type", None)  # of weights that classified texts
         return self.checked(loaded, learned or None)

@@ -20,8 +20,8 @@ from utils.data.noise import Noise
 from utils.data.options import ALL, MOST_HELD_OUT, Place
 from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, ShardExamples, StreamedShards
-from utils.models.loading import LoadedModel, check_lengths, fit_vocabulary
-from utils.models.model_to_train import pretraining_model, resumed_model
+from utils.models.loading import LoadedModel, check_lengths
+from utils.models.model_to_train import initial_model
 from utils.models.options import NewModelOptions
 from utils.tasks.options import PretrainingOptions
 from utils.tasks.task import Model, TrainedTask
@@ -30,17 +30,15 @@ logger = logging.getLogger(__name__)
 
 
 class Pretraining(TrainedTask[Model]):
-    """Examples of shards, with noise, to what they were; `weights` names the initial ones, None is for random ones."""
+    """Examples of shards, with noise, to what they were."""
 
     Options = PretrainingOptions
     metrics: ClassVar[Mapping[str, str]] = {"accuracy": "max", "perplexity": "min"}
     name: ClassVar[str]  # of the task, in the manifest of its shards
 
-    def __init__(
-        self, place: Place, options: Any = None, training: Any = None, weights: str | None = None, seed: int = 0
-    ) -> None:
+    def __init__(self, place: Place, options: Any = None, training: Any = None, seed: int = 0) -> None:
         super().__init__(place, options, training)
-        self.manifest, self.weights = Manifest.read(place.data_dir), weights
+        self.manifest = Manifest.read(place.data_dir)
         if self.manifest.task != self.name:
             raise InputError(f"--task is {self.name}; the shards in {place.data_dir} are for {self.manifest.task}")
         length = self.options.max_source_length or self.manifest.sequence_length
@@ -83,12 +81,8 @@ class Pretraining(TrainedTask[Model]):
     def initial_model(
         self, model: NewModelOptions, learned: None, checkpoint: Path | None = None
     ) -> LoadedModel[Model]:
-        config, length = self.config(model), self.options.max_source_length
-        if checkpoint is None:
-            return pretraining_model(config, model, *self.model_classes, self.tokenizer, self.weights, length)
-        loaded = resumed_model(checkpoint, model, config, self.model_classes)
-        fit_vocabulary(loaded.model, self.tokenizer)
-        return loaded
+        of_shards = {"source_length": self.options.max_source_length, "of_shards": self.tokenizer}
+        return initial_model(model, self.config(model), self.model_classes, checkpoint=checkpoint, **of_shards)
 
     # ---- Training and validation
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +21,7 @@ from bert.modeling.modeling_bert import BertForQuestionAnswering
 from utils.app.cli import all_settings
 from utils.data.batches import Inputs
 from utils.data.columns import Record
-from utils.data.squad import COLUMNS, Question, is_squad, question_of, read_questions, squad_rows
+from utils.data.squad import COLUMNS, Question, question_of, read_questions
 from utils.data.tokenized import encode_cut, warn_of, warn_of_cut, warn_of_unknown
 from utils.metrics.classification import surest_errors
 from utils.metrics.squad import best, exact_match, f1
@@ -91,9 +89,6 @@ class QuestionAnswering(HeadTask):
         place, skip = self.place, self.options.skip_bad_answers
         return read_questions(place.data_dir, *place.chosen(split), self.is_labelled, skip)
 
-    def records(self, file: Path) -> Iterable[Record]:
-        return squad_rows(file) if is_squad(file) else super().records(file)
-
     def columns_in(self, columns: Collection[str]) -> Sequence[str]:
         return COLUMNS
 
@@ -107,7 +102,7 @@ class QuestionAnswering(HeadTask):
         self, raw: Sequence[Question], split: str, loaded: LoadedModel, for_scoring: bool = False
     ) -> HeadExamples:
         """Questions with their windows; to train on, windows alone."""
-        began, options, tokenizer = time.perf_counter(), self.options.windows, loaded.tokenizer
+        options, tokenizer = self.options.windows, loaded.tokenizer
         length, (room, stride) = self.read_length(loaded), self.room_and_stride(loaded)
         if stride >= room or room < SHORTEST_CONTEXT:
             raise InputError(
@@ -137,14 +132,13 @@ class QuestionAnswering(HeadTask):
                 labels = None if question.answers is None else self._answer_in(question, spans, second)
                 windows.append(Window(ids, labels, second, places=spans))
             several.append(windows)
-        took = time.perf_counter() - began
         if split == "train" and not for_scoring:
-            return HeadExamples([window for windows in several for window in windows], took)
+            return HeadExamples([window for windows in several for window in windows])
         examples = []
         for windows, question, was_cut in zip(several, raw, is_cut.tolist(), strict=True):
             ids = np.concatenate([window.ids for window in windows])
             examples.append(Windows(ids, [window.labels for window in windows], None, was_cut, windows, question))
-        return HeadExamples(examples, took)
+        return HeadExamples(examples)
 
     def _answer_in(self, question: Question, spans: np.ndarray, first: int) -> tuple[int, int]:
         """The first and the last token of a window that the first right answer covers."""

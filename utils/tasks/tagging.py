@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -179,7 +178,7 @@ class Tagging(LabelTask):
         return sentences
 
     def encode(self, raw: list[Sentence], split: str, loaded: LoadedModel, for_scoring: bool = False) -> HeadExamples:
-        began, tokenizer, length = time.perf_counter(), loaded.tokenizer, self.read_length(loaded)
+        tokenizer, length = loaded.tokenizer, self.read_length(loaded)
         # As in running text: a space before every word but the first. Blank words are not read.
         filled = [[word for word in sentence.words if word.strip()] for sentence in raw]
         pieces = {"": []} | {f" {word}": [] for words in filled for word in words[1:]}
@@ -213,8 +212,7 @@ class Tagging(LabelTask):
         warn_of_unknown(tokenizer, [example.ids for example in examples], [*map(_text_of, raw)], sentences)
         words, read = (sum(map(len, of_each)) for of_each in ([sentence.words for sentence in raw], filled))
         warn_of(words - read, words, f"words are blank, are not read and get the tag {OUTSIDE}")
-        took = time.perf_counter() - began
-        encoded = HeadExamples(examples, took)
+        encoded = HeadExamples(examples)
         if split == "train" and not for_scoring:
             self.weigh(encoded, raw, loaded)
         return encoded

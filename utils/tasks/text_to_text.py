@@ -17,7 +17,7 @@ from torch import Tensor
 from bart.configuration.configuration_bart import BartConfig
 from bart.errors import InputError
 from bart.files import PathName, read_json
-from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, Seq2SeqOutput, training_operations
+from bart.modeling.modeling_bart import IGNORE_INDEX, BartForConditionalGeneration, LogitsOutput, training_operations
 from bart.rows import Rows
 from utils.app.distributed import told_by_first
 from utils.app.progress import Clock
@@ -324,7 +324,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         }
 
 
-def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2SeqOutput:
+def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> LogitsOutput:
     """Logits for every target token of a batch, which may have `encoder_outputs`, after the reference's prefix."""
     return model(
         batch.get("input_ids"),
@@ -334,7 +334,7 @@ def teacher_forced(model: BartForConditionalGeneration, batch: Inputs) -> Seq2Se
     )
 
 
-def summed_loss(model: BartForConditionalGeneration, batch: Inputs, label_smoothing: float = 0.0) -> Seq2SeqOutput:
+def summed_loss(model: BartForConditionalGeneration, batch: Inputs, label_smoothing: float = 0.0) -> LogitsOutput:
     """`smoothed_loss` of what `collate_pairs` makes, or of its rows, and the number of targets that are the arg-max."""
     inputs = batch["input_ids"], batch.get("attention_mask")
     return model(*inputs, labels=batch["labels"], summed_loss=True, smoothing=label_smoothing)

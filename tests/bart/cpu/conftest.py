@@ -14,7 +14,8 @@ import torch
 from bart.cpu import kernels
 from bart.cpu.kernels import Kernels
 
-OPTIONS = {"native": [], "AVX2": ["-march=x86-64-v3"], "plain": ["-DBART_PLAIN"]}
+TILES = ["-include", str(Path(__file__).with_name("emulated_tiles.h"))]
+OPTIONS = {"native": [], "AMX": TILES, "AVX2": ["-march=x86-64-v3"], "plain": ["-DBART_PLAIN"]}
 
 
 @pytest.fixture(scope="session")
@@ -33,9 +34,9 @@ def compiler() -> None:
 
 @pytest.fixture(scope="module", params=OPTIONS)
 def compiled(compiler: None, request: pytest.FixtureRequest) -> Kernels:
-    """The kernels as this processor gets them, as one gets them that has AVX2 alone, and without code for some only."""
-    if request.param == "AVX2" and not kernels.Kernels().is_avx512:
-        pytest.skip("this processor has no more than that")
+    """The kernels as this processor gets them, as others with AMX or AVX2 alone do, and without code for some only."""
+    if request.param in ("AMX", "AVX2") and not kernels.Kernels().is_avx512:
+        pytest.skip("needs AVX-512")
     return kernels.Kernels(*OPTIONS[request.param])
 
 

@@ -19,6 +19,7 @@ import torch
 
 from bart.cpu import kernels
 from bart.cpu.compiling import FLAGS, SOURCE, compile_library
+from bart.cpu.kernels import PackedCodes
 from tests.bart.cpu.common import ROOT
 
 
@@ -45,6 +46,17 @@ def test_compiled_for_other_processors(processor: str) -> None:
     strict = ["-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-S", "-o", os.devnull]
     done = subprocess.run([*compiler, *strict, SOURCE], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("compiler")
+def test_tiles_that_linux_refuses_are_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not kernels.Kernels().attends_in_int8:
+        pytest.skip("needs AVX-512 with VNNI")
+    monkeypatch.setattr(kernels, "XTILEDATA", 63)  # a feature that no processor has
+    compiled = kernels.Kernels("-O0", "-mamx-tile", "-mamx-int8")
+    assert not hasattr(compiled._library, "ask_for") and compiled.attends_in_int8
+    states, weight = torch.ones(40, 64), PackedCodes(torch.ones(32, 64).char(), torch.ones(32), torch.ones(32), 32)
+    assert (compiled.multiply(states, weight) == 64 * 127 + 1).all()
 
 
 @pytest.mark.usefixtures("compiler")

@@ -7,11 +7,14 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
+from types import ModuleType
+from unittest import mock
 
 import pytest
 import torch
@@ -19,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bart.backend import IGNORE_INDEX, TORCH
-from bart.cuda.linear import HalfCopies, Preactivated
+from bart.cuda import backend as cuda
 from tests import forked
 from tests.fake_cuda import kernels as stand_ins
 
@@ -134,12 +137,22 @@ def check_compiled() -> None:
         last = norm.bias if rate else None
         outs = kernels.AddAndNorm.apply(states, states.float(), norm.weight, norm.bias, last, None, norm.eps, rate)
         (outs[0].sum() + outs[1].sum()).backward()
-        copies, first, second = HalfCopies(half, kernels), nn.Linear(16, 64), nn.Linear(64, 16)
-        inner = copies.project(states, [first], has_bias=False)[0]
-        bias = first.bias.to(half if rate else torch.float32)  # weights may be in half precision
-        copies.project(Preactivated(inner, bias, rate), [second, second])[0].sum().backward()
+        first, second = nn.Linear(16, 64), nn.Linear(64, 16)
+        with copying(half, kernels) as backend:
+            inner = backend.activated(states, first, "gelu", rate)
+            inner = inner._replace(bias=first.bias.to(half if rate else torch.float32))  # of weights in half precision
+            backend.project(inner, [second, second])[0].sum().backward()
         kernels.cross_entropy(states, wide[:16], torch.zeros(9, dtype=torch.long), rate)
     assert len(compiled) == 5
+
+
+@contextmanager
+def copying(half: torch.dtype, kernels: ModuleType | None = None) -> Iterator[cuda.CudaBackend]:
+    """A backend in a step, whose products read copies of weights in half precision, with kernels or without."""
+    backend = cuda.CudaBackend()
+    backend.dtype, backend.joins_layers = half, True
+    with mock.patch.object(cuda, "load_kernels", lambda _: kernels):
+        yield backend
 
 
 def halves() -> tuple[torch.dtype, ...]:
@@ -162,16 +175,16 @@ def check_feed_forward(device: str) -> None:
         states = torch.randn(2, 70, 32, device=device).to(half).requires_grad_()
         leaves = states, first.weight, first.bias, last.weight
         gradient = torch.randn(2, 70, 24, device=device).to(half)
-        ours, theirs = HalfCopies(half, kernels), HalfCopies(half)
 
         def of(out: Tensor, leaves: tuple[Tensor, ...] = leaves, gradient: Tensor = gradient) -> list[Tensor]:
             return [out, *torch.autograd.grad(out, leaves, gradient.to(out.dtype), retain_graph=True)]
 
         doubles = [leaf.detach().double().requires_grad_() for leaf in leaves]
-        exact = of(F.gelu(doubles[0] @ doubles[1].t() + doubles[2]) @ doubles[3].t(), tuple(doubles))
-        inner = ours.project(states, [first], has_bias=False)[0]
-        out = ours.project(Preactivated(inner, first.bias, 0.0), [last], has_bias=False)[0]
-        torchs = of(theirs.project(F.gelu(theirs.project(states, [first])[0]), [last], has_bias=False)[0])
+        exact = of(F.gelu(doubles[0] @ doubles[1].t() + doubles[2]) @ doubles[3].t() + last.bias, tuple(doubles))
+        with copying(half, kernels) as ours:
+            out = ours.linear(ours.activated(states, first, "gelu", 0.0), last)
+        with copying(half) as theirs:
+            torchs = of(theirs.linear(F.gelu(theirs.linear(states, first)), last))
         found = of(out)
         for one, other in zip(found, of(out), strict=True):  # another backward pass adds to other sums
             torch.testing.assert_close(one, other)
@@ -186,9 +199,11 @@ def check_dropped_gelu(half: torch.dtype, width: int, device: str, rate: float =
 
     last = nn.Linear(width, width, device=device)
     nn.init.eye_(last.weight)
+    nn.init.zeros_(last.bias)
     states, bias = torch.rand(50, width, device=device).to(half).add_(0.5).requires_grad_(), torch.zeros(width)
     bias = bias.to(device).requires_grad_()
-    out = HalfCopies(half, kernels).project(Preactivated(states, bias, rate), [last], has_bias=False)[0]
+    with copying(half, kernels) as backend:
+        out = backend.linear(cuda.Preactivated(states, bias, rate), last)
     kept = (out != 0) / (1 - rate)
     assert abs(float((out != 0).float().mean()) - (1 - rate)) < 5 * (rate * (1 - rate) / out.numel()) ** 0.5
     doubles = [leaf.detach().double().requires_grad_() for leaf in (states, bias)]

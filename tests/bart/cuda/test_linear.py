@@ -1,4 +1,4 @@
-"""bart.cuda.linear: what autocast computes, with gradients that are rounded less."""
+"""Products by copies of weights: what autocast computes, with gradients that are rounded less."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from bart.cuda.backend import CudaBackend
-from bart.cuda.linear import HalfCopies
 from tests.tiny_run import tiny_bart
 
 
@@ -27,8 +26,7 @@ def test_losses_are_those_of_autocast_and_gradients_no_worse() -> None:
     exact, under_autocast, by_copies = (copy.deepcopy(model) for _ in range(3))
     backend = CudaBackend()
     by_copies.compute_with(backend)
-    backend.copies = HalfCopies(torch.bfloat16)
-    backend.joins_layers = True
+    backend.dtype, backend.joins_layers = torch.bfloat16, True
     _, expected = computed(exact, half=False)
     loss, gradient = computed(under_autocast, half=True)
     actual_loss, actual = computed(by_copies, half=True)
@@ -37,7 +35,8 @@ def test_losses_are_those_of_autocast_and_gradients_no_worse() -> None:
 
 
 def test_copies_follow_the_weights_and_leave_adapters_alone() -> None:
-    attention, copies = tiny_bart().layers[0].self_attn, HalfCopies(torch.bfloat16)
+    attention, copies = tiny_bart().layers[0].self_attn, CudaBackend()
+    copies.dtype, copies.joins_layers = torch.bfloat16, True
     states = torch.ones(2, attention.k_proj.in_features)
     before, values = copies.project(states, [attention.k_proj, attention.v_proj])
     nn.init.ones_(attention.k_proj.weight)
@@ -51,7 +50,7 @@ def test_copies_follow_the_weights_and_leave_adapters_alone() -> None:
     values.sum().backward()
     assert attention.k_proj.weight.grad is None and attention.v_proj.weight.grad is not None
     adapter, part = nn.Sequential(attention.q_proj), nn.Linear(16, 2, bias=False)
-    assert copies.project(states, [adapter]) is None and copies.project(states, [part]) is None
+    assert {copies.project(states, [layer])[0].dtype for layer in (adapter, part)} == {torch.float32}
 
 
 @pytest.fixture

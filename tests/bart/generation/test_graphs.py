@@ -27,10 +27,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 from bart.backend import Backend
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.generation import cache, generate_live, graphs
-from bart.generation.beam_search import Hypotheses
 from bart.generation.cache import DecoderCache
 from bart.generation.graphs import Recorder, Step, recorder_for
 from bart.generation.schedule import DecodingBatch
+from bart.generation.search import Hypotheses
 from bart.modeling.modeling_bart import BartForConditionalGeneration
 from tests.tiny_run import tiny_bart
 

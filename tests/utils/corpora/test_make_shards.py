@@ -37,7 +37,7 @@ def test_sentences_are_gathered_up_to_the_room(lengths: list[int], room: int) ->
     text = TokenizedDocument(np.arange(sum(lengths)), np.cumsum([0, *lengths]).tolist())
     made = list(packed(text, room))
     assert [number for example in made for number in example.ids] == list(text.ids)
-    examples = [example.parts for example in made]
+    examples = [example.sentences for example in made]
     assert sum(map(sum, examples)) == sum(lengths)
     assert all(0 < sum(example) <= room for example in examples)
     cut = [part for length in lengths for part in [room] * (length // room) + [length % room] * bool(length % room)]

@@ -32,7 +32,7 @@ def masking_of(most: int = 1000, seed: int = 3, continues: float = 0.0, **option
 def rows_of(lengths: Sequence[tuple[int, int]]) -> list[ShardRow]:
     """Pairs of segments of so many tokens, of which no two are alike; every third is random."""
     return [
-        ShardRow(7 + n, np.arange(500, 500 + sum(pair), dtype=np.uint16), np.array(pair), int(n % 3 == 0))
+        ShardRow(np.arange(500, 500 + sum(pair), dtype=np.uint16), np.array(pair), int(n % 3 == 0), 7 + n)
         for n, pair in enumerate(lengths)
     ]
 

@@ -160,7 +160,7 @@ def test_sources_without_targets_lie_in_files_of_many_kinds(tmp_path: Path) -> N
         ("c.jsonl", r"no source column; name one with --source_field \(columns: body; usual: article, document, "),
         ("d.jsonl", "d.jsonl: has no rows"),
         ("absent.jsonl", r"^/.*/absent.jsonl: no such file"),
-        ("absent.parquet", r"^/.*/absent.parquet cannot be opened \(FileNotFoundError"),
+        ("absent.parquet", r"^/.*/absent.parquet: no such file"),
         ("absent", "absent: no such file"),
     ):
         with pytest.raises(InputError, match=message):

@@ -16,7 +16,6 @@ from utils.app.memory import FittingSize
 from utils.app.progress import Clock
 from utils.app.unfinished import Unfinished
 from utils.evaluation import speed as module
-from utils.evaluation.options import ScoringOptions
 from utils.evaluation.speed import ProcessSpeed, predict_share, speed_report
 from utils.tasks.task import Prediction
 
@@ -45,12 +44,8 @@ def share(
 ) -> tuple[Notes, dict[int, Prediction], ProcessSpeed]:
     monkeypatch.setattr(module, "rank_and_world", lambda: (rank, world))
     task, noted = Notes(), Unfinished(folder / f"rank{rank}.jsonl", {}, "")
-    predicted, speed = predict_share(
-        *(task, LOADED, EXAMPLES, todo),  # type: ignore[arg-type]
-        fitting=FittingSize(3, "--bs"),
-        options=ScoringOptions(warmup_batches=warmup),
-        noted=noted,
-    )
+    fitted: Any = task, LOADED, EXAMPLES, todo, FittingSize(3, "--bs"), warmup, noted
+    predicted, speed = predict_share(*fitted)
     assert noted.done == len(predicted)
     noted.finish()
     return task, predicted, speed
@@ -67,9 +62,9 @@ def test_every_example_left_is_predicted_once(
         _, predicted, speed = share(monkeypatch, tmp_path, rank, world, 1, todo)
         assert not found.keys() & predicted.keys()
         found |= predicted
-        timed += len(speed.latencies)
+        timed += len(speed.timed)
         warm += speed.warmup_articles
-        assert speed.tokens == 2 * len(speed.latencies) == 2 * speed.seconds["encode"]
+        assert len(speed.timed) == speed.seconds["encode"]
     assert {number: entry.values["length"] for number, entry in found.items()} == {n: LENGTHS[n] for n in todo}
     assert timed + warm == len(todo) and (timed > 0 or not todo)
 
@@ -82,7 +77,7 @@ def test_batches_and_warm_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert second.batches == [([10, 8, 6, 4, 2], 3)]
     task, _, speed = share(monkeypatch, tmp_path, 0, 1, 1, list(range(11)))
     assert task.batches == [([11, 8, 4], 3), ([10, 9, 7, 6, 5, 3, 2, 1], 3)]
-    assert speed.latencies == [0.25] * 8
+    assert len(speed.timed) == 8
 
 
 def test_time_that_is_no_part_of_a_prediction_does_not_count(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -103,8 +98,10 @@ def test_time_that_is_no_part_of_a_prediction_does_not_count(monkeypatch: pytest
 
 
 def test_the_slowest_process_gives_the_time_and_all_give_the_articles() -> None:
-    fast = ProcessSpeed(8, {"total": 2.0, "encode": 0.5, "detokenise": 0.25}, [0.1, 0.2], 30, 0.7, 1, 1.5)
-    slow = ProcessSpeed(4, {"total": 4.0, "encode": 1.0, "detokenise": 0.5}, [0.3, 0.4, 1.0], 50, 0.6, 2, 1.25)
+    timed = [Prediction({}, 0.0, 0, tokens, seconds) for tokens, seconds in ((10, 0.1), (20, 0.2), (50, 1.0))]
+    timed += [Prediction({}, 0.0, 0, 0, seconds) for seconds in (0.3, 0.4)]
+    fast = ProcessSpeed(8, {"total": 2.0, "encode": 0.5, "detokenise": 0.25}, timed[:2], 1, 1.5)
+    slow = ProcessSpeed(4, {"total": 4.0, "encode": 1.0, "detokenise": 0.5}, timed[2:], 2, 1.25)
     report = speed_report([fast, slow], torch.device("cpu"), resumed=6)
     assert report.pop("latency_ms") == pytest.approx(
         {"mean": 400, "p50": 300, "p90": 760, "p95": 880, "p99": 976, "p100": 1000}
@@ -114,7 +111,7 @@ def test_the_slowest_process_gives_the_time_and_all_give_the_articles() -> None:
         "generated_tokens_per_second": 80 / 4,
         "generation_seconds": 4.0,
         "batch_size": 4,
-        "seconds": {"tokenise": 0.6, "encode": 1.0, "decode": 2.5, "detokenise": 0.5},
+        "seconds": {"encode": 1.0, "decode": 2.5, "detokenise": 0.5},
         "warmup_articles": 3,
         "timed_articles": 5,
         "resumed_articles": 6,

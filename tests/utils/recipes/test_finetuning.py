@@ -6,6 +6,7 @@ import fnmatch
 import json
 import platform
 import re
+import shutil
 import sys
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def test_one_file_is_data_for_training_and_scoring(train: Train, tmp_path: Path)
 @pytest.mark.parametrize("split", ["train", "val"])
 def test_targets_of_any_split_are_cut_for_scoring_as_the_scores_say(train: Train, split: str) -> None:
     lengths = ("--max_target_length", 4, "--val_max_target_length", 4, "--test_max_target_length", 40)
-    output = train("run", "--no_do_train", "--do_predict", "--type_path", split, *lengths)
+    output = train("run", "--max_steps", 1, "--do_predict", "--type_path", split, *lengths)
     articles = [json.loads(line) for line in (output / f"{split}_articles.jsonl").open()]
     assert json.loads((output / f"{split}_scores.json").read_text())["max_target_length"] == 40
     assert max(article["reference_tokens"] for article in articles) > 4
@@ -134,9 +135,12 @@ def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: 
     assert {"last.ckpt", "_epoch0_step1.ckpt", "export", "metrics.csv", "report.html"} <= names
     assert not names & {"_epoch0_step2.ckpt", "previous.ckpt", "test_scores.json", "arguments.1.yaml"}
     assert all(other.exists() for other in others)
+    shutil.copytree(output / "export", tmp_path / "other")
+    score = ["--eval_max_gen_length", "4", "--device", "cpu"]
+    places = [str(tmp_path / name) for name in ("config.json", "data", "run")]
     with pytest.raises(InputError, match=f"^{output} holds a run, and .* is not its model: score {output}, name ano"):
-        train("run", "--no_do_train", "--do_predict")  # which scores the weights that training began with
-    train("run", "--no_do_train", "--do_predict", "--model_name_or_path", output / "export")
+        run_eval.main([str(tmp_path / "other"), *places, *score])
+    run_eval.main([str(output / "export"), *places, *score])
     train("run", "--max_steps", 2, "--resume_from_checkpoint", "last")
     assert not (output / "test_scores.json").exists()  # they were those of the export before
 

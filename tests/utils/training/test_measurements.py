@@ -18,7 +18,7 @@ import pytorch_lightning as pl
 from tests import forked
 from tests.tiny_run import Train, checkpoint_of, order_of, rows
 from utils.app import progress as progress_module
-from utils.evaluation.report.runs import read_run
+from utils.evaluation.report.runs import ReportedRun
 from utils.evaluation.report.tables import facts_of
 from utils.tasks.summarization import Summarization
 from utils.training import measurements
@@ -168,7 +168,7 @@ def test_times_and_rates_are_those_of_all_sessions(train: Train, tiny: list[str]
     assert summary["samples_per_second"] * summary["training_seconds"] == pytest.approx(8 * 4 - 2)  # epochs of 22
     tokens = summary["tokens_per_second"] * summary["training_seconds"]
     assert tokens == pytest.approx(sum(tokens_of_steps(tiny, 2)[:8]))
-    run = read_run(output)
+    run = ReportedRun(output)
     assert list(run.metrics["train_loss"]) == list(range(1, 9))
     assert list(run.metrics["wall_seconds"].values()) == sorted(run.metrics["wall_seconds"].values())
     assert facts_of(run, "test")["Training, wall clock"].startswith("1:23:")

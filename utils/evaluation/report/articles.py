@@ -101,6 +101,7 @@ def shown_texts(run: ReportedRun) -> list[dict[str, Any]]:
         {
             "name": name,
             "heading": name.replace("_", " ").capitalize(),
+            "listed": name not in ("source", "reference", "alternatives"),  # in the table of articles
             "values": [text_of(article, name) for article in run.articles],
             "marks": [article.get("marks", {}).get(name, []) for article in run.articles],
         }

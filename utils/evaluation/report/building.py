@@ -12,7 +12,7 @@ from utils.app.cli import option, parse_dataclass
 from utils.app.errors import unwritable
 from utils.app.pages import page_template
 from utils.evaluation.report import articles, charts, tables
-from utils.evaluation.report.runs import read_run, scored_splits
+from utils.evaluation.report.runs import ReportedRun
 from utils.tasks.options import TOKEN
 
 logger = logging.getLogger(__name__)
@@ -32,9 +32,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def build_report(folder: PathName, split: str | None = None) -> Path:
     """Write the page of a run, with the articles of a split, by default the first scored of test, val, train."""
-    run = read_run(folder)
-    splits = scored_splits(run)
-    split = split or next(iter(splits), "test")
+    run = ReportedRun(folder)
+    split = split or next(iter(run.scores), "test")
     articles.add_articles(run, split)
     output = run.folder / REPORT
     try:
@@ -42,7 +41,7 @@ def build_report(folder: PathName, split: str | None = None) -> Path:
             run=run,
             split=split,
             noun="article" if run.target == TOKEN else "example",
-            scores=[table for name in splits if (table := tables.score_table(run, name)).rows],
+            scores=[table for name in run.scores if (table := tables.score_table(run, name)).rows],
             texts=articles.shown_texts(run),
             columns=articles.columns_of(run),
             tables=tables,

@@ -10,10 +10,9 @@ const dialog = byId("article");
 const { noun } = list.dataset; // of what the run has predicted for
 // Texts and columns are those of utils/evaluation/report/articles.py; values and marks are in the articles' order.
 const { texts, columns } = JSON.parse(byId("article-data").textContent);
-const previews = texts.filter(({ name }) => !["source", "reference", "alternatives"].includes(name)); // texts in the table
+const previews = texts.filter(({ listed }) => listed);
 const everyone = texts[0].values.map((_, i) => i);
-let matching = everyone; // articles that hold the query, in the file's order
-let order, opened, typing; // the same, sorted; the open one; a timer
+let order, opened, typing; // articles that hold the query, sorted; the open one; a timer
 let sorting = {}; // by a column, or by null: the articles' numbers
 let query = "";
 let page = 0;
@@ -50,8 +49,10 @@ function arrange() {
   const { by, descending } = sorting;
   const values = by?.values ?? everyone;
   const sign = descending ? -1 : 1;
+  const needle = query.toLowerCase();
+  const holds = (i) => !needle || texts.some((text) => text.values[i].toLowerCase().includes(needle));
   // Articles without a value come last; equals keep the order of the file.
-  order = [...matching].sort((a, b) => (values[a] === null) - (values[b] === null) || sign * (values[a] - values[b]));
+  order = everyone.filter(holds).sort((a, b) => (values[a] === null) - (values[b] === null) || sign * (values[a] - values[b]));
   for (const [cell, column] of headers) {
     cell.ariaSort = column !== by ? "none" : descending ? "descending" : "ascending";
   }
@@ -71,8 +72,6 @@ function search() {
   clearTimeout(typing); // more may be typed
   typing = setTimeout(() => {
     query = byId("search").value;
-    const needle = query.toLowerCase();
-    matching = everyone.filter((i) => texts.some(({ values }) => values[i].toLowerCase().includes(needle)));
     arrange();
   }, 150);
 }
@@ -125,14 +124,8 @@ function comeBack() {
   list.querySelector(`a[href="#article-${opened + 1}"]`)?.focus();
 }
 
-const headers = [null, ...columns].map((column) => { // pairs of a header cell and its column
-  const heading = column ? column.heading.replace("ROUGE", "R") : "No.";
-  const button = create("button", { type: "button", onclick: () => sortBy(column) }, heading);
-  return [create("th", { scope: "col", className: "number" }, button), column];
-});
-const [number, ...numbers] = headers.map(([cell]) => cell);
-const words = previews.map(({ heading }) => create("th", { scope: "col", className: "word" }, heading));
-list.tHead.rows[0].replaceChildren(number, ...words, ...numbers);
+const headers = [...list.tHead.querySelectorAll(".number")].map((cell, n) => [cell, [null, ...columns][n]]);
+for (const [cell, column] of headers) cell.firstChild.onclick = () => sortBy(column);
 sortBy(columns.find(({ heading }) => heading.endsWith("error")) ?? null); // the greatest errors first
 window.onhashchange = follow;
 follow();

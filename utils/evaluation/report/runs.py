@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from bart.errors import InputError, brief
+from bart.errors import InputError
 from bart.files import PathName, read_json
-from utils.app.run_directory import REPORT_ORDER, Metrics, joined, metrics_of_sessions, of_sessions
+from utils.app.run_directory import REPORT_ORDER, joined, metrics_of_sessions, of_sessions
+from utils.data.places import opening
 from utils.tasks import find_task
 from utils.tasks.options import TOKEN
 
 
-@dataclass(eq=False)
 class ReportedRun:
-    """The content of a run's directory; a part that is not there is empty."""
+    """The content of a run's directory; a part that is not there is empty. InputError if there is no run in it."""
 
-    folder: Path
-    name: str
-    metrics: Metrics  # of all sessions
-    arguments: dict[str, Any]
-    environments: list[dict[str, Any]]  # of each session, the first one first
-    summary: dict[str, Any]  # train_summary.json
-    scores: dict[str, dict[str, Any]]  # of each split
-    speeds: dict[str, dict[str, Any]]
-    articles: list[dict[str, Any]] = field(default_factory=list)  # of one split, which `add_articles` reads
+    def __init__(self, folder: PathName) -> None:
+        self.folder = Path(folder)
+        if not self.folder.is_dir():
+            raise InputError(f"run directory {folder}: no such directory")
+        sessions, summary = metrics_of_sessions(self.folder), self.folder / "train_summary.json"
+        self.name = self.folder.resolve().name
+        self.metrics = joined(sessions)
+        arguments = self.folder / "arguments.yaml"
+        with opening(str(arguments)):
+            self.arguments = dict(yaml.safe_load(arguments.read_text(encoding="utf-8"))) if arguments.exists() else {}
+        self.environments = [*map(read_json, of_sessions(self.folder, "environment.json"))]  # the first session's first
+        self.summary: dict[str, Any] = read_json(summary) if summary.exists() else {}
+        self.scores, self.speeds = (self._of_splits(name) for name in ("scores", "speed"))
+        self.articles: list[dict[str, Any]] = []  # of one split, which `add_articles` reads
+        if not (self.summary or self.scores or sessions):
+            raise InputError(f"run directory {folder}: holds no run; allowed: what finetune.py or run_eval.py wrote")
+
+    def _of_splits(self, name: str) -> dict[str, dict[str, Any]]:
+        """The content of such files of each split that has one, in REPORT_ORDER."""
+        paths = {split: self.folder / f"{split}_{name}.json" for split in REPORT_ORDER}
+        return {split: read_json(path) for split, path in paths.items() if path.exists()}
 
     @property
     def target(self) -> str:
@@ -53,43 +64,3 @@ class ReportedRun:
 def scores_of(record: Mapping[str, Any]) -> dict[str, float]:
     """The scores in scores.json or of an article, whatever the task. Settings and counts are no fractions."""
     return {name: value for name, value in record.items() if isinstance(value, float) and math.isfinite(value)}
-
-
-def _arguments(path: Path) -> dict[str, Any]:
-    """The options that a run was started with, empty where the file is not there."""
-    try:
-        return dict(yaml.safe_load(path.read_text(encoding="utf-8"))) if path.exists() else {}
-    except (OSError, ValueError, TypeError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: cannot be read, or is damaged ({brief(error)})") from None
-
-
-def read_run(folder: PathName) -> ReportedRun:
-    """All of a run but its articles."""
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError(f"run directory {folder}: no such directory")
-
-    def of_splits(name: str) -> dict[str, dict[str, Any]]:
-        paths = {split: folder / f"{split}_{name}.json" for split in REPORT_ORDER}
-        return {split: read_json(path) for split, path in paths.items() if path.exists()}
-
-    sessions, summary = metrics_of_sessions(folder), folder / "train_summary.json"
-    run = ReportedRun(
-        folder=folder,
-        name=folder.resolve().name,
-        metrics=joined(sessions),
-        arguments=_arguments(folder / "arguments.yaml"),
-        environments=[*map(read_json, of_sessions(folder, "environment.json"))],
-        summary=read_json(summary) if summary.exists() else {},
-        scores=of_splits("scores"),
-        speeds=of_splits("speed"),
-    )
-    if not (run.summary or scored_splits(run) or sessions):
-        raise InputError(f"run directory {folder}: holds no run; allowed: what finetune.py or run_eval.py wrote")
-    return run
-
-
-def scored_splits(run: ReportedRun) -> list[str]:
-    """Splits of which the run holds scores, speed or articles."""
-    of_files = {split for split in REPORT_ORDER if run.articles_path(split).exists()}
-    return [split for split in REPORT_ORDER if split in {*run.scores, *run.speeds, *of_files}]

@@ -151,16 +151,17 @@ def confusion_table(run: ReportedRun, split: str) -> ScoreTable:
     return ScoreTable("The most frequent confusions.", ["Right", "Predicted", "Count", "% of the right"], rows, words=2)
 
 
-def errors_table(run: ReportedRun, split: str) -> ScoreTable:
+def errors_table(run: ReportedRun, split: str, with_texts: bool = True) -> ScoreTable:
     """The wrong classes of which the model was most certain; or, of a model of numbers, its largest errors."""
     errors = run.scores.get(split, {}).get("errors", [])
     measure = next((name for error in errors for name in ("confidence", "difference") if name in error), "confidence")
-    texts = ("text", "reference", "prediction")
-    rows = [[*map(error.get, texts), shown(error[measure]), shown(error["index"] + 1, 0)] for error in errors]
+    words = {"text": "Text"} if with_texts else {}
+    words |= {"reference": "Right", "prediction": "Predicted"}
+    rows = [[*map(error.get, words), shown(error[measure]), shown(error["index"] + 1, 0)] for error in errors]
     unit = ", %" if measure == "confidence" else ""
     caption = f"The errors of the greatest {measure}, the greatest first."
-    header = ["Text", "Right", "Predicted", f"{measure.capitalize()}{unit}", "Example"]
-    return ScoreTable(caption, header, rows, words=3)
+    header = [*words.values(), f"{measure.capitalize()}{unit}", "Example"]
+    return ScoreTable(caption, header, rows, words=len(words))
 
 
 def speed_table(run: ReportedRun, split: str, noun: str) -> ScoreTable:

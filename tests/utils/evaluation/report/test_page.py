@@ -13,7 +13,7 @@ from tests.scored_run import HOSTILE, write_articles, write_run
 from utils.evaluation.card import tables_of
 from utils.evaluation.report.building import build_report, main, write_report
 from utils.evaluation.report.charts import training_charts
-from utils.evaluation.report.runs import read_run
+from utils.evaluation.report.runs import ReportedRun
 from utils.evaluation.report.tables import NOTHING
 
 
@@ -104,14 +104,16 @@ def test_the_page_opens_with_a_verdict_and_names_no_folder_of_this_machine(
 
 def test_charts_of_a_run(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("utils.evaluation.report.charts.draw", lambda *chart: chart)
-    (*_, loss, _), (*_, from_zero), (*_, validation, _), (*_, throughput, _) = training_charts(read_run(run)).values()
+    (*_, loss, _), (*_, from_zero), (*_, validation, _), (*_, throughput, _) = training_charts(
+        ReportedRun(run)
+    ).values()
     # Steps done, not Lightning's count from 0; a loss that is not a number leaves a gap.
     assert loss == {"training": {10: 3.5, 20: 2.25, 40: 1.125}, "validation": {20: 2.5, 40: 2.125}}
     assert [*validation] == ["ROUGE-1", "ROUGE-2", "ROUGE-Lsum"]
     assert (from_zero, [*throughput[""].values()]) == (True, [30000, 31000, 32000, 29000])
     (run / "arguments.yaml").write_text("eval_beams: 0\n")
     (run / "metrics.csv").write_text("step,val_rouge1_forced,val_new_figure\n9,30.5,2\n")
-    [(_, title, _, curves, _)] = training_charts(read_run(run)).values()
+    [(_, title, _, curves, _)] = training_charts(ReportedRun(run)).values()
     assert (title, [*curves]) == ("Validation, teacher-forced", ["ROUGE-1", "new figure"])
 
 
@@ -143,7 +145,7 @@ def test_all_sessions_of_a_run_are_shown_and_a_repeated_step_once(tmp_path: Path
         facts = {"date": f"2026-05-0{day}T10:00:00+00:00", "devices": ["CPU A" if day < 3 else "CPU B"]}
         (tmp_path / f"environment{number}.json").write_text(json.dumps(facts))
     (tmp_path / "train_summary.json").write_text(json.dumps({"steps": 55, "wall_seconds": 605}))
-    run = read_run(tmp_path)
+    run = ReportedRun(tmp_path)
     assert run.metrics["train_loss"] == {10: 3, 20: 2.5, 25: 2.1, 35: 1.9, 45: 1.7, 55: 1.6}
     assert run.metrics["val_loss"] == {20: 2.3}
     text = page_of(tmp_path).text
@@ -216,7 +218,7 @@ def test_classes_and_errors(tmp_path: Path) -> None:
     assert "Class precision recall F1 support class <b>0 50.00 50.00 50.00 2" in page.text
     assert "a text class <b>0 class <b>1 98.50 4" in page.text
     assert "class <b>0 class <b>1 1 50.0" in page.text
-    tables = [table for table in tables_of(read_run(folder), "test") if table.rows]
+    tables = [table for table in tables_of(ReportedRun(folder), "test") if table.rows]
     assert [len(table.rows) for table in tables] == [2, 41, 20, 1]
     assert "a text" not in str(tables)
     assert tables[0].header[2:] == ["95% interval", "Always class <b>0"]
@@ -232,7 +234,7 @@ def test_classes_and_errors(tmp_path: Path) -> None:
     ("name", "content", "message"),
     [
         ("metrics.csv", "step,lr\n1,fast\n", "metrics.csv: .*damaged .*'fast'"),
-        ("arguments.yaml", "a: [", "arguments.yaml: cannot be read, or is damaged"),
+        ("arguments.yaml", "a: [", "arguments.yaml cannot be opened .ParserError: "),
         ("test_scores.json", '{"examples": 7}', "test_articles.jsonl: has 120 articles; test_scores.json is of 7"),
         ("test_articles.jsonl", "{}\n" * 8 + "{\n", "test_articles.jsonl, line 9, column 2: not JSON"),
     ],

@@ -1,25 +1,28 @@
-"""Documents to summarise, and rows of a table or lines to predict, of a file or of standard input."""
+"""Documents, rows of tables and lines that are read; predictions that are written, as lines or beside their rows."""
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from glob import glob
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import xxhash
 
 from bart.errors import InputError
+from bart.files import replacing
 from utils.app.output_files import file_digest
 from utils.app.progress import progress
+from utils.app.unfinished import Unfinished
 from utils.data.columns import KNOWN_FIELDS, TEXTS, WORDS, Record, blank_among, check_blank, names_in
 from utils.data.places import TABLES, opening, suffix_of
-from utils.text.lines import BlankText, check_is_text, decoded_lines, iter_lines
+from utils.text.lines import BlankText, check_is_text, decoded_lines, iter_lines, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
 
 AT_ONCE = 1024  # rows in memory
 PARQUET = ".parquet"
+OUTPUTS = (".csv", ".tsv", ".jsonl", PARQUET)  # tables that are written
+Rows = Iterable[tuple[Record, Mapping[str, Any]]]  # each with the cells that its prediction adds
 BREAKS = re.compile(r"[\t\r\n]")  # a cell of .tsv has none
 TERMINAL_LINE = 4095  # bytes of a line that a terminal on Linux passes on; it drops the rest
 
@@ -101,7 +106,7 @@ class RowsToPredict:
     def __init__(
         self, paths: Sequence[Path], is_table: bool, task: Task, suffix: str, skip_blank: bool, shard: tuple[int, int]
     ) -> None:
-        self.paths, self.is_table, self.task, self.block = paths, is_table, task, (0, sys.maxsize)
+        self.paths, self.is_table, self.task, self.suffix, self.block = paths, is_table, task, suffix, (0, sys.maxsize)
         others = f" and {len(paths) - 1} other files" if paths[1:] else ""
         self.name = f"{paths[0]}{others}" if paths else "standard input"
         self.lines = [] if paths else read_documents(has_one_a_line=True, blank=True)
@@ -148,19 +153,17 @@ class RowsToPredict:
     def parquet(self) -> Iterator[pa.Table]:
         """The rows of Parquet files, at most AT_ONCE of them at a time, with types that fit all files."""
         import pyarrow as pa
-        from pyarrow.parquet import ParquetFile, read_schema
+        from pyarrow.dataset import dataset
+        from pyarrow.parquet import read_schema
 
         number = 0
         with opening(self.name):
             schema = pa.unify_schemas(map(read_schema, self.paths), promote_options="permissive")
-            for path in self.paths:
-                with ParquetFile(path) as file:
-                    for batch in file.iter_batches(AT_ONCE):
-                        begin, end = (min(max(row - number, 0), len(batch)) for row in self.block)
-                        number += len(batch)
-                        if begin < end:
-                            tables = [schema.empty_table(), pa.Table.from_batches([batch[begin:end]])]
-                            yield pa.concat_tables(tables, promote_options="permissive")
+            for batch in dataset(list(self.paths), schema).to_batches(batch_size=AT_ONCE):
+                begin, end = (min(max(row - number, 0), len(batch)) for row in self.block)
+                number += len(batch)
+                if begin < end:
+                    yield pa.Table.from_batches([batch[begin:end]], schema)
 
     def records(self) -> Iterator[Record]:
         """The rows or lines, each named by its file and line."""
@@ -186,3 +189,69 @@ def _check_has_no_breaks(records: Iterable[Record]) -> None:
             raise InputError(
                 f"{name}: {column} holds a tab or a line break, which .tsv cannot; allowed: an --output FILE.csv"
             )
+
+
+def texts(source: RowsToPredict, rows: Rows) -> Iterator[str]:
+    """The lines of the output as a text file: one for each row, behind a header if it is a table of .csv or .tsv."""
+    names: list[str] = []
+    for record, added in rows:
+        cells = {  # the parts of a list are joined as the task has it
+            name: joined(value, source.task.separator) if isinstance(value, (list, tuple)) else value
+            for name, value in added.items()
+        }
+        if not source.suffix:
+            yield " ".join(_cell(cells["prediction"]).split("\n")) + "\n"
+        elif source.suffix == ".jsonl":
+            yield _json({**record.values, **added}) + "\n"
+        else:
+            if not names:
+                names = [*source.columns, *(name for name in cells if name not in source.columns)]
+                yield _row(source.suffix, names)
+            values = {**record.values, **cells}
+            yield _row(source.suffix, [values.get(name) for name in names])
+
+
+def _row(suffix: str, values: Iterable[Any]) -> str:
+    """A line of .csv, or one of .tsv, in which blanks stand for the tabs and line breaks of predictions."""
+    cells = map(_cell, values)
+    if suffix == ".tsv":
+        return "\t".join(BREAKS.sub(" ", cell) for cell in cells) + "\n"
+    file = io.StringIO()
+    csv.writer(file).writerow(cells)  # which quotes "\r" for its own ends of lines alone
+    return file.getvalue().removesuffix("\r\n") + "\n"
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return _json(value) if isinstance(value, (list, dict)) else str(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def write_file(output: Path, source: RowsToPredict, work: Unfinished) -> None:
+    """Write an output, whole or not at all, from its rows and the parts of their predictions in `work`."""
+    with replacing(output) as temporary:
+        if source.suffix == PARQUET:
+            _write_parquet(temporary, source, work)
+        else:
+            rows = zip(source.records(), chain.from_iterable(work.values()), strict=True)
+            with temporary.open("w", encoding="utf-8", newline="") as file:
+                file.writelines(texts(source, rows))
+
+
+def _write_parquet(path: Path, source: RowsToPredict, work: Unfinished) -> None:
+    """The table that was read, with its types, and the columns of the predictions."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    schemas = [pa.Table.from_pylist(part).schema for part in work.values()]
+    types = pa.unify_schemas(schemas, promote_options="permissive")
+    schema = pa.unify_schemas([next(source.parquet()).schema, types])
+    cells = chain.from_iterable(work.values())
+    with ParquetWriter(path, schema) as writer:
+        for table in source.parquet():
+            added = pa.Table.from_pylist([*islice(cells, len(table))], types)
+            writer.write_table(pa.Table.from_arrays([*table.columns, *added.columns], schema=schema))

@@ -11,8 +11,8 @@ from torch import Tensor
 from bart.backend import TORCH, Backend
 from bart.cpu.backend import CpuBackend
 from bart.generation import GenerationConfig
-from bart.generation.beam_search import BeamSearch
 from bart.generation.rules import draw
+from bart.generation.search import BeamSearch
 
 PAD, EOS, START, A, B = range(5)
 VOCAB = 5
