@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
 SIDE = 64  # a multiple that is fast for all products
 
 
@@ -33,9 +30,3 @@ def multiple_of_rows(device: str, is_half: bool) -> int:
     and few sizes are recorded.
     """
     return 4096 if device == "cuda" else 32 if is_half else 1
-
-
-def recurring(count: int, states: Tensor) -> int:
-    """At least so many rows of states on a CPU, a number of which there are few where it has code for each."""
-    is_half = states.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")
-    return round_to_few(count, multiple_of_rows("cpu", is_half))

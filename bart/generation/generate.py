@@ -34,8 +34,9 @@ Encoded = Callable[[list[int], Tensor, Tensor], object]
 def generate(
     model: Model,
     input_ids: Tensor | None = None,
-    attention_mask: Tensor | None = None,
+    generation_config: Any = None,
     *,
+    attention_mask: Tensor | None = None,
     inputs_embeds: Tensor | None = None,
     encoder_outputs: Any = None,
     prefix_allowed_tokens_fn: Allowed | None = None,
@@ -51,6 +52,8 @@ def generate(
 
     Args:
         input_ids: (B, S) int64; may be left out with encoder_outputs.
+        generation_config: a GenerationConfig, one of transformers, or a dict; options that it was given stand in place
+            of those of ``model.generation_config``.
         inputs_embeds: (B, S, D) embeddings of tokens, in place of input_ids.
         attention_mask: (B, S), 1 for ids and 0 for padding. None: padding ids are masked, unless they are also EOS.
         encoder_outputs: (B, S, D), what ``model.encode`` returned for the same articles, or an output or tuple with it.
@@ -63,8 +66,7 @@ def generate(
             of all candidates, and the scores so far, or None without output_scores -> (R,) bool, true to end a row.
         streamer: without beams, as transformers' TextStreamer: its method `put` gets the start ids (R, 1), then the ids
             (R,) of each step; at last its method `end` is called.
-        options: fields of GenerationConfig, in place of those of ``model.generation_config``; or `generation_config`, a
-            GenerationConfig, one of transformers, or a dict, with those that it was given. Single options win over it.
+        options: fields of GenerationConfig, in place of those of generation_config.
 
     Returns:
         (B·N, T) int64 ids, from the start token on, padded on the right to the longest of them; with
@@ -75,7 +77,7 @@ def generate(
     """
     take_others("generate()", options)
     options.pop("labels", None)  # with which tokenizers and trainers of transformers call it
-    config, max_length = _config(model, options)
+    config, max_length = _config(model, {**options, "generation_config": generation_config})
     if inputs_embeds is not None:
         if input_ids is not None or encoder_outputs is not None:
             raise InputError("inputs_embeds, input_ids and encoder_outputs exclude each other; give one of them")

@@ -60,9 +60,9 @@ class BartAttention(BackendModule):
 
 
 class _Layer(BackendModule):
-    """The base of encoder and decoder layers: residual branches and the feed-forward block."""
+    """The base of encoder and decoder layers: residual branches, self-attention and the feed-forward block."""
 
-    def __init__(self, config: BartConfig, ffn_dim: int) -> None:
+    def __init__(self, config: BartConfig, heads: int, ffn_dim: int) -> None:
         super().__init__()
         self.pre_ln = config.pre_ln
         self.dropout = config.dropout
@@ -71,6 +71,8 @@ class _Layer(BackendModule):
         self.fc1 = nn.Linear(config.d_model, ffn_dim)
         self.fc2 = nn.Linear(ffn_dim, config.d_model)
         self.final_layer_norm = nn.LayerNorm(config.d_model)
+        self.self_attn = BartAttention(config.d_model, heads, config.attention_dropout)
+        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
 
     def _branch(self, states: Streams, norm: nn.LayerNorm, branch: Callable[[Tensor], Any], last: nn.Module) -> Streams:
         """Add a branch and its last layer to the residual stream, normalised after (post-LN) or before (Pre-LN) it."""
@@ -88,9 +90,7 @@ class _Layer(BackendModule):
 
 class BartEncoderLayer(_Layer):
     def __init__(self, config: BartConfig) -> None:
-        super().__init__(config, config.encoder_ffn_dim)
-        self.self_attn = BartAttention(config.d_model, config.encoder_attention_heads, config.attention_dropout)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
+        super().__init__(config, config.encoder_attention_heads, config.encoder_ffn_dim)
 
     def forward(self, states: Streams, mask: Mask) -> Streams:
         """The states are (B, S, D), or (1, M, D) of rows; the mask is that of `Backend.attend`."""
@@ -108,11 +108,8 @@ class BartEncoderLayer(_Layer):
 
 class BartDecoderLayer(_Layer):
     def __init__(self, config: BartConfig) -> None:
-        super().__init__(config, config.decoder_ffn_dim)
-        heads, dropout = config.decoder_attention_heads, config.attention_dropout
-        self.self_attn = BartAttention(config.d_model, heads, dropout)
-        self.self_attn_layer_norm = nn.LayerNorm(config.d_model)
-        self.encoder_attn = BartAttention(config.d_model, heads, dropout)
+        super().__init__(config, config.decoder_attention_heads, config.decoder_ffn_dim)
+        self.encoder_attn = BartAttention(config.d_model, config.decoder_attention_heads, config.attention_dropout)
         self.encoder_attn_layer_norm = nn.LayerNorm(config.d_model)
 
     def forward(
@@ -235,7 +232,7 @@ class BartEncoder(_Stack):
             mask: Mask = Spans(input_ids, input_ids)
         elif (rows := self.backend.rows_of(input_ids, attention_mask, self.embed_positions.weight.dtype)) is not None:
             added = rows.pack(added) if added is not None and added.dim() > 1 else added
-            return rows.unpack(BartEncoder.forward(self, rows, added=added), input_ids.shape[1])
+            return rows.unpack(self.forward(rows, added=added), input_ids.shape[1])
         else:
             mask = _readable(attention_mask)
         return self._run(self._embed(input_ids, attention_mask, added=added), repeat((mask,)))

@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from bart.backend import IGNORE_INDEX, TORCH, Backend, product
 from bart.generation.cache import padded
-from bart.rounding import fast_side, recurring
+from bart.rounding import fast_side, multiple_of_rows, round_to_few
 
 # Logits computed at once, 128 MB in fp32. Fewer make the matrix products small, more only take memory.
 LOGITS_AT_ONCE = 2**25
@@ -51,7 +51,8 @@ def _targets_alone(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     Some rows of zeros without a target may follow, so that numbers of rows recur.
     """
     places = (labels != IGNORE_INDEX).nonzero().squeeze(1)
-    spare = recurring(len(places), states) - len(places)
+    is_half = states.dtype in (torch.bfloat16, torch.float16) or torch.is_autocast_enabled("cpu")
+    spare = round_to_few(len(places), multiple_of_rows("cpu", is_half)) - len(places)
     states = F.pad(states.index_select(0, places), (0, 0, 0, spare))
     return states, F.pad(labels[places], (0, spare), value=IGNORE_INDEX)
 

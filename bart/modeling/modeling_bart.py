@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from bart.configuration.configuration_bart import BartConfig
 from bart.configuration.configuration_generation import GenerationConfig
 from bart.errors import InputError
-from bart.generation import GenerationOutput, generate, generate_many
+from bart.generation import generate, generate_many
 from bart.generation.cache import DecoderCache
 from bart.inputs import check_ids, check_shape, check_tensors, states_of
 from bart.modeling import names
@@ -136,9 +136,7 @@ class PretrainedBart(PretrainedModel):
         if self.config.source_encoder_layers:
             logger.warning("transformers cannot load this model right: it has none with --source_encoder_layers")
         elif self.config.pre_ln:
-            logger.warning(
-                "for transformers the saved model is an mBART (pre_ln): its Auto classes load it, Bart's do not"
-            )
+            logger.warning("for transformers a pre_ln model is an mBART: its Auto classes load it, Bart's do not")
         return ("mbart", f"M{type(self).__name__}") if self.config.pre_ln else super().published_as()
 
     def tie_weights(self) -> None:
@@ -161,9 +159,6 @@ class BartModel(PretrainedBart):
 
     head = ()
     reads_padding = True
-
-    def stored_name(self, name: str) -> str:
-        return name.removeprefix("model.")
 
     def forward(
         self,
@@ -286,12 +281,7 @@ class BartForConditionalGeneration(PretrainedBart):
         """Logits (B, K, V) after the next ids (B, K) of each beam, for which `cache.advance` must have made room."""
         return self._logits(self.model.decoder.step(ids, cache))
 
-    def generate(
-        self, input_ids: Tensor | None = None, generation_config: Any = None, **options: Any
-    ) -> Tensor | GenerationOutput:
-        """Generate from input_ids (B, S); see `bart.generation.generate`."""
-        return generate(self, input_ids, generation_config=generation_config, **options)
-
+    generate = generate
     generate_many = generate_many
 
     def resize_token_embeddings(self, vocab_size: int, *, keep: bool = True) -> nn.Embedding:

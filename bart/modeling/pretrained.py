@@ -53,7 +53,6 @@ class PretrainedModel(BackendModule):
         optional: modules that begin with random weights where a file has none of theirs.
         lookalikes: other classes whose heads' weights have the same names.
         output_weight: of a head that classifies, its last weight, with a row for each of the config's labels.
-        vocabulary_multiple: files may have more rows of embeddings than the config says, up to a multiple of this.
         generation_config: of a model that generates.
         reads_padding: true if results depend on, or are, the states of padding; copies for inference compute them then.
         is_packed: true of a copy for inference.
@@ -66,7 +65,6 @@ class PretrainedModel(BackendModule):
     optional: tuple[str, ...] = ()
     lookalikes: ClassVar[tuple[str, ...]] = ()
     output_weight: ClassVar[str | None] = None
-    vocabulary_multiple: ClassVar[int] = 1
     generation_config: GenerationConfig | None = None
     reads_padding: ClassVar[bool] = False
     is_packed = False
@@ -124,12 +122,6 @@ class PretrainedModel(BackendModule):
                     nn.init.zeros_(part.weight[part.padding_idx])
             else:  # norms, and parameters of a module's own
                 part.reset_parameters()  # type: ignore[operator]
-
-    def new_weights(self, parts: tuple[str, ...]) -> dict[str, Tensor]:
-        """Random weights of some modules, by name; the modules are on the CPU from now on."""
-        for name in parts:
-            self.init_weights(self.get_submodule(name).to_empty(device="cpu"))
-        return {name: weight for name, weight in self.state_dict().items() if name.startswith(parts)}
 
     def get_input_embeddings(self) -> nn.Embedding:
         return cast(nn.Embedding, self.get_submodule(self.shared.removesuffix(".weight")))
@@ -214,8 +206,8 @@ class PretrainedModel(BackendModule):
         raise NotImplementedError
 
     def stored_name(self, name: str) -> str:
-        """The name of a weight in files that `transformers` loads."""
-        return name
+        """The name of a weight in files that `transformers` loads, where a network without a head has no prefix."""
+        return name if self.head else name.partition(".")[2]
 
     def published_as(self) -> tuple[str, str]:
         """The model type and the class under which `transformers` knows this network."""
@@ -257,7 +249,7 @@ class PretrainedModel(BackendModule):
         cls._check_config(config)
         config = config.updated(fields)
         rows = next(iter(state[cls.shared].shape), 0) if cls.shared in state else 0
-        if 0 < rows - config.vocab_size == -config.vocab_size % cls.vocabulary_multiple:
+        if 0 < rows - config.vocab_size == -config.vocab_size % 8:  # as in NVIDIA's checkpoints of BERT
             logger.info("%s: its vocabulary is padded from %d to %d", path, config.vocab_size, rows)
             config.vocab_size = rows
         output = cls.output_weight
@@ -278,7 +270,9 @@ class PretrainedModel(BackendModule):
             lacking, stored = ", ".join(begin or cls.head), f"; its head is {shorten(left_out)}" if left_out else ""
             raise InputError(f"{path}: no weights of a {cls.__name__}: it has no {lacking}{stored}")
         if begin:
-            state |= model.new_weights(tuple(begin))
+            for name in begin:
+                model.init_weights(model.get_submodule(name).to_empty(device="cpu"))
+            state |= {name: tensor for name, tensor in model.state_dict().items() if name.startswith(tuple(begin))}
             logger.warning("%s: these parts begin with random weights: %s", path, ", ".join(begin))
         fill(model, state, path)
         if generation is not None and model.generation_config is not None:
@@ -294,8 +288,23 @@ class PretrainedModel(BackendModule):
             OSError: a file cannot be written.
         """
         check_others("save_pretrained()", ("directory", "tokenizer"), others)
+        self._check_whole()
         directory = Path(directory)
-        self.save_config(directory)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{directory}: cannot be made a directory: {error.strerror}") from error
+        config, generation = self.config, self.generation_config
+        options = {} if generation is None else generation.to_dict()
+        moved = config.extra.keys() & {*options, "torch_dtype"}
+        fields = {name: value for name, value in config.to_dict().items() if name not in moved}
+        # transformers loads in the precision that the config names, so a stale one would cast the weights.
+        fields["dtype"] = str(self.dtype).removeprefix("torch.")
+        fields["model_type"], architecture = self.published_as()
+        fields["architectures"] = [architecture]
+        write_json(directory / CONFIG_FILE, fields, sort_keys=True)
+        if generation is not None:
+            write_json(directory / GENERATION_FILE, options, sort_keys=True)
         copies = tied_copies(self)
         state = {name: tensor.contiguous() for name, tensor in self.state_dict().items() if name not in copies}
         state = {self.stored_name(name): tensor for name, tensor in state.items()}
@@ -310,25 +319,6 @@ class PretrainedModel(BackendModule):
                 raise OSError(int(number[1]), os.strerror(int(number[1])), str(directory / WEIGHT_FILES[0])) from error
         if tokenizer is not None:
             tokenizer.save_pretrained(directory)
-
-    def save_config(self, directory: Path) -> None:
-        """Write the files of `save_pretrained` without weights, to a directory that is made if absent."""
-        self._check_whole()
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{directory}: cannot be made a directory: {error.strerror}") from error
-        config, generation = self.config, self.generation_config
-        options = {} if generation is None else generation.to_dict()
-        moved = config.extra.keys() & {*options, "torch_dtype"}
-        fields = {name: value for name, value in config.to_dict().items() if name not in moved}
-        # transformers loads in the precision that the config names, so a stale one would cast the weights.
-        fields["dtype"] = str(self.get_parameter(self.shared).dtype).removeprefix("torch.")
-        fields["model_type"], architecture = self.published_as()
-        fields["architectures"] = [architecture]
-        write_json(directory / CONFIG_FILE, fields, sort_keys=True)
-        if generation is not None:
-            write_json(directory / GENERATION_FILE, options, sort_keys=True)
 
     # ---- Inference
 

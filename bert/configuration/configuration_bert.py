@@ -54,7 +54,6 @@ class BertConfig(ModelConfig):
     def encoder(self) -> BartConfig:
         """The same encoder in the words of BART's layers, of which it is built."""
         return BartConfig(
-            vocab_size=self.vocab_size,
             max_position_embeddings=self.max_position_embeddings,
             d_model=self.hidden_size,
             encoder_layers=self.num_hidden_layers,
@@ -64,5 +63,4 @@ class BertConfig(ModelConfig):
             dropout=self.hidden_dropout_prob,
             attention_dropout=self.attention_probs_dropout_prob,
             activation_function=self.hidden_act,
-            pad_token_id=self.pad_token_id,
         )

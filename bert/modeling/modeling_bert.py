@@ -83,19 +83,6 @@ class BertEncoder(BartEncoder):
             if isinstance(part, nn.LayerNorm):
                 part.eps = config.layer_norm_eps
 
-    def forward(  # type: ignore[override]
-        self, input_ids: Tensor | Rows | None, attention_mask: Tensor | None, token_type_ids: Tensor | None
-    ) -> Tensor:
-        """States (B, S, D), or (1, M, D) of rows; arguments and errors are those of `BertForPreTraining`."""
-        types = self.embed_types
-        if not isinstance(input_ids, Rows):
-            beside = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
-            input_ids = check_ids("input_ids", input_ids, self.embed_tokens.num_embeddings, True, **beside)
-            if token_type_ids is not None:
-                check_ids("token_type_ids", token_type_ids, types.num_embeddings)
-        typed = types.weight[0] if token_type_ids is None else types(token_type_ids)
-        return super().forward(input_ids, attention_mask, added=typed)
-
 
 class BertNetwork(nn.Module):
     """Encoder and, where a head needs it, pooler: a layer and tanh, for the state of `[CLS]`."""
@@ -106,12 +93,21 @@ class BertNetwork(nn.Module):
         dense = nn.Linear(config.hidden_size, config.hidden_size) if pools else None
         self.pooler = None if dense is None else nn.Sequential(OrderedDict(dense=dense, tanh=nn.Tanh()))
 
-    def forward(self, *inputs: Any) -> tuple[Tensor, Tensor | None]:
-        """States (B, S, D), and the pooled one (B, D); inputs are those of `BertEncoder`."""
-        states = self.encoder(*inputs)
+    def forward(
+        self, input_ids: Tensor | Rows | None, attention_mask: Tensor | None, token_type_ids: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """States (B, S, D), or (1, M, D) of rows, and the pooled one (B, D); inputs as of `BertForPreTraining`."""
+        types = self.encoder.embed_types
+        if not isinstance(input_ids, Rows):
+            beside = {"attention_mask": attention_mask, "token_type_ids": token_type_ids}
+            input_ids = check_ids("input_ids", input_ids, self.encoder.embed_tokens.num_embeddings, True, **beside)
+            if token_type_ids is not None:
+                check_ids("token_type_ids", token_type_ids, types.num_embeddings)
+        typed = types.weight[0] if token_type_ids is None else types(token_type_ids)
+        states = self.encoder(input_ids, attention_mask, added=typed)
         if self.pooler is None:
             return states, None
-        return states, self.pooler(inputs[0].firsts(states) if isinstance(inputs[0], Rows) else states[:, 0])
+        return states, self.pooler(input_ids.firsts(states) if isinstance(input_ids, Rows) else states[:, 0])
 
 
 class BertPredictions(nn.Module):
@@ -142,7 +138,6 @@ class PretrainedBert(PretrainedModel):
     config_class = BertConfig
     tokenizer_class = BertTokenizer
     shared = "bert.encoder.embed_tokens.weight"
-    vocabulary_multiple = 8  # of NVIDIA's checkpoints
     pools: ClassVar[bool]
     config: BertConfig
 
@@ -153,6 +148,7 @@ class PretrainedBert(PretrainedModel):
         self.init_weights(self)
 
     def stored_name(self, name: str) -> str:
+        name = super().stored_name(name)
         for theirs, ours in _NAMES:
             name = name.replace(ours, theirs)
         return name
@@ -191,9 +187,6 @@ class BertModel(PretrainedBert):
     optional = ("bert.pooler",)
     reads_padding = True
     pools = True
-
-    def stored_name(self, name: str) -> str:
-        return super().stored_name(name).removeprefix("bert.")
 
     def forward(
         self,

@@ -181,10 +181,9 @@ def predict_split(
     if rank > 0:
         return None
     merged = dict(earlier)
-    for predicted, _ in shares:
-        merged |= predicted
-    speed = speed_report([speed for _, speed in shares], loaded.model.device, len(earlier))
-    return [merged[number] for number in range(len(examples))], speed
+    for share in shares:
+        merged |= share.predicted
+    return [merged[number] for number in range(len(examples))], speed_report(shares, loaded.model.device, len(earlier))
 
 
 def score_predictions(

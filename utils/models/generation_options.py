@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -35,9 +34,7 @@ class DecodingOptions:
     @property
     def generation(self) -> dict[str, Any]:
         """The options of generate that the command line gave, by generate's names."""
-        names = {field.name for field in dataclasses.fields(GenerationConfig)}
-        given = {NAMES.get(name, name): value for name, value in vars(self).items()}
-        given = {name: value for name, value in given.items() if name in names and value is not None}
+        given = {NAMES.get(name, name): value for name, value in vars(self).items() if value is not None}
         if "early_stopping" in given:
             given["early_stopping"] = {"true": True, "false": False}.get(given["early_stopping"], "never")
         return with_lengths(given)

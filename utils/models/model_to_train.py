@@ -28,7 +28,6 @@ from utils.models.options import LORA_DEFAULT, NewModelOptions
 logger = logging.getLogger(__name__)
 # Parts of names of the fields that may differ between the config of a run and that of the weights it starts from.
 NOT_OF_SHAPE = ("drop", "init")
-OF_HEADS = {"problem_type", "token_states"}  # what configs of models with a head say of it, besides its labels
 # What a training checkpoint holds; a file that lacks one of these is something else.
 CHECKPOINT_PARTS = {"config", "state_dict", "optimizer_states", "loops", "identity"}
 
@@ -48,7 +47,7 @@ def initial_model(
 
     Args:
         config: gives the architecture and the decoding defaults; the vocabulary's size is that of weights or tokenizer.
-        labels: of a head; by default those of the weights. A head of the same labels keeps their order.
+        labels: of a head. A head of the same labels keeps their order.
         new_head: whether to begin a new head even if the weights have one.
         columns: of the texts in the training data, or the options that named them, which the config then has.
         checkpoint: of training, to go on from. Weights, vocabulary, labels and columns are then its own.
@@ -84,8 +83,8 @@ def initial_model(
         config.vocab_size = stored.vocab_size
         if of_shards is not None:
             check_same_config(stored, config, f"--model_name_or_path {name}", apart_from=NOT_OF_SHAPE)
-        if not new_head:
-            labels = _labels_of_head(stored, config, labels, name)
+        if labels is not None and not new_head:
+            labels = _labels_of_head(stored, labels, name)
     if labels is not None:
         config.labels = labels
     config.validate()
@@ -111,17 +110,8 @@ def initial_model(
     return adapted(model, tokenizer, options)
 
 
-def _labels_of_head(
-    stored: ModelConfig, config: ModelConfig, labels: Sequence[str] | None, name: str
-) -> Sequence[str] | None:
-    """The labels of the data in the order of the weights' head, unless it is of other ones; case does not count.
-
-    The config gets what else the stored one says of the head.
-    """
-    of_head = OF_HEADS & stored.extra.keys() - config.extra.keys()
-    config.extra.update({field: stored.extra[field] for field in of_head})
-    if labels is None:
-        return stored.labels
+def _labels_of_head(stored: ModelConfig, labels: Sequence[str], name: str) -> Sequence[str]:
+    """The labels of the data in the order of the weights' head, unless it is of other ones; case does not count."""
     of_data = renamed(stored.labels, labels)
     if sorted(of_data) == sorted(labels):
         return of_data

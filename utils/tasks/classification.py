@@ -7,9 +7,8 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, compress, count
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -48,18 +47,13 @@ METRICS = {
 }
 
 
-@dataclass(frozen=True)
-class LabelledTexts:
-    """Texts as they were read."""
+class LabelledText(NamedTuple):
+    """A text, or a pair of them, as it was read."""
 
-    names: list[str]
-    texts: list[str]
-    pairs: list[str] | None
-    labels: list[Any] | None = None  # None where they are only to be predicted
-    columns: tuple[str, ...] = ()  # of the texts and of the second ones of pairs
-
-    def __len__(self) -> int:
-        return len(self.texts)
+    name: str
+    texts: tuple[str, ...]
+    columns: tuple[str, ...]  # of the texts
+    label: Any = None  # None where it is only to be predicted
 
 
 class Classification(LabelTask):
@@ -114,7 +108,7 @@ class Classification(LabelTask):
             raise InputError(f"{where}: --text_field and --pair_field are both {pair!r}; allowed: two columns")
         return chosen, pair
 
-    def read(self, split: str, for_scoring: bool = False) -> LabelledTexts:
+    def read(self, split: str, for_scoring: bool = False) -> list[LabelledText]:
         options, data_dir = self.options, self.place.data_dir
         place, choice = self.place.chosen(split)
         if options.task_name == "mnli" and split != "train" and is_published(data_dir):
@@ -131,17 +125,17 @@ class Classification(LabelTask):
             return self.given(records, columns)
         known = [*filter(None, [self.trained.get("label_field")]), *LABELS]
         label = column_of("label_field", options.label_field, known, names, data_dir)
-        records, labels = self._labelled(records, label, split)
-        if self.glue is not None and self.glue.labels:  # tables of other makers have numbers
-            numbered = {str(number): name for number, name in enumerate(self.glue.labels)}
-            labels = [numbered.get(name_of(label), label) for label in labels]
-        return dataclasses.replace(self.given(records, columns), labels=labels)
+        return self._labelled(records, columns, label, split)
 
-    def _labelled(self, records: list[Record], column: str, split: str) -> tuple[list[Record], list[Any]]:
-        """The rows, with their labels, that --drop_label does not leave out; the log counts the others."""
+    def _labelled(
+        self, records: Sequence[Record], columns: Sequence[str], column: str, split: str
+    ) -> list[LabelledText]:
+        """The texts, with their labels, that --drop_label does not leave out; the log counts the others."""
         where, dropped = self.place.data_dir, {*(self.options.drop_label or self.trained.get("drop_label") or ())}
-        kept, labels = [], []
-        for record in records:
+        of_glue = () if self.glue is None else self.glue.labels
+        numbered = {str(number): name for number, name in enumerate(of_glue)}  # which tables of other makers have
+        kept = []
+        for record, text in zip(records, self.given(records, columns), strict=True):
             value = value_in(record.values, column)
             if value is None and "-1" in dropped:
                 continue
@@ -152,13 +146,12 @@ class Classification(LabelTask):
             if dropped.isdisjoint(_names_of(label)):
                 named = self.named(record.name, label)
                 if dropped.isdisjoint(_names_of(named)):
-                    kept.append(record)
-                    labels.append(named)
+                    kept.append(text._replace(label=numbered.get(name_of(named), named)))
         if dropped:
             counted = f"{len(records) - len(kept):,} of {len(records):,} rows"
             logger.info("%s, %s: %s are left out, by --drop_label %s", where, split, counted, " ".join(sorted(dropped)))
             check_split(kept, where, split, "rows with other labels")
-        return kept, labels
+        return kept
 
     def typed_columns(self, columns: Collection[str]) -> Sequence[str]:
         typed = ("text", "pair") if "pair" in columns else ("text",)
@@ -168,24 +161,23 @@ class Classification(LabelTask):
             raise InputError(f"the model was trained on {' with '.join(known)}; allowed: {allowed}")
         return typed
 
-    def given(self, records: Sequence[Record], columns: Sequence[str]) -> LabelledTexts:
-        may_be_blank = self.glue is not None
-        return LabelledTexts(
-            [record.name for record in records],
-            [text_in(record, columns[0]) for record in records],
-            [text_in(record, columns[1], may_be_blank) for record in records] if columns[1:] else None,
-            columns=tuple(columns),
-        )
+    def given(self, records: Sequence[Record], columns: Sequence[str]) -> list[LabelledText]:
+        first, *others = columns
+        given = []
+        for record in records:
+            seconds = (text_in(record, column, may_be_blank=self.glue is not None) for column in others)
+            given.append(LabelledText(record.name, (text_in(record, first), *seconds), tuple(columns)))
+        return given
 
-    def learn(self, examples: Mapping[str, LabelledTexts]) -> Labels:
+    def learn(self, examples: Mapping[str, list[LabelledText]]) -> Labels:
         train, smoothing, class_weights = examples["train"], self.training.label_smoothing, self.training.class_weights
-        problem = self.chosen_problem or _problem_of(train.labels)
+        problem, columns = self.chosen_problem or _problem_of([text.label for text in train]), train[0].columns
         if smoothing and problem != SINGLE_LABEL:
             raise InputError(f"--label_smoothing is {smoothing}; allowed with one class for each text")
         if problem == REGRESSION:
             if class_weights is not None:
                 raise InputError(f"--class_weights is {class_weights!r}; the labels are numbers, which have no classes")
-            return Labels(["score"], problem, train.columns)
+            return Labels(["score"], problem, columns)
         if self.glue is not None:
             names = list(self.glue.labels)
         else:
@@ -195,12 +187,12 @@ class Classification(LabelTask):
             if "-1" in names:
                 logger.warning("the label -1 is a class; --drop_label -1 leaves its rows out")
         self.check_labels(examples, names)
-        return Labels(names, problem, train.columns)
+        return Labels(names, problem, columns)
 
-    def labels_in(self, raw: LabelledTexts) -> Iterator[tuple[str, str]]:
-        for place, label in zip(raw.names, raw.labels or (), strict=False):
-            for name in _names_of(label):
-                yield name, place
+    def labels_in(self, raw: Sequence[LabelledText]) -> Iterator[tuple[str, str]]:
+        for text in raw:
+            for name in [] if text.label is None else _names_of(text.label):
+                yield name, text.name
 
     # ---- Model
 
@@ -218,25 +210,26 @@ class Classification(LabelTask):
         config.problem_type = problem or stored or (SINGLE_LABEL if len(loaded.labels) > 1 else REGRESSION)
         return loaded
 
-    def encode(self, raw: LabelledTexts, split: str, loaded: LoadedModel, for_scoring: bool = False) -> HeadExamples:
+    def encode(
+        self, raw: Sequence[LabelledText], split: str, loaded: LoadedModel, for_scoring: bool = False
+    ) -> HeadExamples:
         tokenizer, length = loaded.tokenizer, self.read_length(loaded)
-        if raw.pairs is None:
-            ids, is_cut = encode_cut(tokenizer, raw.texts, length)
+        read, kind = [" ".join(each.texts) for each in raw], (loaded.model.config.problem_type, loaded.labels)
+        if len(raw[0].texts) == 1:
+            ids, is_cut = encode_cut(tokenizer, read, length)
             rows = [(row, None) for row in ids]
         else:  # whole ones, since the longer text is cut first
-            encoded = (tokenizer(texts)["input_ids"] for texts in (raw.texts, raw.pairs))
+            encoded = (tokenizer([*texts])["input_ids"] for texts in zip(*(each.texts for each in raw), strict=True))
             pairs = [(first[1:-1], second[1:-1]) for first, second in zip(*encoded, strict=True)]
             cut = [tokenizer.cut(*pair, length) for pair in pairs]
             rows = [tokenizer.join(*both) for both in cut]
             is_cut = np.array([both != pair for both, pair in zip(cut, pairs, strict=True)])
         texts = f"texts{self.of_split(split)}"
         warn_of_cut(int(is_cut.sum()), len(raw), texts, length, "--max_source_length")
-        read = raw.texts if raw.pairs is None else [*map(" ".join, zip(raw.texts, raw.pairs, strict=True))]
         warn_of_unknown(tokenizer, [ids for ids, _ in rows], read, texts)
-        targets = [None] * len(raw) if raw.labels is None else _targets(raw, loaded)
         examples = [
-            Example(np.asarray(row, np.int32), target, second, bool(was_cut))
-            for (row, second), target, was_cut in zip(rows, targets, is_cut, strict=True)
+            Example(np.asarray(row, np.int32), _target(text, *kind), second, bool(was_cut))
+            for (row, second), text, was_cut in zip(rows, raw, is_cut, strict=True)
         ]
         encoded = HeadExamples(examples)
         if split == "train" and not for_scoring:
@@ -250,7 +243,7 @@ class Classification(LabelTask):
             inputs["labels"] = torch.tensor([example.labels for example in examples], dtype=kind)
         return inputs
 
-    def match(self, raw: LabelledTexts, split: str, loaded: LoadedModel) -> None:
+    def match(self, raw: Sequence[LabelledText], split: str, loaded: LoadedModel) -> None:
         """Give the labels of a published model the names that they have in data.
 
         Names are compared without case. Labels without names are the numbers in the data or, in order, the names there.
@@ -259,7 +252,7 @@ class Classification(LabelTask):
         if config.problem_type == REGRESSION:
             return
         # A model that was trained here has the columns and the names of its data.
-        if raw.labels is not None and "columns" not in config.extra:
+        if raw[0].label is not None and "columns" not in config.extra:
             names = measures.in_order(name for name, _ in self.labels_in(raw))
             numbers = [str(number) for number in range(len(config.labels))]
             if not config.has_unnamed_labels:
@@ -317,16 +310,17 @@ class Classification(LabelTask):
                 values.append({"chosen": chosen, "scores": scores})
         return [Prediction(value, *loss) for value, loss in zip(values, losses, strict=True)]
 
-    def score(self, raw: LabelledTexts, predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
-        names, problem, targets = loaded.labels, loaded.model.config.problem_type, _targets(raw, loaded)
+    def score(self, raw: Sequence[LabelledText], predictions: Sequence[Prediction], loaded: LoadedModel) -> Scores:
+        names, problem, texts = loaded.labels, loaded.model.config.problem_type, [text.texts[0] for text in raw]
+        targets, right = [_target(text, problem, names) for text in raw], [_names_of(text.label) for text in raw]
         if problem == REGRESSION:
             chosen = [prediction.values["number"] for prediction in predictions]
             apart = np.abs(np.subtract(chosen, targets))
-            wrong = zip(count(), raw.texts, map(name_of, raw.labels), map("{:.4g}".format, chosen), apart, strict=False)
+            wrong = zip(count(), texts, chain(*right), map("{:.4g}".format, chosen), apart, strict=False)
             errors, surest = surest_errors(wrong, len(chosen), "difference")
             return {**measures.of_numbers(chosen, targets), "errors": errors}, {"error": surest}
         is_single = problem == SINGLE_LABEL
-        right, chosen = [_names_of(label) for label in raw.labels], _chosen(predictions)
+        chosen = [_names_of(prediction.values["chosen"]) for prediction in predictions]
         predicted, goal = _sets(np.array(targets), predictions, loaded)
         counts = counts_of(predicted, goal)
         scores = scores_and_intervals(counts, lambda sums: _metrics_of(sums, len(goal), loaded))
@@ -342,19 +336,18 @@ class Classification(LabelTask):
             confidence = shares.max(axis=1)
         else:  # the one of the label that is wrong by most
             confidence = np.where(goal == predicted, 0, np.where(predicted, shares, 1 - shares)).max(axis=1)
-        every = zip(count(), raw.texts, map(JOINT.join, right), map(JOINT.join, chosen), 100 * confidence, strict=False)
+        every = zip(count(), texts, map(JOINT.join, right), map(JOINT.join, chosen), 100 * confidence, strict=False)
         is_right = counts[:, 0]
         scores["errors"], surest = surest_errors(compress(every, 1 - is_right), len(goal))
         return scores, {"accuracy": 100.0 * is_right, "confident_error": surest}
 
-    def row(self, raw: LabelledTexts, examples: HeadExamples, number: int, prediction: Prediction) -> dict[str, Any]:
-        values = dict(prediction.values)
+    def row(
+        self, raw: Sequence[LabelledText], examples: HeadExamples, number: int, prediction: Prediction
+    ) -> dict[str, Any]:
+        values, label = dict(prediction.values), raw[number].label
         chosen = values.pop("chosen")
-        row = {"index": number, "source": raw.texts[number]}
-        if raw.pairs is not None:
-            row["pair"] = raw.pairs[number]
-        if raw.labels is not None:
-            label = raw.labels[number]
+        row = {"index": number, **dict(zip(("source", "pair"), raw[number].texts, strict=False))}
+        if label is not None:
             row["reference"] = label if isinstance(chosen, (list, float)) else name_of(label)
         row["prediction"] = joined(chosen, self.separator) if isinstance(chosen, list) else str(chosen)
         return {**row, **values, **examples.counts(number)}
@@ -366,8 +359,8 @@ class Classification(LabelTask):
         score = [scores[label] for label in chosen] if isinstance(chosen, list) else scores[chosen]
         return {"prediction": chosen, "score": score}
 
-    def files(self, raw: LabelledTexts, predictions: Sequence[Prediction], split: str) -> dict[str, str]:
-        if self.glue is None or raw.labels is not None:
+    def files(self, raw: Sequence[LabelledText], predictions: Sequence[Prediction], split: str) -> dict[str, str]:
+        if self.glue is None or raw[0].label is not None:
             return {}
         chosen = [str(prediction.values["chosen"]) for prediction in predictions]
         return dict([submission(self.options.task_name, self.options.mismatched, chosen)])
@@ -395,27 +388,18 @@ def _names_of(label: Any) -> list[str]:
     return [*map(name_of, label if isinstance(label, list) else [label])]
 
 
-def _chosen(predictions: Sequence[Prediction]) -> list[list[str]]:
-    """The class or the labels that each example is predicted to have."""
-    each = (prediction.values["chosen"] for prediction in predictions)
-    return [chosen if isinstance(chosen, list) else [chosen] for chosen in each]
-
-
-def _targets(raw: LabelledTexts, loaded: LoadedModel) -> list[int | float | list[float]]:
-    """The labels of texts as the loss takes them."""
-    kind = loaded.model.config.problem_type, loaded.labels
-    return [_target(where, label, *kind) for where, label in zip(raw.names, raw.labels, strict=True)]
-
-
-def _target(where: str, label: Any, problem: str, names: list[str]) -> int | float | list[float]:
-    """A label as the loss takes it; InputError if it is no label of such a problem."""
+def _target(text: LabelledText, problem: str, names: Sequence[str]) -> int | float | list[float] | None:
+    """The label of a text as the loss takes it, None if there is none; InputError if it is none of such a problem."""
+    label = text.label
+    if label is None:
+        return None
     if problem == REGRESSION:
         if not math.isfinite(number := measures.number_of(label)):
-            raise InputError(f"{where}: the label is {label!r}; allowed: a number")
+            raise InputError(f"{text.name}: the label is {label!r}; allowed: a number")
         return number
     if isinstance(label, list) != (problem == MULTI_LABEL):
         allowed = "a list of labels" if problem == MULTI_LABEL else "one label"
-        raise InputError(f"{where}: the label is {label!r}; allowed: {allowed}")
+        raise InputError(f"{text.name}: the label is {label!r}; allowed: {allowed}")
     given = _names_of(label)
     return names.index(given[0]) if problem == SINGLE_LABEL else [float(name in given) for name in names]
 
@@ -424,7 +408,8 @@ def _sets(targets: np.ndarray, predictions: Sequence[Prediction], loaded: Loaded
     """True (N, L) for the labels that are predicted, and for those that are right."""
     is_single = loaded.model.config.problem_type == SINGLE_LABEL
     goal = targets[:, None] == np.arange(len(loaded.labels)) if is_single else targets > 0
-    return measures.sets_of(_chosen(predictions), loaded.labels), goal
+    chosen = [_names_of(prediction.values["chosen"]) for prediction in predictions]
+    return measures.sets_of(chosen, loaded.labels), goal
 
 
 def _metrics_of(counts: Sequence[float], examples: float, loaded: LoadedModel) -> dict[str, float]:

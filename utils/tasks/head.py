@@ -112,8 +112,7 @@ class HeadTask(Task[PretrainedModel]):
         labels, columns = (learned.names, learned.columns) if learned else (None, ())
         of_head = labels, self.training.new_head, columns
         loaded = initial_model(model, self.config(model), self.model_classes, *of_head, checkpoint)
-        if learned and learned.problem is None:
-            loaded.model.config.extra.pop("problem_type", None)  # of weights that classified texts
+        loaded.model.config.extra.pop("problem_type", None)  # of weights that classified texts
         return self.checked(loaded, learned or None)
 
     def trained_model(

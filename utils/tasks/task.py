@@ -143,7 +143,7 @@ class TrainedTask(ABC, Generic[Model]):
 
     @abstractmethod
     def initial_model(self, model: ModelOptions, learned: Any, checkpoint: Path | None = None) -> LoadedModel[Model]:
-        """The model that a run starts from or goes on from; `learned` is None where nothing is trained."""
+        """The model that a run starts from or goes on from; `learn` gave `learned`."""
 
     # ---- Training and validation
 

@@ -49,9 +49,7 @@ class Translation(TextToText):
         if training.source_encoder_layers is not None:
             config.source_encoder_layers = training.source_encoder_layers
             config.source_vocab_size = len(BartTokenizer.from_pretrained(training.source_tokenizer))
-        elif not model.is_scratch and (
-            training.translation_stage is not None or Path(model.model_name_or_path).exists()
-        ):
+        elif not model.is_scratch:
             stored = stored_configs(model.model_name_or_path, [BartConfig])[0]
             if stored is not None and stored.source_encoder_layers:  # of the first stage
                 config.source_encoder_layers = stored.source_encoder_layers

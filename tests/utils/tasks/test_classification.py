@@ -26,7 +26,7 @@ from utils.data.options import Place
 from utils.evaluation.scoring import format_scores
 from utils.models.model_to_train import renamed
 from utils.predict import main as predict
-from utils.tasks.classification import Classification, LabelledTexts, _target
+from utils.tasks.classification import Classification, LabelledText, _target
 from utils.tasks.options import ClassificationOptions, ClassificationTrainingOptions
 from utils.tasks.task import Prediction
 
@@ -41,8 +41,12 @@ def write(folder: Path, **tables: str) -> str:
     return str(folder)
 
 
-def read(data_dir: str, split: str = "train", **options: Any) -> LabelledTexts:
+def read(data_dir: str, split: str = "train", **options: Any) -> list[LabelledText]:
     return Classification(Place(data_dir), ClassificationOptions(**options)).read(split)
+
+
+def labels_in(*place: str, **options: Any) -> list[Any]:
+    return [text.label for text in read(*place, **options)]
 
 
 def names_in(data_dir: str, split: str = "train") -> list[str]:
@@ -67,15 +71,15 @@ def test_blanks_around_a_label_make_no_class(tmp_path: Path) -> None:
     place = write(tmp_path, train_csv="text,label\na,neg\nb,neg \nc,\u00a0pos\nd,pos\t\n")
     assert names_in(place) == ["neg", "pos"]
     write(tmp_path, val_jsonl='{"text": "a", "label": [" x", "y"]}\n{"text": "b", "label": ["x "]}\n')
-    assert read(place, "val").labels == [["x", "y"], ["x"]]
+    assert labels_in(place, "val") == [["x", "y"], ["x"]]
 
 
 def test_whole_numbers_are_the_same_labels_however_they_are_written(tmp_path: Path) -> None:
     """pandas writes 1.0 for 1 where a column lacks values."""
     place = write(tmp_path, train_csv="text,label\na,0\nb,1\n", val_csv="text,label\na,0.0\nb,1.0\n")
     assert names_in(place) == names_in(place, "val") == ["0", "1"]
-    assert _target("", 1.0, SINGLE_LABEL, ["0", "1"]) == 1
-    assert _target("", [1.0], MULTI_LABEL, ["0", "1"]) == [0, 1]
+    for label, problem, target in ((1.0, SINGLE_LABEL, 1), ([1.0], MULTI_LABEL, [0, 1])):
+        assert _target(LabelledText("", (), (), label), problem, ["0", "1"]) == target
     mixed = write(tmp_path / "mixed", train_csv="text,label\na,1.0\nb,1\nc,10\nd,2.\ne,-3.00\n")
     assert names_in(mixed) == ["-3", "1", "2", "10"]
     versions = write(tmp_path / "versions", train_csv="text,label\na,1.1\nb,1.10\nc,v1.0\n")
@@ -111,11 +115,11 @@ def test_a_task_on_pairs_reads_both_texts(tmp_path: Path, caplog: pytest.LogCapt
     place = write(tmp_path, train_csv=PREMISES)
     for options in ({}, {"text_field": "premise"}, {"pair_field": "hypothesis"}):
         texts = read(place, task_name="mnli", **options)
-        assert (texts.texts, texts.pairs) == (["a", "c", "e"], ["b", "d", "f"])
-        assert texts.labels == ["entailment", "neutral", "contradiction"]
-        assert texts.columns == ("premise", "hypothesis")
+        assert [text.texts for text in texts] == [("a", "b"), ("c", "d"), ("e", "f")]
+        assert [text.label for text in texts] == ["entailment", "neutral", "contradiction"]
+        assert {text.columns for text in texts} == {("premise", "hypothesis")}
     assert not caplog.records
-    assert read(place, text_field="premise").pairs is None
+    assert read(place, text_field="premise")[0].texts == ("a",)
     assert "hypothesis is not read; --pair_field makes pairs of it" in caplog.text
     with pytest.raises(InputError, match="--text_field and --pair_field are both 'hypothesis'; allowed: two columns"):
         read(place, task_name="mnli", text_field="hypothesis")
@@ -216,7 +220,7 @@ def test_a_task_of_glue_in_a_directory_is_trained_and_predicted(published: Path,
 def test_classes_are_scored_one_by_one() -> None:
     """Intervals and the scores of the commonest class are shown beside."""
     right, guesses = ["x", "y", "z", "x", "w", "x"] * 9, ["x", "x", "y", "x", "x", "y"] * 9
-    raw = LabelledTexts([""] * len(right), ["a"] * len(right), None, right)
+    raw = [LabelledText("", ("a",), (), label) for label in right]
     predictions = [Prediction({"chosen": label, "scores": {"x": 0.7, "y": 0.3}}, 0.0, 1) for label in guesses]
     model = SimpleNamespace(config=SimpleNamespace(problem_type=SINGLE_LABEL))
     loaded = SimpleNamespace(labels=["x", "y", "v", "w", "z"], model=model)
@@ -247,11 +251,11 @@ def test_rows_without_a_label_are_left_out(tmp_path: Path, caplog: pytest.LogCap
         read(place)
     left = read(place, drop_label=("-", "?"))
     theirs = datasets.Dataset.from_list(rows).filter(lambda row: row["label"] != "-")
-    assert (left.texts, left.labels) == (theirs["text"][:], theirs["label"][:])
+    assert [(*text.texts, text.label) for text in left] == [*zip(theirs["text"], theirs["label"], strict=True)]
     assert "train: 2 of 4 rows are left out, by --drop_label - ?" in caplog.text
     with pytest.raises(InputError, match="the val split has no rows with other labels"):
         Classification(Place(place)).as_trained(BertConfig(drop_label=["-"])).read("val")  # as in training
-    assert read(place, "val", drop_label=("?",)).labels == ["-"]
+    assert labels_in(place, "val", drop_label=("?",)) == ["-"]
     features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["x", "y"])})
     (tmp_path / "hub").mkdir()
     datasets.Dataset.from_dict({"text": ["a", "b"], "label": [1, -1]}, features).to_parquet(
@@ -259,7 +263,7 @@ def test_rows_without_a_label_are_left_out(tmp_path: Path, caplog: pytest.LogCap
     )
     with pytest.raises(InputError, match="val.parquet:2: label is None; .*; --drop_label -1 leaves such rows out"):
         read(str(tmp_path / "hub"), "val")
-    assert read(str(tmp_path / "hub"), "val", drop_label=("-1",)).labels == ["y"]
+    assert labels_in(str(tmp_path / "hub"), "val", drop_label=("-1",)) == ["y"]
 
 
 @pytest.mark.parametrize(
@@ -276,15 +280,15 @@ def test_labels_are_left_out_by_any_of_their_names(
 ) -> None:
     """As whole numbers where a column holds fractions, as one of several labels, and by a number or its name."""
     rows = [{"text": "a", "label": label} for label in labels]
-    assert read(write(tmp_path, train_jsonl="\n".join(map(json.dumps, rows))), **options).labels == left
+    assert labels_in(write(tmp_path, train_jsonl="\n".join(map(json.dumps, rows))), **options) == left
 
 
 def test_names_of_classes_that_are_numbers(tmp_path: Path) -> None:
     """Of single classes and of lists."""
     place = write(tmp_path, train_csv="text,label\na,2\nb,0.0\n", val_jsonl='{"text": "a", "label": [1, 2]}\n')
     names = ("anger", "joy", "fear, joy")
-    assert read(place, tag_names=names).labels == ["fear, joy", "anger"]
-    assert read(place, "val", tag_names=names).labels == [["joy", "fear, joy"]]
+    assert labels_in(place, tag_names=names) == ["fear, joy", "anger"]
+    assert labels_in(place, "val", tag_names=names) == [["joy", "fear, joy"]]
     write(tmp_path, test_csv="text,label\na,3\n")
     with pytest.raises(InputError, match="test.csv:2: .* is 3; allowed: 0 to 2, for anger, joy"):
         read(place, "test", tag_names=names)

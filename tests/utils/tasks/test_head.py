@@ -186,7 +186,7 @@ def test_two_processes_train_and_score_as_one(task: str, train: Run, corpus: Pat
 @pytest.mark.parametrize(
     ("task", "texts_of"),
     [
-        ("classification", lambda read: read.texts),
+        ("classification", lambda read: [text for each in read for text in each.texts]),
         ("tagging", lambda read: [" ".join(sentence.words) for sentence in read]),
         ("question_answering", lambda read: [question.context for question in read]),
     ],
