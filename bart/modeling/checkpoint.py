@@ -88,9 +88,9 @@ def read(path: Path) -> dict[str, Any]:
 
 def state_dict(checkpoint: dict[str, Any], path: Path) -> dict[str, Tensor]:
     """The tensors by name: below 'state_dict' (Lightning) or 'model' (fairseq), at the top level, or below one key."""
-    below = {key: value for key, value in checkpoint.items() if isinstance(value, dict) and _has_matrices(value)}
+    below = {key: part for key, part in checkpoint.items() if isinstance(part, dict) and _matrices_of(part)}
     keys: Sequence[str] = [key for key in ("state_dict", "model") if key in below][:1] or (
-        [] if _has_matrices(checkpoint) else [*below]
+        [] if _matrices_of(checkpoint) else [*below]
     )
     if len(keys) > 1:
         raise InputError(f"{path}: weights below {', '.join(map(str, keys))}; allowed: one of them, or 'state_dict'")
@@ -104,15 +104,15 @@ def state_dict(checkpoint: dict[str, Any], path: Path) -> dict[str, Tensor]:
     return state if scale is None else _with_adapters(state, scale)
 
 
-def _has_matrices(content: Mapping[Any, Any]) -> bool:
-    return any(
-        isinstance(value, Tensor) and value.dim() > 1 and value.is_floating_point() for value in content.values()
-    )
+def _matrices_of(content: Mapping[Any, Any]) -> list[Any]:
+    """The names of the matrices of numbers in a part of a checkpoint."""
+    tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+    return [name for name, tensor in tensors.items() if tensor.dim() > 1 and tensor.is_floating_point()]
 
 
 def _without_losses(state: dict[str, Tensor], path: Path) -> dict[str, Tensor]:
     """The weights of a Lightning module without those of its parts that have no matrices: of a loss, or a metric."""
-    networks = {name.split(".")[0] for name, tensor in state.items() if tensor.dim() > 1 and tensor.is_floating_point()}
+    networks = {name.split(".")[0] for name in _matrices_of(state)}
     left_out = [name for name in state if name.split(".")[0] not in networks]
     if left_out and networks:
         logger.warning("%s: entries that are no weights are left out: %s", path, shorten(left_out))

@@ -160,9 +160,6 @@ class BartModel(PretrainedBart):
     head = ()
     reads_padding = True
 
-    def stored_name(self, name: str) -> str:
-        return name.removeprefix("model.")
-
     def forward(
         self,
         input_ids: Tensor | None = None,

@@ -123,12 +123,6 @@ class PretrainedModel(BackendModule):
             else:  # norms, and parameters of a module's own
                 part.reset_parameters()  # type: ignore[operator]
 
-    def new_weights(self, parts: tuple[str, ...]) -> dict[str, Tensor]:
-        """Random weights of some modules, by name; the modules are on the CPU from now on."""
-        for name in parts:
-            self.init_weights(self.get_submodule(name).to_empty(device="cpu"))
-        return {name: weight for name, weight in self.state_dict().items() if name.startswith(parts)}
-
     def get_input_embeddings(self) -> nn.Embedding:
         return cast(nn.Embedding, self.get_submodule(self.shared.removesuffix(".weight")))
 
@@ -212,8 +206,8 @@ class PretrainedModel(BackendModule):
         raise NotImplementedError
 
     def stored_name(self, name: str) -> str:
-        """The name of a weight in files that `transformers` loads."""
-        return name
+        """The name of a weight in files that `transformers` loads, where a network without a head has no prefix."""
+        return name if self.head else name.partition(".")[2]
 
     def published_as(self) -> tuple[str, str]:
         """The model type and the class under which `transformers` knows this network."""
@@ -276,7 +270,9 @@ class PretrainedModel(BackendModule):
             lacking, stored = ", ".join(begin or cls.head), f"; its head is {shorten(left_out)}" if left_out else ""
             raise InputError(f"{path}: no weights of a {cls.__name__}: it has no {lacking}{stored}")
         if begin:
-            state |= model.new_weights(tuple(begin))
+            for name in begin:
+                model.init_weights(model.get_submodule(name).to_empty(device="cpu"))
+            state |= {name: tensor for name, tensor in model.state_dict().items() if name.startswith(tuple(begin))}
             logger.warning("%s: these parts begin with random weights: %s", path, ", ".join(begin))
         fill(model, state, path)
         if generation is not None and model.generation_config is not None:
@@ -292,8 +288,23 @@ class PretrainedModel(BackendModule):
             OSError: a file cannot be written.
         """
         check_others("save_pretrained()", ("directory", "tokenizer"), others)
+        self._check_whole()
         directory = Path(directory)
-        self.save_config(directory)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{directory}: cannot be made a directory: {error.strerror}") from error
+        config, generation = self.config, self.generation_config
+        options = {} if generation is None else generation.to_dict()
+        moved = config.extra.keys() & {*options, "torch_dtype"}
+        fields = {name: value for name, value in config.to_dict().items() if name not in moved}
+        # transformers loads in the precision that the config names, so a stale one would cast the weights.
+        fields["dtype"] = str(self.dtype).removeprefix("torch.")
+        fields["model_type"], architecture = self.published_as()
+        fields["architectures"] = [architecture]
+        write_json(directory / CONFIG_FILE, fields, sort_keys=True)
+        if generation is not None:
+            write_json(directory / GENERATION_FILE, options, sort_keys=True)
         copies = tied_copies(self)
         state = {name: tensor.contiguous() for name, tensor in self.state_dict().items() if name not in copies}
         state = {self.stored_name(name): tensor for name, tensor in state.items()}
@@ -308,25 +319,6 @@ class PretrainedModel(BackendModule):
                 raise OSError(int(number[1]), os.strerror(int(number[1])), str(directory / WEIGHT_FILES[0])) from error
         if tokenizer is not None:
             tokenizer.save_pretrained(directory)
-
-    def save_config(self, directory: Path) -> None:
-        """Write the files of `save_pretrained` without weights, to a directory that is made if absent."""
-        self._check_whole()
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{directory}: cannot be made a directory: {error.strerror}") from error
-        config, generation = self.config, self.generation_config
-        options = {} if generation is None else generation.to_dict()
-        moved = config.extra.keys() & {*options, "torch_dtype"}
-        fields = {name: value for name, value in config.to_dict().items() if name not in moved}
-        # transformers loads in the precision that the config names, so a stale one would cast the weights.
-        fields["dtype"] = str(self.get_parameter(self.shared).dtype).removeprefix("torch.")
-        fields["model_type"], architecture = self.published_as()
-        fields["architectures"] = [architecture]
-        write_json(directory / CONFIG_FILE, fields, sort_keys=True)
-        if generation is not None:
-            write_json(directory / GENERATION_FILE, options, sort_keys=True)
 
     # ---- Inference
 

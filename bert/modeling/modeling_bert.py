@@ -148,6 +148,7 @@ class PretrainedBert(PretrainedModel):
         self.init_weights(self)
 
     def stored_name(self, name: str) -> str:
+        name = super().stored_name(name)
         for theirs, ours in _NAMES:
             name = name.replace(ours, theirs)
         return name
@@ -186,9 +187,6 @@ class BertModel(PretrainedBert):
     optional = ("bert.pooler",)
     reads_padding = True
     pools = True
-
-    def stored_name(self, name: str) -> str:
-        return super().stored_name(name).removeprefix("bert.")
 
     def forward(
         self,

@@ -154,13 +154,10 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
 
 def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
     """Read the lines of two files side by side; targets that are lists are checked."""
-    sources, targets = iter_lines(source), iter_lines(target)
-    for number, (text, summary) in enumerate(zip_longest(sources, targets), 1):
+    files = source, target
+    for number, (text, summary) in enumerate(zip_longest(*map(iter_lines, files)), 1):
         if text is None or summary is None:
-            # The longer file is read to its end, so that the message has both counts.
-            longer = number + sum(1 for _ in (targets if text is None else sources))
-            counts = (number - 1, longer) if text is None else (longer, number - 1)
-            check_counts((source, target), *counts)
+            check_counts(files, *(sum(1 for _ in iter_lines(file)) for file in files))
         references_of(summary, f"{target}, line {number}: ")
         yield text, summary
 

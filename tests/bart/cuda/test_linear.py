@@ -61,23 +61,9 @@ def under_autocast() -> Iterator[None]:
     torch.set_autocast_enabled("cuda", False)
 
 
-def take_an_optimizer_step(layer: nn.Linear) -> None:
-    layer.weight.grad = torch.ones_like(layer.weight)
-    torch.optim.AdamW([layer.weight], lr=0.1, fused=True).step()
-
-
-def take_averages(layer: nn.Linear) -> None:
-    averaged = torch.optim.swa_utils.AveragedModel(nn.Linear(8, 4), use_buffers=True)
-    averaged.update_parameters(layer)
-    averaged.update_parameters(nn.Linear(8, 4))
-    layer.load_state_dict(averaged.module.state_dict())
-
-
 CHANGES: dict[str, Callable[[nn.Linear], object]] = {
     "in place": lambda layer: nn.init.ones_(layer.weight),
     "unseen by autograd": lambda layer: layer.weight.data.neg_(),
-    "by an optimizer": take_an_optimizer_step,
-    "averages": take_averages,
     "loaded": lambda layer: layer.load_state_dict(nn.Linear(8, 4).state_dict()),
     "assigned": lambda layer: layer.load_state_dict(nn.Linear(8, 4).state_dict(), assign=True),
     "a parameter": lambda layer: setattr(layer, "weight", nn.Parameter(torch.ones(4, 8))),
