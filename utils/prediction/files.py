@@ -191,7 +191,7 @@ def _check_has_no_breaks(records: Iterable[Record]) -> None:
 
 
 def texts(source: RowsToPredict, rows: Iterable[tuple[Record, Mapping[str, Any]]]) -> Iterator[str]:
-    """The lines of an output of text: a header of .csv and .tsv, and each row with the cells that its prediction adds."""
+    """The lines of an output of text: a header of .csv and .tsv, and each row with the cells that predictions add."""
     names: list[str] = []
     for record, added in rows:
         cells = {  # the parts of a list are joined as the task has it
