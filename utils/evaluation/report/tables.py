@@ -17,12 +17,6 @@ from utils.metrics.files import LABELS, label_of
 from utils.tasks.options import TOKEN
 
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
-SPEEDS = {
-    "articles_per_second": ("{} per second", 2),
-    "generated_tokens_per_second": ("Generated tokens per second", 0),
-    "generation_seconds": ("Seconds in all", 2),
-    "peak_memory_gb": ("Peak memory, GB", 2),
-}
 MOST_LISTED = 20  # confusions in a table
 ABSOLUTE = re.compile(r"(?<![^\s='\"])/(?:[^\s/]+/)*(?=[^\s/]+/[^\s/]+)")  # the folders of a path but for the last one
 # Of an article's texts, with their digits in the list of articles.
@@ -166,10 +160,12 @@ def speed_table(run: ReportedRun, split: str, noun: str) -> ScoreTable:
     """Throughput and the percentiles of latency; without rows where the run was not timed."""
     speed = run.speeds.get(split, {})
     rows = [
-        [label.format(f"{noun.capitalize()}s"), shown(speed.get(name) or None, digits)]
-        for name, (label, digits) in SPEEDS.items()
+        [f"{noun.capitalize()}s per second", shown(speed.get("articles_per_second"))],
+        ["Generated tokens per second", shown(speed.get("generated_tokens_per_second") or None, 0)],
+        ["Seconds in all", shown(speed.get("generation_seconds"))],
+        ["Peak memory, GB", shown(speed.get("peak_memory_gb"))],
+        *([f"Latency, ms, {name}", shown(value, 0)] for name, value in speed.get("latency_ms", {}).items()),
     ]
-    rows += [[f"Latency, ms, {name}", shown(value, 0)] for name, value in speed.get("latency_ms", {}).items()]
     rows = [row for row in rows if row[1] != NOTHING]
     caption = f"Latency: from an {noun}'s entry into the batch to its end."
     if resumed := speed.get("resumed_articles"):
