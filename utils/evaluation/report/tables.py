@@ -44,7 +44,9 @@ class ScoreTable:
         self.header, *self.rows = map(list, zip(*kept, strict=True))
 
 
-def shown(value: float | None, digits: int = 2) -> str:
+def shown(value: float | None, digits: int | None = None) -> str:
+    """A number for readers, by default with two digits, or none if it is a count."""
+    digits = (0 if isinstance(value, int) else 2) if digits is None else digits
     return NOTHING if value is None else f"{value:,.{digits}f}".replace("-", MINUS)
 
 
@@ -123,10 +125,7 @@ def group_tables(run: ReportedRun, split: str) -> list[ScoreTable]:
     tables = []
     for kind, groups in run.scores.get(split, {}).get("groups", {}).items():
         columns = list(dict.fromkeys(column for scores in groups.values() for column in scores))
-        rows = []
-        for name, scores in groups.items():
-            values = [scores.get(column) for column in columns]
-            rows.append([name, *(shown(value, 0 if isinstance(value, int) else 2) for value in values)])
+        rows = [[name, *(shown(scores.get(column)) for column in columns)] for name, scores in groups.items()]
         support = f" Support: how many of the {split} split are of the {kind}." if "support" in columns else ""
         tables.append(ScoreTable(f"In percent.{support}", [kind.capitalize(), *map(label_of, columns)], rows))
     return tables
