@@ -52,7 +52,10 @@ logger = logging.getLogger(__name__)
 
 def run(args: TrainingArguments) -> None:
     """Train and score as the arguments say; everything written lies in `--output_dir`."""
-    check_machine(args)
+    check_gpus(args.hardware.gpus)
+    project = args.run.wandb_project
+    if project is not None and not any(metadata.distributions(name="wandb")):
+        raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb")
     with run_folder(args) as earlier_log:
         args, task = args.resolved()
         task = with_table_prepared(task)
@@ -70,14 +73,6 @@ def run(args: TrainingArguments) -> None:
         elif is_first():
             write_report(Path(local_path(args.run.output_dir)))
         publish(args.run.output_dir)
-
-
-def check_machine(args: TrainingArguments) -> None:
-    """Raise InputError where the machine lacks what a run needs."""
-    check_gpus(args.hardware.gpus)
-    project = args.run.wandb_project
-    if project is not None and not any(metadata.distributions(name="wandb")):
-        raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb")
 
 
 @contextmanager
