@@ -1,7 +1,4 @@
-"""The rows of a split, from tables and published sets; and pairs of documents and summaries, in them or in line files.
-
-A data directory has the files `{train,val,test}.{source,target}`, one example a line, UTF-8.
-"""
+"""The rows of a split, of tables and published sets; and pairs of documents and summaries, of these or line files."""
 
 from __future__ import annotations
 
