@@ -62,15 +62,10 @@ def _rows_in(data_dir: str, split: str, tables: TableOptions) -> Iterator[Record
     """The rows of a split of a published set or of tables; of one table all."""
     if is_published(data_dir):
         return published_rows(data_dir, split)
-    return whole(rows_of(_table_of(Path(data_dir).expanduser(), split), tables))
-
-
-def _table_of(path: Path, split: str) -> Path:
-    """The file of a split."""
-    if path.is_file() and suffix_of(path) in TABLES:
-        return path
-    if (table := table_in(path, split)) is not None:
-        return table
+    path = Path(data_dir).expanduser()
+    table = path if path.is_file() and suffix_of(path) in TABLES else table_in(path, split)
+    if table is not None:
+        return whole(rows_of(table, tables))
     holds = f"a data directory holds {{{','.join(SPLITS)}}}{{{','.join(TABLES)}}}, in tagging also {','.join(CONLL)}"
     if path.is_file():
         check_is_text(path)
