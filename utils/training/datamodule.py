@@ -48,12 +48,8 @@ class TrainingData(pl.LightningDataModule):
         }
         self.order = self._order()
         self.steps_per_epoch, self.examples_per_step = self.order.steps_per_epoch, self.order.examples_per_step
-        max_steps, epochs = plan.optimisation.max_steps, plan.epochs.max_epochs
-        if epochs is None and max_steps < 0:
-            epochs = 1
-        self.total_steps = max_steps if epochs is None else epochs * self.steps_per_epoch
-        if max_steps > 0:
-            self.total_steps = min(self.total_steps, max_steps)
+        limits = plan.optimisation.max_steps, (plan.epochs.max_epochs or 0) * self.steps_per_epoch
+        self.total_steps = min((limit for limit in limits if limit > 0), default=self.steps_per_epoch)
 
     @property
     def streams(self) -> bool:

@@ -209,12 +209,11 @@ class HardwareOptions:
             raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
         if self.gpus == 0 and (self.fp16 or self.tf32):
             raise InputError(f"{chosen[0]} needs a GPU; this run is on the CPU, which takes fp32 (no flag) or --bf16")
+        shards = f"--strategy {self.strategy}"
         if self.strategy != "ddp" and self.fp16 and self.amp_level != "O0":
-            raise InputError(
-                f"--strategy {self.strategy} and --fp16 exclude each other; it takes --bf16, --tf32 or fp32"
-            )
+            raise InputError(f"{shards} and --fp16 exclude each other; it takes --bf16, --tf32 or fp32")
         if self.strategy != "ddp" and self.bf16 and self.amp_level == "O2":
-            raise InputError(f"--strategy {self.strategy} and --amp_level O2 exclude each other; it takes O0 or O1")
+            raise InputError(f"{shards} and --amp_level O2 exclude each other; it takes O0 or O1")
 
     def _resolve_devices(self) -> None:
         """Make --gpus, --accelerator and --devices say the same, each of them given or not."""
@@ -251,6 +250,7 @@ class Plan:
     batches: BatchOptions
     epochs: EpochOptions
     _: KW_ONLY
+    directory: Path  # of --output_dir, or its copy
     settings: Mapping[str, Any]  # all options by name, for the loggers
     metric: str  # of validation, which makes a checkpoint the best one
     direction: str  # "max" or "min", in which the metric gets better

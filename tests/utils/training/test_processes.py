@@ -174,7 +174,7 @@ def see_another_folder(folder: Path) -> None:
     if os.environ["RANK"] == "1":
         from utils.recipes import training
 
-        training.agreed_checkpoint = lambda named, output: find_checkpoint(named, folder)
+        training.told_by_first = lambda *_, **__: find_checkpoint("last", folder)
 
 
 @pytest.mark.slow
