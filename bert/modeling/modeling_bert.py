@@ -139,6 +139,7 @@ class PretrainedBert(PretrainedModel):
     config_class = BertConfig
     tokenizer_class = BertTokenizer
     shared = "bert.encoder.embed_tokens.weight"
+    vocabulary_multiple = 8  # of NVIDIA's checkpoints
     pools: ClassVar[bool]
     config: BertConfig
 
