@@ -1,7 +1,7 @@
 # The common parts of the scripts: --help, the place of the repository, Python, command lines, signals. Scripts source it
 # without arguments, so that it sees theirs.
 # shellcheck shell=bash
-# shellcheck disable=SC2034 # the scripts read `options`, `precision`, `device` and `launch`
+# shellcheck disable=SC2034 # the scripts read `options` and `precision`
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 # Processes that torchrun restarts must not find the addresses of dead ones.
@@ -125,20 +125,4 @@ read_precision() { # name of the variable that holds it, precisions that are all
     [[ " $allowed " == *" $value "* ]] || fail "$1 is '$value'; allowed$where: ${allowed// /, }"
     precision=("--$value")
     [[ $value != fp32 ]] || precision=()
-}
-
-# Set `device` to the device on which NUM_GPU scores, and the array `launch` to the words that start as many processes.
-read_scoring_device() {
-    launch=(python) device=cuda
-    require_numbers 0 NUM_GPU
-    ((NUM_GPU > 0)) || device=cpu
-    if ((NUM_GPU > 1)); then
-        # Otherwise each of the processes would report missing GPUs.
-        local available
-        available=$(python -c "import torch; print(torch.cuda.device_count())" 2>/dev/null) ||
-            fail "python has no torch; $install"
-        ((NUM_GPU <= available)) ||
-            fail "NUM_GPU is $NUM_GPU; this machine has $available CUDA devices (NUM_GPU 0: the CPU; values given: $given)"
-        launch=(python -m torch.distributed.run --standalone --nproc_per_node "$NUM_GPU")
-    fi
 }

@@ -43,10 +43,20 @@ train_and_score() { # task, split
     run "${words[@]}" ${options[@]+"${options[@]}"}
 }
 
-# Score a model that was trained before, in the array `precision`; the options are run_eval.py's.
+# Score a model that was trained before on NUM_GPU GPUs, in the array `precision`; the options are run_eval.py's.
 score() { # model, folder for the scores, options
+    local launch=(python) device=cuda available
+    require_numbers 0 NUM_GPU
+    ((NUM_GPU > 0)) || device=cpu
     find_python
-    read_scoring_device
+    if ((NUM_GPU > 1)); then
+        # Otherwise each of the processes would report missing GPUs.
+        available=$(python -c "import torch; print(torch.cuda.device_count())" 2>/dev/null) ||
+            fail "python has no torch; $install"
+        ((NUM_GPU <= available)) ||
+            fail "NUM_GPU is $NUM_GPU; this machine has $available CUDA devices (NUM_GPU 0: the CPU; values given: $given)"
+        launch=(python -m torch.distributed.run --standalone --nproc_per_node "$NUM_GPU")
+    fi
     run "${launch[@]}" "$root/run_eval.py" "$1" "$CONFIG_PATH" "$DATA_DIR" "$2" --device "$device" \
         --max_source_length "$MAX_SOURCE_LEN" --bs "$EVAL_BS" ${precision[@]+"${precision[@]}"} "${@:3}"
 }

@@ -104,9 +104,8 @@ class BeamSearch:
         self.max_length = max_length
         self.width = config.num_beams
         self.eos_ids = torch.tensor(config.eos_token_ids, dtype=torch.long, device=device)
-        self.pad_token_id = config.fill_token_id or 0  # without EOS ids there is nothing to pad
         shape = (articles, self.width)
-        tokens = self.eos_ids.new_full((*shape, max_length), self.pad_token_id)
+        tokens = self.eos_ids.new_full((*shape, max_length), config.fill_token_id or 0)  # no EOS, no padding
         tokens[:, :, 0] = config.start_token_id
         parents = self.eos_ids.new_full((*shape, max_length - 1), -1)
         hopeless = torch.full(shape, _HOPELESS, dtype=torch.float32, device=device)
@@ -148,7 +147,7 @@ class BeamSearch:
             (B, K) for each beam, the beam of the article that it continues.
         """
         candidates, penalty = self._extend(scores.view(-1, self.width, scores.shape[1])), self._penalty(self.lengths)
-        self.finished = self._collect(candidates, self._eligible(candidates), penalty)
+        self.finished = self._collect(candidates, penalty)
         self.open = self._next_open(candidates)
         self.active &= self._attainable(penalty) > self.finished.scores.amin(dim=1, keepdim=True)
         if self.config.early_stopping is True:
@@ -186,19 +185,15 @@ class BeamSearch:
             ended |= self.stops(tokens, self.lengths + 1)
         return Hypotheses(tokens, parents, sums, ended)
 
-    def _eligible(self, candidates: Hypotheses) -> Tensor:
-        """(B, C) bool: the candidates that finish here. Those below the top can only become open hypotheses."""
-        eligible = candidates.finished & self.active
-        eligible[:, self.width :] = False
-        return eligible
-
     def _next_open(self, candidates: Hypotheses) -> Hypotheses:
         """The K best candidates that do not end."""
         scores, best = (candidates.scores + candidates.finished * _HOPELESS).topk(self.width)
         return Hypotheses(*candidates.ids_of(best), scores, self.open.finished)
 
-    def _collect(self, candidates: Hypotheses, eligible: Tensor, penalty: Tensor) -> Hypotheses:
-        """The K best of the finished hypotheses and the eligible candidates."""
+    def _collect(self, candidates: Hypotheses, penalty: Tensor) -> Hypotheses:
+        """The K best of the finished hypotheses and the candidates that finish here."""
+        eligible = candidates.finished & self.active
+        eligible[:, self.width :] = False  # those below the top can only become open hypotheses
         scores = candidates.scores / penalty + ~eligible * _HOPELESS
         both = Hypotheses.join([self.finished, replace(candidates, scores=scores, finished=eligible)])
         scores, best = both.scores.topk(self.width)

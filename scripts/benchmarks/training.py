@@ -98,11 +98,6 @@ class TrainerArguments(measuring.BenchmarkOptions):
         MODES, choices=MODES, help="what is run, in this order; speed-ups are over the last"
     )
 
-    @property
-    def all_steps(self) -> int:
-        """The steps with those that warm up."""
-        return with_warm_up(self.steps)
-
 
 def recipe(args: TrainerArguments, folder: Path) -> list[str]:
     """The command line of finetune.py."""
@@ -116,7 +111,7 @@ def recipe(args: TrainerArguments, folder: Path) -> list[str]:
         "learning_rate": LEARNING_RATE,
         "train_batch_size": shape.batch_size,
         "num_workers": WORKERS,
-        "max_steps": args.all_steps,
+        "max_steps": with_warm_up(args.steps),
         "warmup_steps": WARMUP_STEPS,
         "lr_scheduler": "polynomial",
         "max_source_length": shape.max_source_length,
@@ -144,7 +139,7 @@ def prepare(args: TrainerArguments, folder: Path) -> None:
     config = BartConfig.from_pretrained(ROOT / "configs" / shape.config, **fields)
     torch.manual_seed(0)
     BartForConditionalGeneration(config).save_pretrained(folder / "model", tokenizer)
-    for split, count in (("train", shape.batch_size * args.all_steps), ("val", shape.batch_size)):
+    for split, count in (("train", shape.batch_size * with_warm_up(args.steps)), ("val", shape.batch_size)):
         write_articles(folder / "data", split, count, WORDS[shape.words])
 
 
@@ -184,7 +179,7 @@ def train(mode: str, args: TrainerArguments, folder: Path) -> dict[str, Any]:
             finetune([*recipe(args, folder), "--output_dir", output])
             losses = [*read_metrics(Path(output) / METRICS)["train_loss"].values()]
     hook.remove()
-    timed = args.all_steps - LOG_EVERY
+    timed = with_warm_up(args.steps) - LOG_EVERY
     # Steps that fp16's loss scaler skips are not seen; they come first.
     (start, _), (end, peak) = ends[-1 - timed], ends[-1]
     rate = timed * SHAPES[args.shape].batch_size / seconds(start, end)
@@ -209,7 +204,7 @@ def train_transformers(args: TrainerArguments, folder: Path, output: Path) -> li
     settings = TrainingArguments(
         str(output),
         per_device_train_batch_size=SHAPES[args.shape].batch_size,
-        max_steps=args.all_steps,
+        max_steps=with_warm_up(args.steps),
         learning_rate=LEARNING_RATE,
         warmup_steps=WARMUP_STEPS,
         lr_scheduler_type="polynomial",

@@ -69,19 +69,11 @@ class FittingSize:
             except RuntimeError as error:
                 if size == 1 or not is_out_of_memory(error):
                     raise
-            # Only here are the error, its traceback and the tensors that they hold gone.
-            torch.cuda.empty_cache()
-            self.size = size // 2
-            message = "out of memory with %d examples at once; going on with %d: lower %s to what fits"
-            logger.warning(message, size, self.size, self.option)
+            self.halve(size)  # only here are the error, its traceback and the tensors that they hold gone
 
-    def run_in_parts(self, items: Iterable[Item], work: Callable[[list[Item]], None]) -> None:
-        """Do some work on all items, part by part; where memory runs out, on smaller parts, as if never begun."""
-
-        def parts(left: list[Item], size: int) -> Iterable[Item]:
-            for start in range(0, len(left), size):
-                part = left[start : start + size]
-                work(part)
-                yield from part
-
-        self.run(items, parts)
+    def halve(self, size: int) -> None:
+        """Have at most half of a number for which there was no memory."""
+        torch.cuda.empty_cache()
+        self.size = size // 2
+        message = "out of memory with %d examples at once; going on with %d: lower %s to what fits"
+        logger.warning(message, size, self.size, self.option)

@@ -1,7 +1,4 @@
-"""Masked tokens, from which BERT learns (Devlin et al., 2019, section 3.1): different ones in every epoch.
-
-The masks of an example depend on the seed, the epoch, the example's number and its tokens alone.
-"""
+"""Masked tokens, from which BERT learns (Devlin et al., 2019, section 3.1), drawn anew in every epoch: see `noise`."""
 
 from __future__ import annotations
 

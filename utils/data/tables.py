@@ -1,7 +1,4 @@
-"""The rows of a split, from tables and published sets; and pairs of documents and summaries, in them or in line files.
-
-A data directory has the files `{train,val,test}.{source,target}`, one example a line, UTF-8.
-"""
+"""The rows of a split, of tables and published sets; and pairs of documents and summaries, of these or line files."""
 
 from __future__ import annotations
 
@@ -65,15 +62,10 @@ def _rows_in(data_dir: str, split: str, tables: TableOptions) -> Iterator[Record
     """The rows of a split of a published set or of tables; of one table all."""
     if is_published(data_dir):
         return published_rows(data_dir, split)
-    return whole(rows_of(_table_of(Path(data_dir).expanduser(), split), tables))
-
-
-def _table_of(path: Path, split: str) -> Path:
-    """The file of a split."""
-    if path.is_file() and suffix_of(path) in TABLES:
-        return path
-    if (table := table_in(path, split)) is not None:
-        return table
+    path = Path(data_dir).expanduser()
+    table = path if path.is_file() and suffix_of(path) in TABLES else table_in(path, split)
+    if table is not None:
+        return whole(rows_of(table, tables))
     holds = f"a data directory holds {{{','.join(SPLITS)}}}{{{','.join(TABLES)}}}, in tagging also {','.join(CONLL)}"
     if path.is_file():
         check_is_text(path)
@@ -154,13 +146,10 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
 
 def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
     """Read the lines of two files side by side; targets that are lists are checked."""
-    sources, targets = iter_lines(source), iter_lines(target)
-    for number, (text, summary) in enumerate(zip_longest(sources, targets), 1):
+    files = source, target
+    for number, (text, summary) in enumerate(zip_longest(*map(iter_lines, files)), 1):
         if text is None or summary is None:
-            # The longer file is read to its end, so that the message has both counts.
-            longer = number + sum(1 for _ in (targets if text is None else sources))
-            counts = (number - 1, longer) if text is None else (longer, number - 1)
-            check_counts((source, target), *counts)
+            check_counts(files, *(sum(1 for _ in iter_lines(file)) for file in files))
         references_of(summary, f"{target}, line {number}: ")
         yield text, summary
 

@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score summaries, one a line or in a column of a table, by ROUGE; prints F measures in percent."
     args = parse_dataclass(RougeArguments, argv, f"{text} A blank one scores 0.", prog)
     (references, systems), options = args.read("\n"), args.rouge
-    facts: dict[str, Any] = {"mode": options.rouge_mode, "examples": len(references)}
+    facts: dict[str, Any] = {"mode": options.rouge_mode}
     title, best = f"ROUGE F in percent ({options.rouge_mode}", ""
     if (count := sum(1 for _ in reference_texts(references))) > len(references):
         facts["references"], best = count, f", maximum and mean over {count:,} references"

@@ -189,9 +189,6 @@ def create_app(service: Service) -> FastAPI:
             errors = [{name: each[name] for name in ("type", "loc", "msg")} for each in error.errors()]
         return Response(json.dumps({"detail": errors}), 422, media_type="application/json")
 
-    async def fault(_: Request, error: Exception) -> Response:
-        return failure(HTTPException(500, "a fault of the service; its log says more"))
-
     app = FastAPI(
         title=service.title,
         description=service.about,
@@ -200,10 +197,11 @@ def create_app(service: Service) -> FastAPI:
         lifespan=lifespan,
         exception_handlers={
             **dict.fromkeys((HTTPException, 404, 405), refused),
+            **dict.fromkeys((RequestValidationError, InputError), unfit),
             400: lambda *_: failure(HTTPException(400, "the body is no UTF-8 text, or nested too deeply")),
-            RequestValidationError: unfit, InputError: unfit, Exception: fault,
+            Exception: lambda *_: failure(HTTPException(500, "a fault of the service; its log says more")),
         },
-    )  # fmt: skip
+    )
     app.add_middleware(Gate, service=service)
 
     @app.post(

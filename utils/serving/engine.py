@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from fastapi import HTTPException
 
-from utils.app.memory import is_out_of_memory
+from utils.app.memory import FittingSize, is_out_of_memory
 
 logger = logging.getLogger(__name__)
 PAUSE = 0.005  # seconds without a new article, after which a batch begins
@@ -61,10 +61,11 @@ class Engine:
     """
 
     work: Work
-    batch_size: int  # articles decoded at once
+    batch_size: int  # articles decoded at once, unless memory ran out
     threads: int | None = None  # that torch computes with; None leaves it to torch
 
     def __post_init__(self) -> None:
+        self.fitting = FittingSize(self.batch_size, "--batch_size")
         self._changed = threading.Condition()
         # In the order of their arrival, but articles with the options of the last batch stand behind all others.
         self._waiting: list[_Article] = []
@@ -134,7 +135,7 @@ class Engine:
                 with self._changed:
                     self._changed.wait_for(lambda: self._waiting or self.has_ended)
                     # Clients that were answered together ask again one by one: wait for as many as there were before.
-                    while not self.has_ended and len(self._waiting) < min(self._most, self.batch_size):
+                    while not self.has_ended and len(self._waiting) < min(self._most, self.fitting.size):
                         if not self._changed.wait(PAUSE):
                             break
                     if self.has_ended:
@@ -168,7 +169,7 @@ class Engine:
                 return self._take(options, room)
 
         try:
-            for number, result in self.work(arrivals, self.batch_size, **dict(options)):
+            for number, result in self.work(arrivals, self.fitting.size, **dict(options)):
                 with self._changed:
                     article = self.in_work.pop(number)
                 if isinstance(result, Exception):
@@ -183,18 +184,11 @@ class Engine:
             if has_failed:
                 logger.exception("decoding failed for %d articles with options %s", len(self.in_work), dict(options))
         # Only here are the error, its traceback and the tensors that they hold gone.
-        if out_of_memory:
-            torch.cuda.empty_cache()
         with self._changed:
             left = list(self.in_work.values())
             self.in_work.clear()
             if out_of_memory:
-                self.batch_size = len(left) // 2
-                logger.warning(
-                    "out of memory with %d articles at once; from now on at most %d: lower --batch_size to that",
-                    len(left),
-                    self.batch_size,
-                )
+                self.fitting.halve(len(left))
                 self._waiting = left + self._waiting
                 return
             if has_failed and not left:  # not even the first could begin, so the others would fail as well

@@ -71,18 +71,16 @@ class Service(ABC):
         self.in_work = 0  # requests that are not answered yet, but for those with GET, which are answered at once
         self.is_ending = False  # no request is let in any more
         self.has_ended: asyncio.Future[None]  # done when those in work are given up; the application makes it
-        self.registry = prometheus.CollectorRegistry()
-        prometheus.ProcessCollector(registry=self.registry)  # memory, processor time, open files; on Linux
+        registry = self.registry = prometheus.CollectorRegistry()
+        prometheus.ProcessCollector(registry=registry)  # memory, processor time, open files; on Linux
         self.answers = prometheus.Counter(
-            "bart_requests", "Requests by path and status; 499: the client left", ["path", "status"],
-            registry=self.registry,
-        )  # fmt: skip
-        self.seconds = prometheus.Histogram(
-            f"bart_{self.path[1:]}_seconds", "From a request to its answer", registry=self.registry
+            "bart_requests", "Requests by path and status; 499: the client left", ["path", "status"], registry=registry
         )
+        name = f"bart_{self.path[1:]}_seconds"
+        self.seconds = prometheus.Histogram(name, "From a request to its answer", registry=registry)
         gauges = [
-            prometheus.Gauge("bart_requests_waiting", "Requests with inputs that wait", registry=self.registry),
-            prometheus.Gauge("bart_queue_seconds", "For how long the first one waits", registry=self.registry),
+            prometheus.Gauge("bart_requests_waiting", "Requests with inputs that wait", registry=registry),
+            prometheus.Gauge("bart_queue_seconds", "For how long the first one waits", registry=registry),
         ]
         gauges[0].set_function(lambda: len({*self.engine.waiting}))
         gauges[1].set_function(lambda: max(0.0, time.monotonic() - min(self.engine.waiting, default=math.inf)))

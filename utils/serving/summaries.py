@@ -87,9 +87,7 @@ class SummaryService(Service):
     async def compute(self, content: BaseModel) -> dict[str, Any]:
         options = self._decoding_options(content)
         how = content.long_documents or self.args.documents.long_documents
-        documents = await asyncio.to_thread(
-            Documents, content.inputs, self.tokenizer, self.positions, how, self.limit
-        )  # fmt: skip
+        documents = await asyncio.to_thread(Documents, content.inputs, self.tokenizer, self.positions, how, self.limit)
         outputs = await self.results(documents.windows, options)
         summaries = await asyncio.to_thread(documents.summaries, outputs)
         return {

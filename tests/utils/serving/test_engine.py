@@ -125,9 +125,7 @@ def test_when_memory_runs_out_the_batch_shrinks_for_good(
     decoder.run()
     assert results(futures) == [[7, 2, 1], [7, 1, 2], [7, 1, 3], [7, 1, 4], [7, 1, 5]]
     [record] = caplog.records
-    assert record.getMessage() == (
-        "out of memory with 4 articles at once; from now on at most 2: lower --batch_size to that"
-    )
+    assert record.getMessage().startswith("out of memory with 4 examples at once; going on with 2: lower --batch_size ")
     shrunk = len(decoder.seen)
     futures = engine.submit([[1, 6], [1, 7], [1, 8], [1, 9]], EIGHT)
     assert results(futures) == [[7, 1, 6], [7, 1, 7], [7, 1, 8], [7, 1, 9]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from datetime import timedelta
 from operator import itemgetter
@@ -140,13 +141,10 @@ def group_tables(run: ReportedRun, split: str) -> list[ScoreTable]:
 def confusion_table(run: ReportedRun, split: str) -> ScoreTable:
     """The classes that are taken for others most often."""
     counts = run.scores.get(split, {}).get("confusion", {})
-    wrong = []
-    for right, row in counts.items():
-        wrong += [(count, right, predicted) for predicted, count in row.items() if predicted != right]
-    wrong.sort(key=itemgetter(0), reverse=True)
+    pairs = {(right, guess): count for right, row in counts.items() for guess, count in row.items() if guess != right}
     rows = [
-        [right, predicted, shown(count, 0), shown(100 * count / sum(counts[right].values()), 1)]
-        for count, right, predicted in wrong[:MOST_LISTED]
+        [right, guess, shown(count, 0), shown(100 * count / sum(counts[right].values()), 1)]
+        for (right, guess), count in Counter(pairs).most_common(MOST_LISTED)
     ]
     return ScoreTable("The most frequent confusions.", ["Right", "Predicted", "Count", "% of the right"], rows, words=2)
 
