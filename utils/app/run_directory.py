@@ -61,10 +61,7 @@ def options_to_resume(output_dir: str) -> str:
 
 
 def check_free(output_dir: str, folder: Path, resume_from: str | None, overwrite: bool) -> None:
-    """Raise InputError where a new run would mix with an old one, or remove the checkpoint that it is to resume.
-
-    The folder is that of `--output_dir`, or its copy.
-    """
+    """Raise InputError where a new run would mix with an old one in its folder, or remove the checkpoint to resume."""
     place = Path(resume_from or "").resolve()
     resumes = resume_from == LAST or (resume_from is not None and Path(output_dir).resolve() in (place, place.parent))
     if resumes and overwrite:

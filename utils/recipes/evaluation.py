@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import yaml
 
-from bart.configuration.configuration import stored_configs
 from bart.errors import InputError
 from bart.files import write_json
 from bart.hub import EXPORT
@@ -25,7 +24,7 @@ from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun, format_scores, score_split
 from utils.models.loading import LoadedModel, for_inference
-from utils.recipes.data import read_to_score, with_table_prepared
+from utils.recipes.data import as_trained, read_to_score, with_table_prepared
 from utils.recipes.evaluation_arguments import EvalArguments
 from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.pretraining_arguments import PretrainingArguments
@@ -43,8 +42,7 @@ def run(args: EvalArguments) -> None:
     device = device_of(args.hardware.device, precision)
     made = args.make_task()
     task_of(args.model, args.task)
-    config, _ = stored_configs(args.model, made.config_classes())
-    task = with_table_prepared(made.as_trained(config or made.config_classes()[0]()))
+    task = with_table_prepared(as_trained(made, args.model))
     split, raw = read_to_score(task, scoring.type_path)
     save_dir = writable_folder("save_dir", fetch(args.save_dir, may_be_missing=True))
     check_output("json_summary", scoring.json_summary, args.model, made.place.data_dir)

@@ -52,32 +52,32 @@ logger = logging.getLogger(__name__)
 
 def run(args: TrainingArguments) -> None:
     """Train and score as the arguments say; everything written lies in `--output_dir`."""
-    check_machine(args)
+    check_gpus(args.hardware.gpus)
+    project = args.run.wandb_project
+    if project is not None and not any(metadata.distributions(name="wandb")):
+        raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb")
     with run_folder(args) as earlier_log:
         args, task = args.resolved()
         task = with_table_prepared(task)
         # All examples are read first: better refused now than after a download, or after hours of training.
-        splits, scored = read_to_train(task, args.settings()["data_dir"]), None
+        splits, learned, scored = {}, None, None
+        if args.do_train:
+            splits = read_to_train(task, args.settings()["data_dir"])
         if args.do_predict:
             scored = read_to_score(task, args.scoring.type_path)
             check_output("json_summary", args.scoring.json_summary, args.places.data_dir, args.model.model_name_or_path)
-        learned = task.learn({**splits, **dict([scored] if scored else [])})
-        args.check_metric(task.metrics_for(learned))
+        if args.do_train:
+            learned = task.learn({**splits, **dict([scored] if scored else [])})
+            args.check_metric(task.metrics_for(learned))
+        logger.info("writing to %s", args.run.output_dir)
         set_up(args)
-        train(args, task, splits, learned, earlier_log)
+        if args.do_train:
+            train(args, task, splits, learned, earlier_log)
         if scored is not None:
             score(args, task, *scored)
         elif is_first():
             write_report(Path(local_path(args.run.output_dir)))
         publish(args.run.output_dir)
-
-
-def check_machine(args: TrainingArguments) -> None:
-    """Raise InputError where the machine lacks what a run needs."""
-    check_gpus(args.hardware.gpus)
-    project = args.run.wandb_project
-    if project is not None and not any(metadata.distributions(name="wandb")):
-        raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb")
 
 
 @contextmanager
@@ -90,11 +90,10 @@ def run_folder(args: TrainingArguments) -> Iterator[int]:
     with alone if is_first() else nullcontext():
         try:
             fetch(args.run.output_dir, may_be_missing=True)
-            if is_first():
+            if args.do_train and is_first():
                 resumed = args.run.resume_from_checkpoint
                 check_free(args.run.output_dir, folder, resumed, args.run.overwrite_output_dir)
             earlier_log = log.stat().st_size if log.exists() else 0
-            logger.info("writing to %s", args.run.output_dir)
             yield earlier_log
         except RunError as error:  # the terminal gets it from the command
             if is_first() and folder.exists():
@@ -172,25 +171,32 @@ def train(
 
 
 def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> None:
-    """Predict and score a split, with the best checkpoint of this run."""
+    """Predict and score a split, with the best checkpoint of this run or, without training, the model that is named."""
     gc.collect()  # what training leaves: models, trainers and optimizers name each other
     torch.cuda.empty_cache()
     output_dir = Path(local_path(args.run.output_dir))
-    device = f"cuda:{torch.cuda.current_device()}" if args.hardware.gpus else "cpu"  # which Lightning has chosen
+    model, device = args.model, "cuda" if args.hardware.gpus else "cpu"
+    if args.do_train:
+        model_name, resuming = str(output_dir / EXPORT), options_to_resume(args.run.output_dir)
+        loaded = task.trained_model(model_name)
+    else:
+        model_name, resuming = model.model_name_or_path, "the same command"
+        loaded = task.trained_model(model_name, model.config_path, model.tokenizer)
+    if args.do_train and args.hardware.gpus:
+        device = f"cuda:{torch.cuda.current_device()}"  # which Lightning has chosen
     run = ScoringRun(
         save_dir=output_dir,
         split=split,
         task_name=args.task,
         data_dir=args.places.data_dir,
-        model_name=str(output_dir / EXPORT),
+        model_name=model_name,
         precision=precision_name(args.hardware),
         batch_size=args.pred_batch_size or args.batches.eval_batch_size,
         batch_size_option="--eval_batch_size" if args.pred_batch_size is None else "--pred_batch_size",
         options=args.scoring,
         seed=args.run.seed,
-        overwrites=True,
+        overwrites=args.do_train or args.run.overwrite_output_dir,
     )
-    loaded, resuming = task.trained_model(run.model_name), options_to_resume(args.run.output_dir)
     evaluate(run, task, loaded, raw, device_of(device, run.precision), args.settings(), resuming)
 
 

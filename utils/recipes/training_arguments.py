@@ -39,7 +39,7 @@ class TrainingArguments(ABC):
     task_options: Any
     training: Any
     # Fields of those that have such options; an annotation would place them here on the command line.
-    do_predict = False
+    do_train, do_predict = True, False
     epochs = EpochOptions(min_epochs=0)
 
     def _complete(self, rate: float) -> None:

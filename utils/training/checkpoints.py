@@ -177,8 +177,7 @@ def remove_unnamed_shards(output_dir: Path) -> None:
 class BestCheckpoints:
     """Keeps the checkpoints with the best scores; of equal ones those with the lower loss, and then the later ones.
 
-    With `--early_stopping_patience` it ends a run after so many validations without a better score.
-
+    It ends a run after `--early_stopping_patience` validations without a better score.
     Scores under different conditions are not compared: those of a run that goes on count until its first validation.
 
     Attributes:

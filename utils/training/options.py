@@ -20,13 +20,12 @@ POLYNOMIAL_END = 1e-7  # learning rate at the end of the polynomial schedule, tr
 COSINE_CYCLES = 4  # decays of cosine_w_restarts (Loshchilov & Hutter, 2017); transformers' default of 1 has no restart
 POLY_SQRT = "poly_sqrt"  # NVIDIA's for pretraining BERT, which transformers lacks
 # Their names and options in transformers.
-SCHEDULES: dict[str, tuple[str, dict[str, Any]] | None] = {
+SCHEDULES: dict[str, tuple[str, dict[str, Any]]] = {
     "polynomial": ("polynomial", {"lr_end": POLYNOMIAL_END}),
     "linear": ("linear", {}),
     "cosine": ("cosine", {}),
     "cosine_w_restarts": ("cosine_with_restarts", {"num_cycles": COSINE_CYCLES}),
     "constant": ("constant_with_warmup", {}),
-    POLY_SQRT: None,
 }
 OPTIMIZERS = ("adamw", "fused_adam", "adafactor", "lamb", "fused_lamb", "sgd")
 
@@ -105,7 +104,7 @@ class OptimisationOptions:
     )
     lr_scheduler: str = card_option(
         "linear",
-        choices=tuple(SCHEDULES),
+        choices=(*SCHEDULES, POLY_SQRT),
         help=f"decay after the warm-up; cosine_w_restarts decays from the peak {COSINE_CYCLES} times, {POLY_SQRT} by "
         "the square root of the share of the run that is left",
     )
