@@ -56,10 +56,15 @@ def replacing(target: Path) -> Iterator[Path]:
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file's bytes, as hexadecimal digits."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    return digest_of(path, hashlib.sha256())
+
+
+def digest_of(path: Path, digest: Any) -> str:
+    """The hexadecimal digits of a digest that has `update`, such as hashlib's, of a file's bytes."""
+    buffer = memoryview(bytearray(1 << 20))
+    with path.open("rb", buffering=0) as file:
+        while size := file.readinto(buffer):
+            digest.update(buffer[:size])
     return digest.hexdigest()
 
 

@@ -89,10 +89,6 @@ class Rows:
         padded = rows.new_full((len(self), length, *rows.shape[2:]), value)
         return padded.index_put((self.texts[: self.tokens], self.positions[0, : self.tokens]), rows[0, : self.tokens])
 
-    def firsts(self, rows: Tensor) -> Tensor:
-        """(1, M, D) -> (B, D), of the first token of each text."""
-        return rows[0, self.starts[: len(self)]]
-
     def places(self, columns: Tensor) -> Tensor:
         """The rows (B, W) of columns (B, W) of each text; a spare one where a column is behind it."""
         rows = self.starts[: len(self), None] + columns

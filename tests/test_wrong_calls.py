@@ -38,7 +38,7 @@ XSUM = "source ROOT/scripts/params/xsum_params.sh"
 # What a user types, and what the line says. A name with dots is run by `python -m`.
 COMMANDS = {
     # Options
-    "finetune.py --do_predict": "nothing to do: give --do_train, or score a trained model by run_eval.py",
+    "finetune.py": "nothing to do: give --do_train, --do_predict or both",
     f"{TRAIN} --learning_rat 1e-4": "unknown argument --learning_rat; did you mean --learning_rate?",
     f"{TRAIN} --train_batch_size many": "--train_batch_size: 'many' is not allowed",
     f"{TRAIN} --train_batch_size 0": "--train_batch_size: '0' is not allowed",

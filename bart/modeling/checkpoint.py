@@ -130,13 +130,6 @@ def _with_adapters(state: dict[str, Tensor], scale: float) -> dict[str, Tensor]:
     return merged
 
 
-def check_depth(config: ModelConfig, state: Mapping[str, Tensor], path: Path) -> None:
-    """Raise InputError, before a model is built, if a config has more layers than the weights could be of."""
-    for name in config.depths.values():
-        if getattr(config, name) > len(state):
-            raise InputError(f"{path}: its config has {name} {getattr(config, name)}, for {len(state)} weights")
-
-
 def fill(model: Any, state: dict[str, Tensor], path: Path) -> None:
     """Move `state` into a model on the meta device, keeping ties; the tensors are copied out of the mapped file."""
     copies = tied_copies(model)

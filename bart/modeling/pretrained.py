@@ -23,7 +23,6 @@ from bart.errors import InputError, in_short
 from bart.files import PathName, replacing, write_json
 from bart.modeling.checkpoint import (
     WEIGHT_FILES,
-    check_depth,
     fill,
     find_weights,
     fit_labels,
@@ -53,6 +52,7 @@ class PretrainedModel(BackendModule):
         optional: modules that begin with random weights where a file has none of theirs.
         lookalikes: other classes whose heads' weights have the same names.
         output_weight: of a head that classifies, its last weight, with a row for each of the config's labels.
+        vocabulary_multiple: files may have more rows of embeddings than the config says, up to a multiple of this.
         generation_config: of a model that generates.
         reads_padding: true if results depend on, or are, the states of padding; copies for inference compute them then.
         is_packed: true of a copy for inference.
@@ -65,6 +65,7 @@ class PretrainedModel(BackendModule):
     optional: tuple[str, ...] = ()
     lookalikes: ClassVar[tuple[str, ...]] = ()
     output_weight: ClassVar[str | None] = None
+    vocabulary_multiple: ClassVar[int] = 1
     generation_config: GenerationConfig | None = None
     reads_padding: ClassVar[bool] = False
     is_packed = False
@@ -249,7 +250,7 @@ class PretrainedModel(BackendModule):
         cls._check_config(config)
         config = config.updated(fields)
         rows = next(iter(state[cls.shared].shape), 0) if cls.shared in state else 0
-        if 0 < rows - config.vocab_size == -config.vocab_size % 8:  # as in NVIDIA's checkpoints of BERT
+        if 0 < rows - config.vocab_size == -config.vocab_size % cls.vocabulary_multiple:
             logger.info("%s: its vocabulary is padded from %d to %d", path, config.vocab_size, rows)
             config.vocab_size = rows
         output = cls.output_weight
@@ -260,7 +261,9 @@ class PretrainedModel(BackendModule):
         elif output is not None:
             is_asked = bool({"num_labels", "id2label", "label2id"} & fields.keys())
             fit_labels(config, len(state[output]), path, is_given, is_asked)
-        check_depth(config, state, path)
+        for name in config.depths.values():
+            if getattr(config, name) > len(state):  # so many layers need not be built to see this
+                raise InputError(f"{path}: its config has {name} {getattr(config, name)}, for {len(state)} weights")
         if left_out:
             logger.warning("%s: weights of another head left out: %s", path, shorten(left_out))
         with torch.device("meta"):

@@ -107,7 +107,8 @@ class BertNetwork(nn.Module):
         states = self.encoder(input_ids, attention_mask, added=typed)
         if self.pooler is None:
             return states, None
-        return states, self.pooler(input_ids.firsts(states) if isinstance(input_ids, Rows) else states[:, 0])
+        firsts = states[0, input_ids.starts[: len(input_ids)]] if isinstance(input_ids, Rows) else states[:, 0]
+        return states, self.pooler(firsts)
 
 
 class BertPredictions(nn.Module):
@@ -138,6 +139,7 @@ class PretrainedBert(PretrainedModel):
     config_class = BertConfig
     tokenizer_class = BertTokenizer
     shared = "bert.encoder.embed_tokens.weight"
+    vocabulary_multiple = 8  # of NVIDIA's checkpoints
     pools: ClassVar[bool]
     config: BertConfig
 

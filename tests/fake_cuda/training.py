@@ -64,6 +64,7 @@ class _Module(TrainingModule):
 
     trainer = SimpleNamespace(world_size=1, global_step=0)  # type: ignore[assignment]
     device = DEVICE  # type: ignore[assignment]
+    signals = SimpleNamespace(number=0)  # type: ignore[assignment]
     stepper: _Stepper
 
     def optimizers(self) -> _Stepper:

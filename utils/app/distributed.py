@@ -131,20 +131,9 @@ def rank_and_world() -> tuple[int, int]:
     return 0, 1
 
 
-def from_first(value: Any) -> Any:
-    """Return the first process's value in all processes."""
-    if rank_and_world()[1] == 1:
-        return value
-    values = [value]
-    dist.broadcast_object_list(values, src=0)
-    return values[0]
-
-
-def at_first(value: Any) -> list[Any] | None:
-    """Return the values of all processes, in order of rank, in the first process, and None in the rest."""
-    rank, world = rank_and_world()
-    if world == 1:
-        return [value]
-    values: list[Any] | None = [None] * world if rank == 0 else None
-    dist.gather_object(value, values)
+def from_all(value: Any) -> list[Any]:
+    """Return the values of all processes, in order of rank, in all processes."""
+    values = [value] * rank_and_world()[1]
+    if len(values) > 1:
+        dist.all_gather_object(values, value)
     return values

@@ -77,14 +77,3 @@ class FittingSize:
         self.size = size // 2
         message = "out of memory with %d examples at once; going on with %d: lower %s to what fits"
         logger.warning(message, size, self.size, self.option)
-
-    def run_in_parts(self, items: Iterable[Item], work: Callable[[list[Item]], None]) -> None:
-        """Do some work on all items, part by part; where memory runs out, on smaller parts, as if never begun."""
-
-        def parts(left: list[Item], size: int) -> Iterable[Item]:
-            for start in range(0, len(left), size):
-                part = left[start : start + size]
-                work(part)
-                yield from part
-
-        self.run(items, parts)

@@ -16,7 +16,7 @@ from typing import Any
 import xxhash
 
 from bart.errors import InputError
-from bart.files import PathName, is_device, replacing, temporary_beside
+from bart.files import PathName, digest_of, is_device, replacing, temporary_beside
 from utils.app.errors import unwritable
 
 logger = logging.getLogger(__name__)
@@ -91,21 +91,13 @@ def held(path: Path, message: str, *, waits: bool = False, stays: bool = True) -
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                     raise
-            if _is_at(path, file.fileno()):
+            if os.fstat(file.fileno()).st_nlink:  # or its holder has removed it
                 try:
                     yield
                 finally:
                     if not stays:
                         path.unlink(missing_ok=True)
                 return
-
-
-def _is_at(path: Path, file: int) -> bool:
-    """True if the path still leads to the open file of this number."""
-    try:
-        return os.path.samefile(path, file)
-    except FileNotFoundError:
-        return False
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -116,12 +108,7 @@ def write_whole(path: Path, text: str) -> None:
 
 def file_digest(path: Path) -> str:
     """A digest of a file, as fast as memory is read."""
-    digest = xxhash.xxh3_128()
-    buffer = memoryview(bytearray(1 << 20))
-    with path.open("rb", buffering=0) as file:
-        while size := file.readinto(buffer):
-            digest.update(buffer[:size])
-    return digest.hexdigest()
+    return digest_of(path, xxhash.xxh3_128())
 
 
 def difference(stored: Mapping[str, Any], current: Mapping[str, Any], within: str = "") -> str | None:

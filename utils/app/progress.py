@@ -11,7 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from logging.handlers import MemoryHandler
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -40,26 +40,15 @@ class _AboveLine(logging.Handler):
             console.print(Text(self.format(record)))
 
 
-def start_log(debug: bool = False, file: Path | None = None, keep: bool = False) -> None:
-    """Send the first process's log to the terminal, and to a file if one is named; the others only warn.
-
-    Where `keep` is true a later call names the file, which then begins with what was logged until then.
-    """
+def start_log(debug: bool = False, file: Path | None = None) -> None:
+    """Send the first process's log to the terminal, and to a file if one is named; the others only warn."""
     # Imported here: processes that only compute ROUGE need not wait for it.
     from huggingface_hub.utils import disable_progress_bars
     from huggingface_hub.utils import logging as hub_log
 
     handlers: list[logging.Handler] = [_AboveLine() if console.is_terminal else logging.StreamHandler()]
     if file is not None and is_first():
-        handlers.append(logging.FileHandler(file, encoding="utf-8", delay=True))
-    for early in [handler for handler in logging.root.handlers if isinstance(handler, MemoryHandler)]:
-        handlers[-1].setFormatter(logging.root.handlers[0].formatter)
-        early.setTarget(handlers[-1])
-        early.flush()
-        logging.root.removeHandler(early)
-        logging.root.addHandler(handlers[-1])
-    if keep and is_first():
-        handlers.append(MemoryHandler(capacity=sys.maxsize, flushLevel=sys.maxsize))
+        handlers.append(WatchedFileHandler(file, encoding="utf-8", delay=True))  # a store may replace it
     usual = logging.INFO if is_first() else logging.WARNING
     level = logging.DEBUG if debug else usual
     logging.basicConfig(level=level, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S", handlers=handlers)

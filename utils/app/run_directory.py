@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import fnmatch
 import math
 import shlex
 import shutil
@@ -61,8 +60,8 @@ def options_to_resume(output_dir: str) -> str:
     return f"--resume_from_checkpoint {LAST} --output_dir {shlex.quote(output_dir)}"
 
 
-def check_free(output_dir: str, names: set[str], resume_from: str | None, overwrite: bool) -> None:
-    """Raise InputError where a new run would mix with an old one, or remove the checkpoint that it is to resume."""
+def check_free(output_dir: str, folder: Path, resume_from: str | None, overwrite: bool) -> None:
+    """Raise InputError where a new run would mix with an old one in its folder, or remove the checkpoint to resume."""
     place = Path(resume_from or "").resolve()
     resumes = resume_from == LAST or (resume_from is not None and Path(output_dir).resolve() in (place, place.parent))
     if resumes and overwrite:
@@ -70,7 +69,7 @@ def check_free(output_dir: str, names: set[str], resume_from: str | None, overwr
             f"--overwrite_output_dir would remove the checkpoint of --resume_from_checkpoint {resume_from} in "
             f"--output_dir {output_dir}: give one of them"
         )
-    files = sorted(name for pattern in (*TRAINED, *scored(*REPORT_ORDER)) for name in fnmatch.filter(names, pattern))
+    files = sorted(path.name for pattern in (*TRAINED, *scored(*REPORT_ORDER)) for path in folder.glob(pattern))
     if files and not (resumes or overwrite):
         more = f" and {len(files) - 3} more" if len(files) > 3 else ""
         raise InputError(

@@ -138,14 +138,6 @@ def publish(place: str) -> None:
             _Copy(place).publish()
 
 
-def names_at(place: str) -> set[str]:
-    """The names of files and folders in a folder, which may be missing."""
-    if not in_store(place):
-        return {path.name for path in Path(place).glob("*")}
-    with _reaching(place):
-        return {name.partition("/")[0] for name in _Copy(place).there()}
-
-
 @contextmanager
 def _reaching(place: str) -> Iterator[None]:
     """Raise RunError for whatever a store's client raises."""

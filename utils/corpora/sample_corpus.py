@@ -20,6 +20,7 @@ import string
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,8 +33,8 @@ from utils.data.splits import SPLITS
 from utils.data.tables import Row
 
 SIZES = {"train": 8000, "val": 200, "test": 200}
-# Names of a split are drawn from its own share of the name pool.
-_SHARES = {"train": 0.8, "val": 0.1, "test": 0.1}
+# Names of a split are drawn from its own share of the name pool, between these parts of it.
+_BOUNDS = (0, 0.8, 0.9, 1)
 _NUMBERS = {"small": (3, 61), "big": (150, 1000, 10), "money": (5, 100, 5)}
 _NAMES = {"person": "PER", "place": "LOC", "org": "ORG"}
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -53,11 +54,9 @@ def _name_pools(rng: random.Random) -> dict[str, dict[str, list[str]]]:
         names = [name for name in dict.fromkeys(names) if name not in taken]
         taken.update(names)
         rng.shuffle(names)
-        start = 0.0
-        for split in SPLITS:
-            end = start + _SHARES[split]
-            pools[split][kind] = names[round(start * len(names)) : round(end * len(names))]
-            start = end
+        bounds = pairwise(round(share * len(names)) for share in _BOUNDS)
+        for split, (begin, end) in zip(SPLITS, bounds, strict=True):
+            pools[split][kind] = names[begin:end]
     return pools
 
 
@@ -147,16 +146,16 @@ def question_of(story: Story, number: int, rng: random.Random) -> dict[str, Any]
 def write_sample_corpus(folder: Path, sizes: Mapping[str, int] = SIZES, seed: int = 42) -> None:
     """Make a data directory, with folders of the articles' topics, tags and questions, unless it is there."""
     facts = {"set": "sample", "sizes": dict(sizes), "seed": seed}
+    stories_of = {split: list(sample_stories(split, count, seed)) for split, count in sizes.items()}
     if not is_made(folder, facts):
         rows = (
             (split, Row(str(number), story.article, story.summary))
-            for split, count in sizes.items()
-            for number, story in enumerate(sample_stories(split, count, seed), 1)
+            for split, stories in stories_of.items()
+            for number, story in enumerate(stories, 1)
         )
         write_data_directory(folder, facts, rows)
-    for split, count in sizes.items():
+    for split, stories in stories_of.items():
         rng = random.Random(f"questions {split} {seed}")
-        stories = list(sample_stories(split, count, seed))
         rows = {
             "topics": ({"text": story.article, "label": story.topic} for story in stories),
             "tags": map(tags_of, stories),

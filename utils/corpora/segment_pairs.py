@@ -6,6 +6,7 @@ The random numbers of a document depend on the seed and its text alone.
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -48,20 +49,16 @@ class SegmentPairs:
         for copy in range(options.duplicate_factor):
             rng = random.Random(xxhash.xxh3_64_intdigest(key + b"pairs" + copy.to_bytes(4, "little"), options.seed))
             for first, second, random_text in pair_up(texts, place, options.room, options.short_seq_prob, rng):
-                second_ids = (random_text or texts[place]).ids[slice(*second)]
-                ids = np.concatenate([texts[place].ids[slice(*first)], second_ids])
-                yield ShardRow(ids, [end - begin for begin, end in (first, second)], int(random_text is not None))
-
-
-class Segment(NamedTuple):
-    begin: int
-    end: int
+                first_ids = texts[place].ids[first.start : first.stop]
+                second_ids = (random_text or texts[place]).ids[second.start : second.stop]
+                lengths = [len(first), len(second)]
+                yield ShardRow(np.concatenate([first_ids, second_ids]), lengths, int(random_text is not None))
 
 
 def pair_up(
     texts: Sequence[TokenizedDocument], place: int, room: int, short_seq_prob: float, rng: random.Random
-) -> Iterator[tuple[Segment, Segment, TokenizedDocument | None]]:
-    """Gather the sentences of the document at `place` into pairs of segments, which have `room` tokens at most.
+) -> Iterator[tuple[range, range, TokenizedDocument | None]]:
+    """Gather the sentences of the document at `place` into pairs of segments, ranges of at most `room` tokens in all.
 
     Half of the pairs have a random second segment, of another text, which is yielded, too; a sentence that is left
     alone at the end begins none, so that this holds there. The pairs of some documents are shorter, from 2 tokens on.
@@ -77,11 +74,11 @@ def pair_up(
             random_text = texts[index + 1 if index >= place else index]
         end = _end_of(bounds, begin, target, 2 if random_text is None else 1)
         middle = begin + (1 if end - begin == 1 else rng.randint(1, end - begin - 1))
-        first, second = Segment(bounds[begin], bounds[middle]), Segment(bounds[middle], bounds[end])
+        first, second = range(bounds[begin], bounds[middle]), range(bounds[middle], bounds[end])
         if random_text is not None:
             start = rng.randrange(len(random_text.bounds) - 1)
-            stop = _end_of(random_text.bounds, start, target - (first.end - first.begin), 1)
-            second = Segment(random_text.bounds[start], random_text.bounds[stop])
+            stop = _end_of(random_text.bounds, start, target - len(first), 1)
+            second = range(random_text.bounds[start], random_text.bounds[stop])
             end = middle  # what is behind the first segment is used again
         yield *_trimmed(first, second, room, rng), random_text
         begin = end
@@ -89,16 +86,14 @@ def pair_up(
 
 def _end_of(bounds: Sequence[int], begin: int, target: int, least: int) -> int:
     """The bound at which the sentences from `begin` on have `target` tokens, and are at least `least` many."""
-    end = begin + 1
-    while end < len(bounds) - 1 and (bounds[end] - bounds[begin] < target or end - begin < least):
-        end += 1
-    return end
+    end = bisect_left(bounds, bounds[begin] + target)
+    return min(max(end, begin + least), len(bounds) - 1)
 
 
-def _trimmed(first: Segment, second: Segment, room: int, rng: random.Random) -> tuple[Segment, Segment]:
+def _trimmed(first: range, second: range, room: int, rng: random.Random) -> tuple[range, range]:
     """Take tokens from either end of the longer segment, one after the other, until both have room."""
-    for _ in range(first.end - first.begin + second.end - second.begin - room):
-        longer = max(first, second, key=lambda segment: segment.end - segment.begin)
-        shorter = Segment(longer.begin + 1, longer.end) if rng.random() < 0.5 else Segment(longer.begin, longer.end - 1)
+    for _ in range(len(first) + len(second) - room):
+        longer = max(first, second, key=len)
+        shorter = longer[1:] if rng.random() < 0.5 else longer[:-1]
         first, second = (shorter, second) if longer is first else (first, shorter)
     return first, second

@@ -204,7 +204,5 @@ def write_shard(work: Work, name: str, examples: pd.DataFrame) -> StageResult:
 
 def _lists(column: pa.ChunkedArray, kind: str) -> pa.ListArray:
     """The lists of numbers whose bytes are in a column."""
-    array = pa.concat_arrays(column.chunks)
-    _, offsets, values = array.buffers()
-    bounds = np.frombuffer(offsets, np.int64)[array.offset :][: len(array) + 1] // np.dtype(kind).itemsize
-    return pa.ListArray.from_arrays(pa.array(bounds).cast(pa.int32()), np.frombuffer(values, kind))
+    numbers = [np.frombuffer(row, kind) for row in column.to_pylist()]
+    return pa.array(numbers, pa.list_(pa.from_numpy_dtype(kind)))

@@ -55,17 +55,14 @@ class TableOptions:
     )
 
     def __post_init__(self) -> None:
-        if self.delimiter is not None and (len(self.separator) != 1 or self.separator in '\r\n"'):
+        if self.delimiter == r"\t":
+            object.__setattr__(self, "delimiter", "\t")
+        if self.delimiter is not None and (len(self.delimiter) != 1 or self.delimiter in '\r\n"'):
             raise InputError(rf"--delimiter is {self.delimiter!r}; allowed: one character, such as ';', '|' or '\t'")
         try:
             "a".encode(self.encoding)
         except (LookupError, ValueError):
             raise InputError(f"--encoding is {self.encoding!r}; allowed: utf-8, utf-16, cp1252 and others") from None
-
-    @property
-    def separator(self) -> str | None:
-        """The delimiter, also where it was written as backslash and t."""
-        return "\t" if self.delimiter == r"\t" else self.delimiter
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,7 +36,6 @@ class _Row(NamedTuple):
     """A line with columns."""
 
     number: int
-    sentence: int
     columns: list[str]
 
 
@@ -48,7 +47,8 @@ def read_conll(
     tags_option: str = "tags_column",
 ) -> list[Sentence]:
     """Read a CoNLL file, with words in the first column and tags in the last one, unless options name others."""
-    rows = _rows(path)
+    of_sentences = _rows(path)
+    rows = [*chain.from_iterable(of_sentences)]
     likely = [row for row in rows if not row.columns[0].startswith("#")] or rows  # without comments
     widths = Counter(len(row.columns) for row in likely)
     width = max(widths, key=widths.__getitem__, default=2)
@@ -80,7 +80,7 @@ def read_conll(
 
     left_out: Counter[str] = Counter(header=int(header is not None))
     sentences = []
-    for _, lines in groupby(rows, key=lambda row: row.sentence):
+    for lines in of_sentences:
         kept: list[_Row] = []
         for row in lines:
             if row.columns[0].startswith("#") and not (len(row.columns) == width and is_tag(row.columns[tags_in])):
@@ -109,15 +109,12 @@ def read_conll(
     return sentences
 
 
-def _rows(path: Path) -> list[_Row]:
-    """The lines that hold columns."""
-    lines, sentence = [], 0
-    for number, line in enumerate(iter_lines(path, blank=True), 1):
-        if not line.strip() or line.split()[0] == DOCUMENT:
-            sentence += 1
-        else:
-            lines.append((number, sentence, line))
-    tabbed = ["\t" in line.rstrip() for *_, line in lines if not line.startswith("#")]
+def _rows(path: Path) -> list[list[_Row]]:
+    """The lines that hold columns, of each sentence."""
+    numbered = enumerate(iter_lines(path, blank=True), 1)
+    groups = groupby(numbered, lambda each: each[1].split()[:1] not in ([], [DOCUMENT]))
+    sentences = [list(lines) for have_columns, lines in groups if have_columns]
+    tabbed = ["\t" in line.rstrip() for lines in sentences for _, line in lines if not line.startswith("#")]
     is_tabbed = 2 * sum(tabbed) > len(tabbed)
 
     def columns_of(line: str) -> list[str]:
@@ -125,7 +122,7 @@ def _rows(path: Path) -> list[_Row]:
             return [column.strip(" ") for column in line.rstrip(" \t").split("\t")]
         return [column for column in line.replace("\t", " ").split(" ") if column]
 
-    return [_Row(number, sentence, columns_of(line)) for number, sentence, line in lines]
+    return [[_Row(number, columns_of(line)) for number, line in lines] for lines in sentences]
 
 
 def _is_header(first: _Row, others: Sequence[_Row]) -> bool:

@@ -44,33 +44,25 @@ class Corruption(Noise):
         self.poisson = _cumulated_poisson(options.poisson_lambda)
 
     def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:
-        """Make pairs of B rows of a shard: the corrupted tokens, and the original ones."""
-        ids, sentences, _, numbers = zip(*rows, strict=True)
-        begin, end = (np.array([token], np.int32) for token in (self.bos, self.eos))
-        return [
-            Pair(source, np.concatenate((begin, row, end), dtype=np.int32, casting="unsafe"))
-            for source, row in zip(self(ids, sentences, epoch, numbers), ids, strict=True)
-        ]
-
-    def __call__(
-        self, ids: Sequence[np.ndarray], sentences: Sequence[np.ndarray], epoch: int, numbers: Sequence[int]
-    ) -> list[np.ndarray]:
-        """Corrupt B examples without `<s>` and `</s>`, given the tokens of each sentence; the results have both."""
-        keys = keys_of(self.seed, epoch, numbers)
+        """Make pairs of B rows of a shard, corrupted tokens and original ones, each between `<s>` and `</s>`."""
+        keys = keys_of(self.seed, epoch, [row.number for row in rows])
         first, last = np.array([self.bos]), np.array([self.eos])
-        flat = np.concatenate([part for row in ids for part in (first, row, last)], dtype=np.int32, casting="unsafe")
-        sizes = np.array([len(row) + 2 for row in ids])
+        parts = [part for row in rows for part in (first, row.ids, last)]
+        flat = np.concatenate(parts, dtype=np.int32, casting="unsafe")
+        sizes = np.array([len(row.ids) + 2 for row in rows])
+        targets = np.split(flat, np.cumsum(sizes)[:-1])
         # `<s>` and `</s>` count as sentences, which stay where they are.
         edge = np.ones(1, np.int64)
-        lengths = np.concatenate([part for row in sentences for part in (edge, row, edge)], dtype=np.int64)
-        order = self._order(keys, np.array([len(row) for row in sentences]))
+        lengths = np.concatenate([part for row in rows for part in (edge, row.sentences, edge)], dtype=np.int64)
+        order = self._order(keys, np.array([len(row.sentences) for row in rows]))
         flat = flat[np.repeat((np.cumsum(lengths) - lengths)[order], lengths[order]) + places_of(lengths[order])]
         begins = self.begins_word[flat]
         begins[np.cumsum(lengths[order]) - lengths[order]] = True
         flat, sizes = self._without_taken(keys, flat, begins, sizes)
         if self.options.rotate_ratio:
             flat = flat[self._rotated(keys, sizes)]
-        return np.split(flat, np.cumsum(sizes)[:-1])
+        sources = np.split(flat, np.cumsum(sizes)[:-1])
+        return [Pair(source, target) for source, target in zip(sources, targets, strict=True)]
 
     def _order(self, keys: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """The sentences of all examples, with `<s>` and `</s>`, in their new order; counts (B,) are without these."""

@@ -29,10 +29,7 @@ SURROGATE = re.compile("[\ud800-\udfff]")  # JSON may hold one half of a pair, w
 
 
 def rows_of(path: Path, tables: TableOptions = BY_ENDING, name: str | None = None) -> Iterator[Record]:
-    """The rows of a table, each named by the table's name and the line where it ends or, of Parquet, its number.
-
-    Those of SQuAD's JSON are its questions.
-    """
+    """The rows of a table or the questions of SQuAD's JSON, each named by its file and line, number or id."""
     if is_squad(path):
         return _squad_rows(path)
     name = name or str(path)
@@ -152,7 +149,7 @@ def _csv_rows(path: Path, options: TableOptions = BY_ENDING) -> NumberedRows:
     csv.field_size_limit(2**31 - 1)  # documents may exceed the usual limit of 128 KiB
     lines = iter_lines(path, blank=True, ends=True, encoding=options.encoding)
     is_tsv, names = suffix_of(path) == ".tsv", options.columns and options.columns.split(",")
-    delimiter, quoting = options.separator or ("\t" if is_tsv else ","), csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL
+    delimiter, quoting = options.delimiter or ("\t" if is_tsv else ","), csv.QUOTE_NONE if is_tsv else csv.QUOTE_MINIMAL
     if not names and options.delimiter is None:
         _check_header(path, next(iter_lines(path, blank=True, encoding=options.encoding), ""), delimiter)
     reader = csv.DictReader(lines, fieldnames=names, restval=ABSENT, delimiter=delimiter, strict=True, quoting=quoting)

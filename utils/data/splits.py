@@ -7,9 +7,11 @@ sample. Sizes of splits are near the ratios, not exactly theirs.
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
+from itertools import accumulate
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,12 +45,9 @@ def ratios_of(text: str) -> list[float]:
 
 def split_of(source: str, shares: Sequence[float], seed: int) -> str:
     """Choose the split of an example by a hash of its source."""
-    fraction, end = _fraction(source, seed), 0.0
-    for split, share in zip(SPLITS, shares, strict=True):
-        end += share
-        if fraction < end:
-            return split
-    return [split for split, share in zip(SPLITS, shares, strict=True) if share][-1]  # their sum may be just below 1
+    number = bisect_right([*accumulate(shares)], _fraction(source, seed))
+    last = max(number for number, share in enumerate(shares) if share)
+    return SPLITS[min(number, last)]  # since the sum of the shares may be just below 1
 
 
 def of_split(split: str, rows: Iterable[Item], text_of: Callable[[Item], str]) -> Iterator[Item]:

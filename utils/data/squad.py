@@ -39,7 +39,9 @@ def read_questions(
 ) -> list[Question]:
     """Read a split's questions, those that are chosen, from SQuAD's JSON or what `read_records` takes."""
     rows = read_records(data_dir, split, lambda _: "context", replace(choice, limit=-1))
-    rows = Choice(limit=choice.limit).of(rows, _text_of)
+    rows = Choice(limit=choice.limit).of(
+        rows, lambda row: f"{row.values.get('question')}\n{one_line(str(row.values.get('context')))}"
+    )
     rows = without_blank(rows, lambda row: question_of(*row), choice.tables.skip_blank)
     questions = [question_of(*row, labelled) for row in rows]
     bad = [(question, *pair) for question in questions for pair in question.misplaced()]
@@ -69,10 +71,6 @@ def _by_id(questions: Iterable[Question]) -> dict[str, Question]:
         if (other := seen.setdefault(question.id, question)) is not question:
             raise InputError(f"{question.name}: its id {question.id!r} is that of {other.name}; allowed: each id once")
     return seen
-
-
-def _text_of(row: Record) -> str:
-    return f"{row.values.get('question')}\n{one_line(str(row.values.get('context')))}"
 
 
 def question_of(name: str, values: Mapping[str, Any], labelled: bool = False) -> Question:

@@ -1,13 +1,9 @@
-"""The rows of a split, from tables and published sets; and pairs of documents and summaries, in them or in line files.
-
-A data directory has the files `{train,val,test}.{source,target}`, one example a line, UTF-8.
-"""
+"""The rows of a split, of tables and published sets; and pairs of documents and summaries, of these or line files."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +15,12 @@ from typing import Any
 
 from bart.errors import InputError
 from bart.files import PathName
-from utils.data.columns import BY_ENDING, Fields, Record, TableOptions, column_of, columns_of_pairs, names_in, value_in
+from utils.data.columns import Record, TableOptions, column_of, columns_of_pairs, names_in, value_in, without_blank
 from utils.data.places import CONLL, TABLES, is_published, suffix_of, table_in
 from utils.data.rows import ABSENT, SURROGATE, published_rows, rows_of, whole
 from utils.data.splits import EVERY, SPLITS, WHOLE, Choice, MissingSplit, check_split, of_split
-from utils.text.lines import check_counts, check_is_text, check_no_list, iter_lines, references_of
+from utils.text.lines import BlankText, check_counts, check_is_text, check_no_list, iter_lines, references_of
 
-logger = logging.getLogger(__name__)
 SIDES = ("source", "target")
 Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only to be predicted, targets, line by line
 
@@ -53,7 +48,7 @@ def read_records(
 
 
 def column_in(
-    path: str, option: str, given: str | None, known: Collection[str], tables: TableOptions = BY_ENDING
+    path: str, option: str, given: str | None, known: Collection[str], tables: TableOptions
 ) -> tuple[list[Record], str]:
     """All rows of a table, and the column of them that `column_of` chooses."""
     chosen = partial(column_of, option, given, known, where=path)
@@ -65,15 +60,10 @@ def _rows_in(data_dir: str, split: str, tables: TableOptions) -> Iterator[Record
     """The rows of a split of a published set or of tables; of one table all."""
     if is_published(data_dir):
         return published_rows(data_dir, split)
-    return whole(rows_of(_table_of(Path(data_dir).expanduser(), split), tables))
-
-
-def _table_of(path: Path, split: str) -> Path:
-    """The file of a split."""
-    if path.is_file() and suffix_of(path) in TABLES:
-        return path
-    if (table := table_in(path, split)) is not None:
-        return table
+    path = Path(data_dir).expanduser()
+    table = path if path.is_file() and suffix_of(path) in TABLES else table_in(path, split)
+    if table is not None:
+        return whole(rows_of(table, tables))
     holds = f"a data directory holds {{{','.join(SPLITS)}}}{{{','.join(TABLES)}}}, in tagging also {','.join(CONLL)}"
     if path.is_file():
         check_is_text(path)
@@ -123,7 +113,7 @@ class Row:
         return cls(name, *texts, columns=tuple(fields))
 
 
-def pairs_in(records: Iterable[Record], fields: Fields, where: str) -> Iterator[Row]:
+def pairs_in(records: Iterable[Record], fields: tuple[str | None, str | None], where: str) -> Iterator[Row]:
     """Rows as pairs of texts; the first row decides on the columns that `fields` do not name (`columns_of_pairs`)."""
     columns = None
     for record in records:
@@ -137,30 +127,30 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
     lines = path / f"{split}.source" if path.is_dir() else path
     if lines.is_file() and suffix_of(lines) not in TABLES:
         return choice.of(iter_lines(lines), str)
-    sources, left_out = [], 0
-    for row in pairs_in(_rows_in(data_dir, split, choice.tables), (source_field,), data_dir):
-        if row.fault is None:
-            sources.append(row.source)
-        elif is_published(data_dir):
-            left_out += 1
-        else:
-            raise InputError(f"{row.name}: {row.fault}; a document is expected in every row")
-    if not sources:
-        raise InputError(f"{data_dir}: has no rows")
-    if left_out:
-        logger.info("%s: %d rows of the %s split are no examples and are left out", data_dir, left_out, split)
-    return choice.of(sources, str)
+    records = list(_rows_in(data_dir, split, choice.tables))
+    check_split(records, data_dir, WHOLE, "rows")
+    columns = columns_of_pairs(records[0].values, (source_field,), data_dir)
+    skip = choice.tables.skip_blank or is_published(data_dir)
+    records = without_blank(records, lambda record: documents_in([record], columns), skip)
+    return choice.of(documents_in(records, columns), str)
+
+
+def documents_in(records: Iterable[Record], columns: Sequence[str]) -> list[str]:
+    """The document of each row; BlankText where one is blank."""
+    rows = [Row.of(*record, columns) for record in records]
+    for row in rows:
+        if row.fault is not None:
+            kind = BlankText if row.is_blank else InputError
+            raise kind(f"{row.name}: {row.fault}; allowed: a text that is not blank")
+    return [row.source for row in rows]
 
 
 def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:
     """Read the lines of two files side by side; targets that are lists are checked."""
-    sources, targets = iter_lines(source), iter_lines(target)
-    for number, (text, summary) in enumerate(zip_longest(sources, targets), 1):
+    files = source, target
+    for number, (text, summary) in enumerate(zip_longest(*map(iter_lines, files)), 1):
         if text is None or summary is None:
-            # The longer file is read to its end, so that the message has both counts.
-            longer = number + sum(1 for _ in (targets if text is None else sources))
-            counts = (number - 1, longer) if text is None else (longer, number - 1)
-            check_counts((source, target), *counts)
+            check_counts(files, *(sum(1 for _ in iter_lines(file)) for file in files))
         references_of(summary, f"{target}, line {number}: ")
         yield text, summary
 

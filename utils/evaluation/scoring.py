@@ -17,7 +17,7 @@ import torch
 
 from bart.errors import InputError
 from bart.files import read_json, write_json
-from utils.app.distributed import at_first, from_first, rank_and_world
+from utils.app.distributed import from_all, rank_and_world
 from utils.app.formatting import format_metric, plain_table, rate
 from utils.app.machine import versions
 from utils.app.memory import FittingSize
@@ -169,7 +169,7 @@ def predict_split(
                 earlier |= {number: Prediction(**entry) for number, entry in noted.values()}
         if earlier:
             logger.warning("%d of %d examples were predicted before", len(earlier), len(examples))
-    identity, finished = from_first((identity, set(earlier)))
+    identity, finished = from_all((identity, set(earlier)))[0]
     todo = [number for number in range(len(examples)) if number not in finished]
     fitting = FittingSize(run.batch_size, run.batch_size_option)
     if samples(settings):
@@ -177,14 +177,13 @@ def predict_split(
     # On another machine the folder may be another one, with what an earlier run has left.
     with closing(Unfinished(run.progress / f"rank{rank}.jsonl", identity, ELSEWHERE, replaces=True)) as noted:
         share = predict_share(task, loaded, examples, todo, fitting, run.options.warmup_batches, noted)
-    shares = at_first(share)
-    if shares is None:
+    shares = from_all(share)
+    if rank > 0:
         return None
     merged = dict(earlier)
-    for predicted, _ in shares:
-        merged |= predicted
-    speed = speed_report([speed for _, speed in shares], loaded.model.device, len(earlier))
-    return [merged[number] for number in range(len(examples))], speed
+    for share in shares:
+        merged |= share.predicted
+    return [merged[number] for number in range(len(examples))], speed_report(shares, loaded.model.device, len(earlier))
 
 
 def score_predictions(

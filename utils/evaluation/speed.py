@@ -23,13 +23,13 @@ PERCENTILES = (50, 90, 95, 99, 100)
 
 
 @dataclass
-class ProcessSpeed:
-    """The measurements of a process while the clock ran."""
+class Share:
+    """The predictions of a process, and its measurements while the clock ran."""
 
-    batch_size: int  # at the end; it shrinks where memory runs out
+    predicted: dict[int, Prediction]  # by the numbers of their examples
+    timed: Sequence[int]  # those that were predicted while the clock ran
     seconds: Mapping[str, float]  # of "total", and of it "encode" and "detokenise"
-    timed: Sequence[Prediction]
-    warmup_articles: int
+    batch_size: int  # at the end; it shrinks where memory runs out
     peak_memory_gb: float
 
 
@@ -41,8 +41,8 @@ def predict_share(
     fitting: FittingSize,
     warmup_batches: int,
     noted: Unfinished,
-) -> tuple[dict[int, Prediction], ProcessSpeed]:
-    """The predictions by number of this process's share, every N-th of `todo` by length where N are at work; its speed.
+) -> Share:
+    """Predict this process's share: every N-th of `todo` by length, where N are at work.
 
     `warmup_batches`, of all lengths and at most half of the share, come before the clock runs.
     """
@@ -71,23 +71,21 @@ def predict_share(
     with progress(what, len(share), "examples", wait=0) as bar:
         bar.log_every(LOG_SECONDS)
         fitting.run(warmup, work)
-        warmed_up = len(predicted)
         clock.seconds.clear()
         with clock.part("total"):
             fitting.run(timed, work)
     clock.seconds["total"] -= clock.seconds["paused"]
-    done = [predicted[number] for number in timed]
-    return predicted, ProcessSpeed(fitting.size, clock.seconds, done, warmed_up, peak_memory_gb(device))
+    return Share(predicted, timed, clock.seconds, fitting.size, peak_memory_gb(device))
 
 
-def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resumed: int) -> dict[str, Any]:
+def speed_report(shares: Sequence[Share], device: torch.device, resumed: int) -> dict[str, Any]:
     """The content of `<split>_speed.json`, where an earlier attempt had predicted `resumed` articles.
 
     Rates are those of all processes together, over the time of the slowest one, which `seconds` splits.
     """
-    slowest = max(processes, key=lambda process: process.seconds["total"])
+    slowest = max(shares, key=lambda share: share.seconds["total"])
     total, encode, detokenise = (slowest.seconds[part] for part in ("total", "encode", "detokenise"))
-    timed = [prediction for process in processes for prediction in process.timed]
+    timed = [share.predicted[number] for share in shares for number in share.timed]
     milliseconds = 1000 * np.array([prediction.seconds for prediction in timed])
     latency: dict[str, float | None] = dict.fromkeys(["mean", *(f"p{point}" for point in PERCENTILES)])
     if timed:
@@ -98,12 +96,12 @@ def speed_report(processes: Sequence[ProcessSpeed], device: torch.device, resume
         "generated_tokens_per_second": sum(prediction.tokens for prediction in timed) / total if timed else None,
         "generation_seconds": total,
         "latency_ms": latency,
-        "batch_size": min(process.batch_size for process in processes),
+        "batch_size": min(share.batch_size for share in shares),
         "seconds": {"encode": encode, "decode": total - encode - detokenise, "detokenise": detokenise},
-        "warmup_articles": sum(process.warmup_articles for process in processes),
+        "warmup_articles": sum(len(share.predicted) for share in shares) - len(timed),
         "timed_articles": len(timed),
         "resumed_articles": resumed,
-        "peak_memory_gb": max(process.peak_memory_gb for process in processes),
-        "processes": len(processes),
+        "peak_memory_gb": max(share.peak_memory_gb for share in shares),
+        "processes": len(shares),
         "device": f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device),
     }

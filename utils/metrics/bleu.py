@@ -59,8 +59,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
 
     counts = [*map(counts_of, systems)]
     signatures = {f"{name}_signature": str(metric.get_signature()) for name, metric in metrics.items()}
-    facts = {"examples": len(references), **signatures}
-    print_scores(args, f"BLEU and chrF on {len(references):,} examples", counts, scores_of, facts)
+    print_scores(args, f"BLEU and chrF on {len(references):,} examples", counts, scores_of, signatures)
 
 
 if __name__ == "__main__":

@@ -170,8 +170,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     moved, *numbers = (values - values[0] for values in (right, *predicted))  # so that sums lose few digits
     counts = [np.stack([np.ones_like(x), x, moved, x * x, moved * moved, x * moved], axis=1) for x in numbers]
     title = f"Correlation in percent of {len(right):,} numbers; Spearman's is {spearman:.2f}"
-    facts = {"examples": len(right), "spearman": spearman}
-    print_scores(files, title, counts, lambda sums: {"pearson": pearson_of(sums)}, facts)
+    print_scores(files, title, counts, lambda sums: {"pearson": pearson_of(sums)}, {"spearman": spearman})
 
 
 def _print_labels(files: FileOptions, references: Sequence[Value], systems: Sequence[Sequence[Value]]) -> None:
@@ -210,7 +209,7 @@ def _print_labels(files: FileOptions, references: Sequence[Value], systems: Sequ
         return of_label_sets(by_label[:, occurs] if occurs.any() else by_label, len(goal), exact)
 
     by_class = scores_by_class(shown, *counts[0][:, 1:].sum(axis=0).reshape(3, -1)[:, : len(shown)])
-    facts: dict[str, Any] = {"examples": len(goal), "groups": {"label" if has_sets else "class": by_class}}
+    facts: dict[str, Any] = {"groups": {"label" if has_sets else "class": by_class}}
     facts |= {"positive": classes[1]} if is_binary else {}
     of_one = f"; F1 is that of {classes[1]}" if is_binary else ""
     title = f"Scores in percent of {len(goal):,} examples with {len(shown)} labels{of_one}"

@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     counts = [np.array([tag_counts(*pair, groups, scheme) for pair in of_file], dtype=np.float64) for of_file in pairs]
     name = "plain tags" if scheme is None else f"entities in {scheme.name}"
     words = sum(map(len, right))
-    facts = {"examples": len(right), "words": words, "scheme": None if scheme is None else scheme.name}
+    facts = {"words": words, "scheme": None if scheme is None else scheme.name}
     every = scores_by_group(counts[0].sum(axis=0), groups)
     shown = {group: every[group] for group in groups_in(right, predicted[0])}
     facts["groups"] = {"tag" if scheme is None else "kind": shown}

@@ -135,7 +135,7 @@ def print_scores(
     below the table stand signatures and `groups`: kind -> group -> its scores.
     """
     predicted, *others = counts
-    report = {**scores_and_intervals(predicted, scores_of), **facts}
+    report = {**scores_and_intervals(predicted, scores_of), "examples": len(predicted), **facts}
     for other in others:
         report["compare"] = compare_scores(predicted, other, scores_of)
     print(json.dumps(report, indent=2, ensure_ascii=False) if files.json else _report(report, files, title))

@@ -46,12 +46,8 @@ def rouge_per_example(
     pool = Parallel(
         processes, batch_size=1, pre_dispatch="all", return_as="generator", idle_worker_timeout=_IDLE_SECONDS
     )
-    rows: list[list[float]] = []
-    with progress("ROUGE", len(pairs), "pairs") as bar:
-        for part in pool(delayed(score_pairs)(chunk, rule) for chunk in chunks):
-            rows += part
-            bar.update(len(part))
-    left = iter(rows)
+    scored = chain.from_iterable(pool(delayed(score_pairs)(chunk, rule) for chunk in chunks))
+    left = iter([*progress("ROUGE", len(pairs), "pairs", scored)])
     of_each = [list(islice(left, len(group))) for group in groups]
     if rule.mode == "rouge-score":
         best = [[*map(max, zip(*scores, strict=True))] for scores in of_each]
@@ -86,7 +82,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
     text = "Score summaries, one a line or in a column of a table, by ROUGE; prints F measures in percent."
     args = parse_dataclass(RougeArguments, argv, f"{text} A blank one scores 0.", prog)
     (references, systems), options = args.read("\n"), args.rouge
-    facts: dict[str, Any] = {"mode": options.rouge_mode, "examples": len(references)}
+    facts: dict[str, Any] = {"mode": options.rouge_mode}
     title, best = f"ROUGE F in percent ({options.rouge_mode}", ""
     if (count := sum(1 for _ in reference_texts(references))) > len(references):
         facts["references"], best = count, f", maximum and mean over {count:,} references"

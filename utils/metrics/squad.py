@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None, prog: str | None = None) -> None:
         }
 
     title = f"Exact match and F1 in percent of {len(questions):,} questions"
-    print_scores(files, title, [*map(counts_of, files.systems)], scores_of, {"examples": len(questions)})
+    print_scores(files, title, [*map(counts_of, files.systems)], scores_of, {})
 
 
 def _answers_in(path: str, files: FileOptions, questions: Mapping[str, Question]) -> Mapping[str, str]:

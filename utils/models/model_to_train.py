@@ -17,6 +17,7 @@ from bart.tokenization.tokenizer import PretrainedTokenizer
 from utils.models.loading import (
     LoadedModel,
     Model,
+    check_lengths,
     check_vocabulary,
     class_for,
     fit_vocabulary,
@@ -57,6 +58,7 @@ def initial_model(
             shape that the config says.
     """
     name, model_class = options.model_name_or_path, class_for(config, model_classes)
+    check_lengths(config, max_source_length=source_length)
     if checkpoint is not None:
         return _resumed(checkpoint, options, config, model_class)
     logger.info("initial weights: %s", "random" if options.is_scratch else name)

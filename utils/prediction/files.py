@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 AT_ONCE = 1024  # rows in memory
 PARQUET = ".parquet"
 OUTPUTS = (".csv", ".tsv", ".jsonl", PARQUET)  # tables that are written
-Rows = Iterable[tuple[Record, Mapping[str, Any]]]  # each with the cells that its prediction adds
 BREAKS = re.compile(r"[\t\r\n]")  # a cell of .tsv has none
 TERMINAL_LINE = 4095  # bytes of a line that a terminal on Linux passes on; it drops the rest
 
@@ -191,8 +190,8 @@ def _check_has_no_breaks(records: Iterable[Record]) -> None:
             )
 
 
-def texts(source: RowsToPredict, rows: Rows) -> Iterator[str]:
-    """The lines of the output as a text file: one for each row, behind a header if it is a table of .csv or .tsv."""
+def texts(source: RowsToPredict, rows: Iterable[tuple[Record, Mapping[str, Any]]]) -> Iterator[str]:
+    """The lines of an output of text: a header of .csv and .tsv, and each row with the cells that predictions add."""
     names: list[str] = []
     for record, added in rows:
         cells = {  # the parts of a list are joined as the task has it

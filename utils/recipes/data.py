@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from bart.configuration.configuration import stored_configs
 from bart.errors import InputError
 from utils.app.distributed import told_by_first
 from utils.corpora.prepare import prepared
@@ -15,6 +16,12 @@ from utils.tasks.task import ScoredTask, TrainedTask
 
 logger = logging.getLogger(__name__)
 AnyTask = TypeVar("AnyTask", bound=TrainedTask)
+
+
+def as_trained(task: AnyTask, model: str) -> AnyTask:
+    """A task that reads as training read, as far as the config of weights tells."""
+    config, _ = stored_configs(model, task.config_classes())
+    return task.as_trained(config or task.config_classes()[0]())
 
 
 def with_table_prepared(task: AnyTask) -> AnyTask:

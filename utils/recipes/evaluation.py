@@ -12,7 +12,6 @@ from typing import Any
 import torch
 import yaml
 
-from bart.configuration.configuration import stored_configs
 from bart.errors import InputError
 from bart.files import write_json
 from bart.hub import EXPORT
@@ -25,7 +24,7 @@ from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
 from utils.evaluation.scoring import ScoringRun, format_scores, score_split
 from utils.models.loading import LoadedModel, for_inference
-from utils.recipes.data import read_to_score, with_table_prepared
+from utils.recipes.data import as_trained, read_to_score, with_table_prepared
 from utils.recipes.evaluation_arguments import EvalArguments
 from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.pretraining_arguments import PretrainingArguments
@@ -39,23 +38,22 @@ logger = logging.getLogger(__name__)
 def run(args: EvalArguments) -> None:
     """Score a checkpoint as the arguments say; processes that torchrun started share the examples."""
     start_log(args.debug)
-    places, scoring, precision = args.places, args.scoring, args.hardware.precision
+    scoring, precision = args.scoring, args.hardware.precision
     device = device_of(args.hardware.device, precision)
     made = args.make_task()
-    task_of(places.model, args.task)
-    config, _ = stored_configs(places.model, made.config_classes())
-    task = with_table_prepared(made.as_trained(config or made.config_classes()[0]()))
+    task_of(args.model, args.task)
+    task = with_table_prepared(as_trained(made, args.model))
     split, raw = read_to_score(task, scoring.type_path)
-    save_dir = writable_folder("save_dir", fetch(places.save_dir, may_be_missing=True))
-    check_output("json_summary", scoring.json_summary, places.model, made.place.data_dir)
-    logger.info("loading %s", places.model)
-    loaded = task.trained_model(places.model, places.config_path, places.tokenizer)
+    save_dir = writable_folder("save_dir", fetch(args.save_dir, may_be_missing=True))
+    check_output("json_summary", scoring.json_summary, args.model, made.place.data_dir)
+    logger.info("loading %s", args.model)
+    loaded = task.trained_model(args.model, args.config_path, args.tokenizer)
     scored = ScoringRun(
         save_dir=save_dir,
         split=split,
         task_name=args.task,
         data_dir=made.place.data_dir,
-        model_name=places.model,
+        model_name=args.model,
         precision=precision,
         batch_size=args.bs,
         batch_size_option="--bs",
@@ -64,7 +62,7 @@ def run(args: EvalArguments) -> None:
         overwrites=args.overwrite_output_dir,
     )
     evaluate(scored, task, loaded, raw, device, all_settings(args), "the same command")
-    publish(places.save_dir)
+    publish(args.save_dir)
 
 
 def evaluate(

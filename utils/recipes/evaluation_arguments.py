@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bart.errors import InputError
-from utils.app.cli import early_option, option, parse_dataclass, part
+from utils.app.cli import early_option, option, parse_dataclass
 from utils.app.machine import PRECISIONS
 from utils.app.stores import STORES, fetch, in_store
 from utils.data.columns import InputOptions
@@ -23,26 +23,6 @@ from utils.tasks import TASKS, find_task, options_of, task_of
 
 if TYPE_CHECKING:
     from utils.tasks.task import ScoredTask
-
-
-@dataclass(frozen=True)
-class ModelAndDataOptions:
-    """The model, the data and the results, which are given by their places."""
-
-    model: str = option(positional=True, help="checkpoint file, Hub-format or run directory, or Hub name")
-    config_path: str = option(
-        positional=True, help="JSON with architecture and decoding options; only for a checkpoint without a config"
-    )
-    data_dir: str = option(positional=True, help=KINDS, reaches=is_reached)
-    save_dir: str = option(positional=True, help=f"folder for the results, or a {STORES}", reaches=in_store)
-    tokenizer: str | None = option(
-        None, section="data", help="vocabulary; by default the one in the folder of the weights"
-    )
-    n_obs: int = option(
-        ALL, least=-1, besides=0, help="number of examples to use; a hash of their texts chooses them; -1 for all"
-    )
-    val_ratio: float | None = val_ratio_option()
-    tables: InputOptions = part(InputOptions)
 
 
 @dataclass(frozen=True)
@@ -79,7 +59,20 @@ class PrecisionOptions:
 class EvalArguments:
     """All options; `task_options` and `evaluation` are an `Options` and an `EvalOptions` of the task."""
 
-    places: ModelAndDataOptions
+    model: str = option(positional=True, help="checkpoint file, Hub-format or run directory, or Hub name")
+    config_path: str = option(
+        positional=True, help="JSON with architecture and decoding options; only for a checkpoint without a config"
+    )
+    data_dir: str = option(positional=True, help=KINDS, reaches=is_reached)
+    save_dir: str = option(positional=True, help=f"folder for the results, or a {STORES}", reaches=in_store)
+    tokenizer: str | None = option(
+        None, section="data", help="vocabulary; by default the one in the folder of the weights"
+    )
+    n_obs: int = option(
+        ALL, least=-1, besides=0, help="number of examples to use; a hash of their texts chooses them; -1 for all"
+    )
+    val_ratio: float | None = val_ratio_option()
+    tables: InputOptions
     scoring: ScoringOptions
     task_options: Any
     evaluation: Any
@@ -103,8 +96,8 @@ class EvalArguments:
 
     def make_task(self) -> ScoredTask:
         """The task, with its options."""
-        limits, val_ratio = dict.fromkeys(SPLITS, self.places.n_obs), self.places.val_ratio
-        place = Place(fetch(self.places.data_dir), limits=limits, val_ratio=val_ratio, tables=self.places.tables)
+        limits = dict.fromkeys(SPLITS, self.n_obs)
+        place = Place(fetch(self.data_dir), limits=limits, val_ratio=self.val_ratio, tables=self.tables)
         return find_task(self.task)(place, self.task_options, evaluation=self.evaluation)
 
 

@@ -45,15 +45,19 @@ class FinetuneArguments(TrainingArguments):
     )
 
     def __post_init__(self) -> None:
-        if not self.do_train:
-            raise InputError("nothing to do: give --do_train, or score a trained model by run_eval.py")
+        if not (self.do_train or self.do_predict):
+            raise InputError("nothing to do: give --do_train, --do_predict or both")
         epochs = self.epochs
         if epochs.max_epochs is not None and epochs.min_epochs > epochs.max_epochs:
             raise InputError(f"--min_epochs is {epochs.min_epochs}; allowed: at most --max_epochs {epochs.max_epochs}")
         for field, value in all_options(self.scoring):  # scripts set --pred_batch_size in any case
             if value != field.default and not self.do_predict:
                 raise InputError(f"--{field.name} is {value}; it needs --do_predict, which is not given")
-        of_weights = FINE_TUNING_RATE if self.model.lora_rank is None else LORA_RATE
+        rank, scratch = self.model.lora_rank, self.model.model_name_or_path if self.model.is_scratch else None
+        for name, value in {"lora_rank": rank, "model_name_or_path": scratch}.items():
+            if value is not None and not self.do_train:
+                raise InputError(f"--{name} is {value}; it needs --do_train, which is not given")
+        of_weights = FINE_TUNING_RATE if rank is None else LORA_RATE
         self._complete(SCRATCH_RATE if self.model.is_scratch else of_weights)
         if not self.hardware.gpus and getattr(self.training, "eval_beams", 0) is None:
             self._fill_in(training=replace(self.training, eval_beams=0))
@@ -63,7 +67,12 @@ class FinetuneArguments(TrainingArguments):
         limits = {"train": self.batches.n_train, "val": self.batches.n_val, "test": self.places.n_test}
         places = self.places
         place = Place(fetch(places.data_dir), places.cache_dir, limits, places.val_ratio, places.tables)
-        return self.task_class(place, self.task_options, self.training)
+        task = self.task_class(place, self.task_options, self.training)
+        if self.do_train:
+            return task
+        from utils.recipes.data import as_trained  # here, because --help needs no torch
+
+        return as_trained(task, self.model.model_name_or_path)
 
     def resolved(self) -> tuple[Self, ScoredTask]:
         args, task = super().resolved()

@@ -25,12 +25,13 @@ from bart.files import write_json
 from bart.hub import EXPORT
 from bart.rounding import multiple_of_rows
 from utils.app.cli import all_options
+from utils.app.distributed import told_by_first
 from utils.app.errors import RunError
 from utils.app.machine import check_gpus, environment, is_first
 from utils.app.output_files import LOCK, check_output, held, writable_folder
 from utils.app.progress import start_log
 from utils.app.run_directory import LOG, check_free, options_to_resume, remove_run
-from utils.app.stores import fetch, local_path, names_at, publish
+from utils.app.stores import fetch, local_path, publish
 from utils.data.order import ORDER
 from utils.evaluation.card import write_card
 from utils.evaluation.report.building import write_report
@@ -41,7 +42,7 @@ from utils.recipes.finetuning_arguments import FinetuneArguments
 from utils.recipes.training_arguments import TrainingArguments
 from utils.tasks.task import ScoredTask, TrainedTask
 from utils.training import trainer
-from utils.training.checkpoints import FORMAT, agreed_checkpoint
+from utils.training.checkpoints import FORMAT, find_checkpoint
 from utils.training.datamodule import TrainingData
 from utils.training.options import Plan
 from utils.training.precision import half_dtype, precision_name
@@ -51,20 +52,27 @@ logger = logging.getLogger(__name__)
 
 def run(args: TrainingArguments) -> None:
     """Train and score as the arguments say; everything written lies in `--output_dir`."""
-    check_machine(args)
-    start_log(keep=True)
-    args, task = args.resolved()
-    task = with_table_prepared(task)
-    # All examples are read first: better refused now than after a download, or after hours of training.
-    splits, scored = read_to_train(task, args.settings()["data_dir"]), None
-    if args.do_predict:
-        scored = read_to_score(task, args.scoring.type_path)
-        check_output("json_summary", args.scoring.json_summary, args.places.data_dir, args.model.model_name_or_path)
-    learned = task.learn({**splits, **dict([scored] if scored else [])})
-    args.check_metric(task.metrics_for(learned))
+    check_gpus(args.hardware.gpus)
+    project = args.run.wandb_project
+    if project is not None and not any(metadata.distributions(name="wandb")):
+        raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb")
     with run_folder(args) as earlier_log:
+        args, task = args.resolved()
+        task = with_table_prepared(task)
+        # All examples are read first: better refused now than after a download, or after hours of training.
+        splits, learned, scored = {}, None, None
+        if args.do_train:
+            splits = read_to_train(task, args.settings()["data_dir"])
+        if args.do_predict:
+            scored = read_to_score(task, args.scoring.type_path)
+            check_output("json_summary", args.scoring.json_summary, args.places.data_dir, args.model.model_name_or_path)
+        if args.do_train:
+            learned = task.learn({**splits, **dict([scored] if scored else [])})
+            args.check_metric(task.metrics_for(learned))
+        logger.info("writing to %s", args.run.output_dir)
         set_up(args)
-        train(args, task, splits, learned, earlier_log)
+        if args.do_train:
+            train(args, task, splits, learned, earlier_log)
         if scored is not None:
             score(args, task, *scored)
         elif is_first():
@@ -72,28 +80,20 @@ def run(args: TrainingArguments) -> None:
         publish(args.run.output_dir)
 
 
-def check_machine(args: TrainingArguments) -> None:
-    """Raise InputError where the machine lacks what a run needs, or its folder holds another run."""
-    check_gpus(args.hardware.gpus)
-    project, resumed = args.run.wandb_project, args.run.resume_from_checkpoint
-    if project is not None and not any(metadata.distributions(name="wandb")):
-        raise InputError(f"--wandb_project is {project}; it needs the package wandb: pip install wandb")
-    if is_first():
-        check_free(args.run.output_dir, names_at(args.run.output_dir), resumed, args.run.overwrite_output_dir)
-
-
 @contextmanager
 def run_folder(args: TrainingArguments) -> Iterator[int]:
     """The folder of a run, which it alone uses and logs to; gives the size of the log that an earlier run wrote."""
     folder = Path(local_path(args.run.output_dir))
     log = writable_folder("--output_dir", folder, log=LOG) / LOG
+    start_log(file=log)
     alone = held(folder / LOCK, f"--output_dir {folder}: another run is at work there")
     with alone if is_first() else nullcontext():
         try:
             fetch(args.run.output_dir, may_be_missing=True)
+            if args.do_train and is_first():
+                resumed = args.run.resume_from_checkpoint
+                check_free(args.run.output_dir, folder, resumed, args.run.overwrite_output_dir)
             earlier_log = log.stat().st_size if log.exists() else 0
-            start_log(file=log)
-            logger.info("writing to %s", args.run.output_dir)
             yield earlier_log
         except RunError as error:  # the terminal gets it from the command
             if is_first() and folder.exists():
@@ -129,7 +129,10 @@ def train(
 ) -> None:
     """Train on the splits train and val, from the beginning or from a checkpoint."""
     output_dir = Path(local_path(args.run.output_dir))
-    checkpoint = agreed_checkpoint(args.run.resume_from_checkpoint, output_dir)
+    # The first of all processes alone compares checksums of shards.
+    resumed = args.run.resume_from_checkpoint
+    find = partial(find_checkpoint, resumed, output_dir)
+    checkpoint = told_by_first(f"checkpoint {resumed} {output_dir}", find, of_all=True)
     loaded = task.initial_model(args.model, learned, checkpoint)
     loaded.model.compute_with(CudaBackend() if args.hardware.gpus else CpuBackend())
     train, val = (task.encode(splits[split], split, loaded) for split in ("train", "val"))
@@ -139,6 +142,7 @@ def train(
     size |= {"--gradient_accumulation_steps": batches.gradient_accumulation_steps, "processes": processes}
     plan = Plan(
         *(args.run, args.hardware, args.optimisation, args.batches, args.epochs),
+        directory=output_dir,
         settings=args.settings(),
         metric=metric,
         direction={"loss": "min", **task.metrics}[metric],
@@ -167,25 +171,32 @@ def train(
 
 
 def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> None:
-    """Predict and score a split, with the best checkpoint of this run."""
+    """Predict and score a split, with the best checkpoint of this run or, without training, the model that is named."""
     gc.collect()  # what training leaves: models, trainers and optimizers name each other
     torch.cuda.empty_cache()
     output_dir = Path(local_path(args.run.output_dir))
-    device = f"cuda:{torch.cuda.current_device()}" if args.hardware.gpus else "cpu"  # which Lightning has chosen
+    model, device = args.model, "cuda" if args.hardware.gpus else "cpu"
+    if args.do_train:
+        model_name, resuming = str(output_dir / EXPORT), options_to_resume(args.run.output_dir)
+        loaded = task.trained_model(model_name)
+    else:
+        model_name, resuming = model.model_name_or_path, "the same command"
+        loaded = task.trained_model(model_name, model.config_path, model.tokenizer)
+    if args.do_train and args.hardware.gpus:
+        device = f"cuda:{torch.cuda.current_device()}"  # which Lightning has chosen
     run = ScoringRun(
         save_dir=output_dir,
         split=split,
         task_name=args.task,
         data_dir=args.places.data_dir,
-        model_name=str(output_dir / EXPORT),
+        model_name=model_name,
         precision=precision_name(args.hardware),
         batch_size=args.pred_batch_size or args.batches.eval_batch_size,
         batch_size_option="--eval_batch_size" if args.pred_batch_size is None else "--pred_batch_size",
         options=args.scoring,
         seed=args.run.seed,
-        overwrites=True,
+        overwrites=args.do_train or args.run.overwrite_output_dir,
     )
-    loaded, resuming = task.trained_model(run.model_name), options_to_resume(args.run.output_dir)
     evaluate(run, task, loaded, raw, device_of(device, run.precision), args.settings(), resuming)
 
 

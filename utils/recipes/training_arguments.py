@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from abc import ABC, abstractmethod
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from bart.errors import InputError
 from bart.files import as_named
 from utils.app.cli import OnResume, all_options
-from utils.app.machine import is_first
 from utils.data.options import BatchOptions
 from utils.models.options import NewModelOptions
 from utils.tasks import find_task
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
     from typing import Self
 
     from utils.tasks.task import TrainedTask
-
-STAMP = "BART_RUN_STAMP"  # environment variable by which the processes of a run agree on its folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +39,7 @@ class TrainingArguments(ABC):
     task_options: Any
     training: Any
     # Fields of those that have such options; an annotation would place them here on the command line.
-    do_predict = False
+    do_train, do_predict = True, False
     epochs = EpochOptions(min_epochs=0)
 
     def _complete(self, rate: float) -> None:
@@ -86,13 +82,12 @@ class TrainingArguments(ABC):
             raise InputError(f"--val_metric is {self.run.val_metric!r}; allowed for --task {self.task}: {allowed}")
 
     def _new_output_dir(self, start: str) -> str:
-        """A folder for this run alone; processes that Lightning starts inherit the first one's stamp."""
-        if "LOCAL_WORLD_SIZE" in os.environ and self.hardware.processes > 1:
-            raise InputError("--output_dir is not given; torchrun's processes must write to one folder: name it")
-        if is_first() or STAMP not in os.environ:
-            os.environ[STAMP] = time.strftime("%y%m%d_%H%M%S")
+        """A folder for this run alone, in all its processes."""
+        from utils.app.distributed import told_by_first  # here, because --help needs no torch
+
+        stamp = told_by_first("time of the run", lambda: time.strftime("%y%m%d_%H%M%S"), of_all=True)
         name = re.sub(r"\.(json|ckpt)$", "", as_named(start).name)
-        return f"results/{name}_{os.environ[STAMP]}"
+        return f"results/{name}_{stamp}"
 
     def settings(self, on_resume: OnResume | None = None) -> dict[str, Any]:
         """The options by name: those of which this becomes when a run goes on, by default all but --config."""

@@ -35,7 +35,7 @@ class Denoising(Pretraining[BartForConditionalGeneration]):
         return config
 
     def fitted(self, config: BartConfig) -> Denoising:
-        return super().fitted(config).with_parts(options=replace(self.options, pre_ln=config.pre_ln))
+        return self.with_parts(options=replace(self.options, pre_ln=config.pre_ln))
 
     def as_rows(self, inputs: Inputs, multiple: int) -> Inputs:
         return pairs_as_rows(inputs, multiple)

@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from bart.configuration.configuration import ModelConfig
 from bart.errors import InputError
 from utils.data.batches import Inputs
 from utils.data.noise import Noise
 from utils.data.options import ALL, MOST_HELD_OUT, Place
 from utils.data.shard_format import TOKENIZER
 from utils.data.shards import Manifest, ShardExamples, StreamedShards
-from utils.models.loading import LoadedModel, check_lengths
+from utils.models.loading import LoadedModel
 from utils.models.model_to_train import initial_model
 from utils.models.options import NewModelOptions
 from utils.tasks.options import PretrainingOptions
@@ -73,10 +72,6 @@ class Pretraining(TrainedTask[Model]):
         return ShardExamples(self.manifest, split, self.noise, limit)
 
     # ---- Model
-
-    def fitted(self, config: ModelConfig) -> Pretraining[Model]:
-        check_lengths(config, max_source_length=self.options.max_source_length)
-        return self
 
     def initial_model(
         self, model: NewModelOptions, learned: None, checkpoint: Path | None = None

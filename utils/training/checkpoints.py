@@ -30,12 +30,11 @@ from bart.errors import InputError
 from bart.files import replacing, sha256_of
 from bart.modeling.checkpoint import tied_copies
 from bart.tensor_files import SHARDS, check_shards, read_file, read_shards
-from utils.app.distributed import PATIENCE, from_first, rank_and_world, told_by_first
+from utils.app.distributed import PATIENCE, from_all, rank_and_world
 from utils.app.errors import RunError
 from utils.app.machine import is_first
 from utils.app.output_files import difference
 from utils.app.run_directory import LAST, LAST_FILE, PREVIOUS_FILE, SHARDED
-from utils.app.stores import local_path
 from utils.training.options import Plan
 
 logger = logging.getLogger(__name__)
@@ -80,7 +79,7 @@ class CheckpointIO(TorchCheckpointIO):
         # Each process has its part of a DTensor; other tensors are alike in all processes, which share them.
         names = enumerate(sorted(tensors, key=lambda name: -tensors[name].numel()))
         mine = {name: tensors[name] for i, name in names if kind is DTensor or i % world == rank}
-        folder = from_first(f"step{checkpoint['global_step']}-{uuid.uuid4().hex[:8]}")
+        folder = from_all(f"step{checkpoint['global_step']}-{uuid.uuid4().hex[:8]}")[0]
         self.writer = _ShardWriter(str(self.paths[0].with_name(SHARDED) / folder), save_distributed=True)
         self.group = self.group or dist.new_group(backend="gloo", timeout=PATIENCE)
         stager = DefaultStager(StagingOptions(False, False, False, False))  # copies DTensors faster than the writer
@@ -178,19 +177,29 @@ def remove_unnamed_shards(output_dir: Path) -> None:
 class BestCheckpoints:
     """Keeps the checkpoints with the best scores; of equal ones those with the lower loss, and then the later ones.
 
+    It ends a run after `--early_stopping_patience` validations without a better score.
     Scores under different conditions are not compared: those of a run that goes on count until its first validation.
 
     Attributes:
         kept: name, score, loss and step of each, the best one first.
         of_kept: the conditions of their scores.
+        has_stopped: whether it ended the run, which then ends at once when it is resumed.
     """
 
     def __init__(self, plan: Plan, metric: str) -> None:
-        self.directory, self.metric, self.mode = Path(local_path(plan.run.output_dir)), metric, plan.direction
+        self.directory, self.metric, self.mode = plan.directory, metric, plan.direction
         self.count, self.conditions = plan.run.save_top_k, plan.conditions
-        self.of_kept = self.conditions
-        self.kept: list[dict[str, Any]] = []
+        self.patience, self.min_epochs = plan.run.early_stopping_patience, plan.epochs.min_epochs
+        self._begin()
+        self.has_stopped = False
         self.dropped: list[dict[str, Any]] = []  # whose files go when the checkpoint is there that no longer names them
+
+    def _begin(self) -> None:
+        """Start anew, without the scores so far."""
+        self.kept: list[dict[str, Any]] = []
+        self.of_kept = self.conditions
+        self.best = -math.inf if self.mode == "max" else math.inf
+        self.waited = 0  # validations since the best score
 
     @property
     def score(self) -> float | None:
@@ -199,19 +208,37 @@ class BestCheckpoints:
 
     def forget_absent(self) -> None:
         """Forget checkpoints that lie in another directory; all processes must know the same ones."""
-        self.kept = from_first([each for each in self.kept if (self.directory / each["name"]).is_file()])
+        self.kept = from_all([each for each in self.kept if (self.directory / each["name"]).is_file()])[0]
 
     def after_validation(self, trainer: pl.Trainer) -> None:
-        """Save the model if it is one of the best."""
+        """Save the model if it is one of the best; end the run where patience is lost."""
         if difference(self.of_kept, self.conditions):
-            self.kept, self.of_kept = [], self.conditions
+            self._begin()
         step, figures = trainer.global_step, trainer.callback_metrics
         new = {"name": f"_epoch{trainer.datamodule.epoch(step)}_step{step}.ckpt", "step": step}
         new |= {"score": float(figures[self.metric]), "loss": float(figures["val_loss"])}
+        self._count(new["score"], trainer)
         ranked = sorted([*(each for each in self.kept if each["step"] != step), new], key=self._rank)
         self.kept, self.dropped = ranked[: self.count], ranked[self.count :]  # before the checkpoint that holds it
         if new in self.kept:
             trainer.save_checkpoint(self.directory / new["name"])
+
+    def _count(self, score: float, trainer: pl.Trainer) -> None:
+        """Count a validation; RunError where its score is not finite and decides when the run ends."""
+        if score > self.best if self.mode == "max" else score < self.best:
+            self.best, self.waited = score, 0
+        else:
+            self.waited += 1
+        if self.patience < 0:
+            return
+        if not math.isfinite(score):
+            raise RunError(f"{self.metric} is {score}: the run has diverged; try a lower --learning_rate")
+        step, data = trainer.global_step, trainer.datamodule
+        if self.waited >= self.patience and data.epoch(step + 1) >= self.min_epochs:  # epochs that are finished
+            trainer.should_stop = True
+            if step < data.total_steps and not self.has_stopped:
+                logger.info("early stopping: %s did not get better in %d validations", self.metric, self.waited)
+                self.has_stopped = True
 
     def _rank(self, entry: Mapping[str, Any]) -> tuple[float, ...]:
         """Lower for better ones."""
@@ -219,30 +246,24 @@ class BestCheckpoints:
         return (*(math.inf if math.isnan(value) else value for value in (score, entry["loss"])), -entry["step"])
 
     def state_dict(self) -> dict[str, Any]:
-        return {"conditions": self.of_kept, "kept": self.kept}
+        counted = {"best_score": self.best, "wait_count": self.waited, "stopped": self.has_stopped}
+        return {"conditions": self.of_kept, "kept": self.kept, **counted}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.kept, self.of_kept = state_dict["kept"], state_dict["conditions"]
+        if "wait_count" in state_dict and not difference(self.of_kept, self.conditions):
+            self.best, self.waited = float(state_dict["best_score"]), state_dict["wait_count"]
+            self.has_stopped = state_dict["stopped"] and 0 <= self.patience <= self.waited  # it may have changed
 
 
-def check_same_start(checkpoint: Path | None, world_size: int) -> None:
+def check_same_start(checkpoint: Path | None) -> None:
     """Raise InputError where processes, for want of a shared file system, would go on from different checkpoints."""
-    if world_size == 1:
-        return
     sums = None
     if checkpoint is not None:
         with zipfile.ZipFile(checkpoint) as file:  # whose parts have checksums, so that gigabytes need not be read
             sums = [part.CRC for part in file.infolist()]
-    found = [None] * world_size
-    dist.all_gather_object(found, sums)
-    if any(other != sums for other in found):
+    if any(other != sums for other in from_all(sums)):
         raise InputError("--resume_from_checkpoint: processes found different files; all must see the same")
-
-
-def agreed_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:
-    """`find_checkpoint`, where the first of all processes alone compares checksums of shards, and tells the others."""
-    named = resume_from, output_dir
-    return told_by_first(f"checkpoint {named}", lambda: find_checkpoint(*named), of_all=True)
 
 
 def find_checkpoint(resume_from: str | None, output_dir: Path) -> Path | None:

@@ -48,12 +48,8 @@ class TrainingData(pl.LightningDataModule):
         }
         self.order = self._order()
         self.steps_per_epoch, self.examples_per_step = self.order.steps_per_epoch, self.order.examples_per_step
-        max_steps, epochs = plan.optimisation.max_steps, plan.epochs.max_epochs
-        if epochs is None and max_steps < 0:
-            epochs = 1
-        self.total_steps = max_steps if epochs is None else epochs * self.steps_per_epoch
-        if max_steps > 0:
-            self.total_steps = min(self.total_steps, max_steps)
+        limits = plan.optimisation.max_steps, (plan.epochs.max_epochs or 0) * self.steps_per_epoch
+        self.total_steps = min((limit for limit in limits if limit > 0), default=self.steps_per_epoch)
 
     @property
     def streams(self) -> bool:
@@ -64,7 +60,10 @@ class TrainingData(pl.LightningDataModule):
         return max(0, step - 1) // self.steps_per_epoch
 
     def train_dataloader(self) -> Iterable[list[Batch]]:
-        start, is_padded = self.trainer.global_step, self._computes_padding()
+        start, device = self.trainer.global_step, self.trainer.strategy.root_device
+        half = half_dtype(self.plan.hardware)
+        # On GPUs where attention among rows would be computed padded, batches are not made rows.
+        is_padded = device.type != "cpu" and (half is None or not has_flash(device, half))
         place = {"rank": self.trainer.global_rank, "is_padded": is_padded}
         collate = self.collate if is_padded else self.collate_rows
         if isinstance(self.order, TrainOrder):
@@ -78,11 +77,6 @@ class TrainingData(pl.LightningDataModule):
         rank, world_size = self.trainer.global_rank, self.trainer.world_size
         batches = evaluation_batches(self.val.lengths[:, 0], self.plan.batches.eval_batch_size, rank, world_size)
         return DataLoader(Batches(self.val, self.collate), sampler=batches, batch_size=None, **self.loader_options)
-
-    def _computes_padding(self) -> bool:
-        """True on GPUs where attention among rows would be computed padded; batches are not made rows there."""
-        device, half = self.trainer.strategy.root_device, half_dtype(self.plan.hardware)
-        return device.type != "cpu" and (half is None or not has_flash(device, half))
 
     def _order(self) -> TrainOrder | TrainStream:
         """The optimizer steps of the first process."""

@@ -36,9 +36,16 @@ def seconds(start: Stamp, end: Stamp) -> float:
     return start.elapsed_time(end) / 1000
 
 
-def step_time_percentiles(times: list[float]) -> dict[str, float]:
-    values = np.percentile(times, PERCENTILES).tolist()
-    return {f"step_time_p{point}": value for point, value in zip(PERCENTILES, values, strict=True)}
+def rates(sums: np.ndarray, times: list[float]) -> dict[str, float]:
+    """The speed of steps that took these times, by (4,) sums over them: tokens, samples, seconds, and those waited."""
+    tokens, samples, elapsed, waited = sums.tolist()
+    points = zip(PERCENTILES, np.percentile(times, PERCENTILES).tolist(), strict=True)
+    return {
+        "samples_per_second": samples / elapsed,
+        "tokens_per_second": tokens / elapsed,
+        **({"waiting": waited / elapsed} if waited else {}),
+        **{f"step_time_p{point}": value for point, value in points},
+    }
 
 
 class Measurements:
@@ -66,7 +73,7 @@ class Measurements:
         self.tokens = self.samples = self.operations = 0
         # Of the run so far, over all processes.
         self.step_times: list[float] = []
-        self.run_tokens = self.run_samples = self.run_seconds = self.run_waiting = 0.0
+        self.sums = np.zeros(4)  # as `rates` takes them
 
     def begin(self, trainer: pl.Trainer) -> None:
         self.line.total = trainer.datamodule.total_steps
@@ -157,14 +164,14 @@ class Measurements:
         return self.earlier_seconds + time.perf_counter() - self.began
 
     def state_dict(self) -> dict[str, Any]:
-        sums = [self.run_tokens, self.run_samples, self.run_seconds, self.run_waiting]
-        return {"losses": [float(loss) for loss in self.losses], "sums": sums, SECONDS: self.wall_seconds}
+        losses = [float(loss) for loss in self.losses]
+        return {"losses": losses, "sums": self.sums.tolist(), SECONDS: self.wall_seconds}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.losses = state_dict["losses"]
         # A session that was killed has written metrics after its last checkpoint; one that was ended, before it.
         self.earlier_seconds = max(self.earlier_seconds, state_dict[SECONDS])
-        self.run_tokens, self.run_samples, self.run_seconds, self.run_waiting = state_dict["sums"]
+        self.sums = np.array(state_dict["sums"])
 
     def _close_interval(self, trainer: pl.Trainer, device: torch.device) -> dict[str, float]:
         """The interval's loss, speed and memory; waits for the device, and reduces over processes."""
@@ -177,18 +184,13 @@ class Measurements:
         self.train_loss = sum(map(float, self.losses)) / len(self.losses)
         self.steps, self.waits, self.losses = [], [], []
         self.tokens = self.samples = self.operations = 0
+        sums = np.array([tokens, samples, elapsed, waited / trainer.world_size])
+        self.sums += sums
         self.step_times += times
-        self.run_tokens += tokens
-        self.run_samples += samples
-        self.run_seconds += elapsed
-        self.run_waiting += waited / trainer.world_size
         return {
             "train_loss": self.train_loss,
-            "tokens_per_second": tokens / elapsed,
-            "samples_per_second": samples / elapsed,
             **({"mfu": operations / elapsed / (self.peak_rate * trainer.world_size)} if operations else {}),
-            **({"waiting": waited / elapsed / trainer.world_size} if waited else {}),
-            **step_time_percentiles(times),
+            **rates(sums, times),
             "peak_memory_gb": peak,
             SECONDS: self.wall_seconds,
         }

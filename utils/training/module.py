@@ -20,7 +20,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from bart.generation.graphs import forget_recordings
+from utils.app.distributed import from_all
 from utils.app.memory import FittingSize
+from utils.app.signals import Signals
 from utils.data.batches import Batch, Inputs
 from utils.models.loading import LoadedModel, checkpoint_parts
 from utils.tasks.task import TrainedTask
@@ -50,6 +52,7 @@ class TrainingModule(pl.LightningModule):
     first micro-batch's gradients are computed.
     """
 
+    signals: Signals  # in training, when they ask the run to end
     # Of the last step, on all processes: its mean loss, the unscaled gradient's norm before clipping, its rate.
     train_loss: Tensor
     grad_norm: Tensor
@@ -64,7 +67,6 @@ class TrainingModule(pl.LightningModule):
         self.recorded: RecordedPasses | None = None
         self.random_states: list[dict[str, Tensor]] = []  # of all processes, where a checkpoint gave them
         self.saved_steps = total_steps  # of the run that a checkpoint was written for
-        self.is_asked = False  # to end the run
         self.waits: list[tuple[Stamp, Stamp]] = []  # of the last step: times in which DDP waited for other processes
         self.computed: Stamp | None = None  # when this process had computed its gradients
         self.eval_batch_size = FittingSize(plan.batches.eval_batch_size, "--eval_batch_size")
@@ -79,7 +81,7 @@ class TrainingModule(pl.LightningModule):
         if is_last and turn_dropout_off(self.model) and self.recorded is not None:
             self.recorded.forget()
         totals = torch.zeros(self.task.means + 1, dtype=torch.float64, device=self.device)  # exact, and weights fit in
-        totals[-1].fill_(self.is_asked)
+        totals[-1].fill_(self.signals.number > 0)
         for batch in step:
             if batch.is_real:
                 totals[:-1] += self.task.count(self.model, batch.inputs)
@@ -214,11 +216,14 @@ class TrainingModule(pl.LightningModule):
         self.sums: Tensor | None = None
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        def validate(rows: list[int]) -> None:
-            sums = self.task.validate(self.validated, batch.rows(rows))
-            self.sums = sums if self.sums is None else self.sums + sums
+        def validate(rows: list[int], size: int) -> Iterator[int]:
+            for start in range(0, len(rows), size):
+                part = rows[start : start + size]
+                sums = self.task.validate(self.validated, batch.rows(part))
+                self.sums = sums if self.sums is None else self.sums + sums
+                yield from part
 
-        self.eval_batch_size.run_in_parts(range(len(batch)), validate)
+        self.eval_batch_size.run(range(len(batch)), validate)
 
     def on_validation_epoch_end(self) -> None:
         self.validated = self.loaded
@@ -248,10 +253,7 @@ class TrainingModule(pl.LightningModule):
         states = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_initialized():
             states["cuda"] = torch.cuda.get_rng_state()
-        checkpoint["random_states"] = [states]  # of all processes
-        if self.trainer.world_size > 1:
-            checkpoint["random_states"] = [{}] * self.trainer.world_size
-            dist.all_gather_object(checkpoint["random_states"], states)
+        checkpoint |= {"random_states": from_all(states)}
         checkpoint |= {"identity": self.plan.identity, "total_steps": self.total_steps}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

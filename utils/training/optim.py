@@ -19,7 +19,7 @@ from transformers.optimization import Adafactor
 
 from bart.torch_internals import leave_scaling
 from utils.training.lamb import Lamb
-from utils.training.options import SCHEDULES, HardwareOptions, OptimisationOptions
+from utils.training.options import POLY_SQRT, SCHEDULES, HardwareOptions, OptimisationOptions
 from utils.training.precision import MasterWeights, keeps_master_weights
 
 logger = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ def build_schedule(name: str, optimizer: Optimizer, warmup_steps: int, total_ste
     POLY_SQRT is NVIDIA's PolyWarmUpScheduler of degree 0.5: with p = (step + 1) / total_steps, and a share w of
     warm-up, the rate is the peak times p / w in the warm-up, and times sqrt(1 - p) behind it.
     """
-    if SCHEDULES[name] is None:
+    if name == POLY_SQRT:
         return LambdaLR(optimizer, partial(_poly_sqrt, warmup_steps, total_steps))
     kind, settings = SCHEDULES[name]
     return get_scheduler(kind, optimizer, warmup_steps, total_steps, settings)

@@ -20,13 +20,12 @@ POLYNOMIAL_END = 1e-7  # learning rate at the end of the polynomial schedule, tr
 COSINE_CYCLES = 4  # decays of cosine_w_restarts (Loshchilov & Hutter, 2017); transformers' default of 1 has no restart
 POLY_SQRT = "poly_sqrt"  # NVIDIA's for pretraining BERT, which transformers lacks
 # Their names and options in transformers.
-SCHEDULES: dict[str, tuple[str, dict[str, Any]] | None] = {
+SCHEDULES: dict[str, tuple[str, dict[str, Any]]] = {
     "polynomial": ("polynomial", {"lr_end": POLYNOMIAL_END}),
     "linear": ("linear", {}),
     "cosine": ("cosine", {}),
     "cosine_w_restarts": ("cosine_with_restarts", {"num_cycles": COSINE_CYCLES}),
     "constant": ("constant_with_warmup", {}),
-    POLY_SQRT: None,
 }
 OPTIMIZERS = ("adamw", "fused_adam", "adafactor", "lamb", "fused_lamb", "sgd")
 
@@ -105,7 +104,7 @@ class OptimisationOptions:
     )
     lr_scheduler: str = card_option(
         "linear",
-        choices=tuple(SCHEDULES),
+        choices=(*SCHEDULES, POLY_SQRT),
         help=f"decay after the warm-up; cosine_w_restarts decays from the peak {COSINE_CYCLES} times, {POLY_SQRT} by "
         "the square root of the share of the run that is left",
     )
@@ -209,12 +208,11 @@ class HardwareOptions:
             raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
         if self.gpus == 0 and (self.fp16 or self.tf32):
             raise InputError(f"{chosen[0]} needs a GPU; this run is on the CPU, which takes fp32 (no flag) or --bf16")
+        shards = f"--strategy {self.strategy}"
         if self.strategy != "ddp" and self.fp16 and self.amp_level != "O0":
-            raise InputError(
-                f"--strategy {self.strategy} and --fp16 exclude each other; it takes --bf16, --tf32 or fp32"
-            )
+            raise InputError(f"{shards} and --fp16 exclude each other; it takes --bf16, --tf32 or fp32")
         if self.strategy != "ddp" and self.bf16 and self.amp_level == "O2":
-            raise InputError(f"--strategy {self.strategy} and --amp_level O2 exclude each other; it takes O0 or O1")
+            raise InputError(f"{shards} and --amp_level O2 exclude each other; it takes O0 or O1")
 
     def _resolve_devices(self) -> None:
         """Make --gpus, --accelerator and --devices say the same, each of them given or not."""
@@ -251,6 +249,7 @@ class Plan:
     batches: BatchOptions
     epochs: EpochOptions
     _: KW_ONLY
+    directory: Path  # of --output_dir, or its copy
     settings: Mapping[str, Any]  # all options by name, for the loggers
     metric: str  # of validation, which makes a checkpoint the best one
     direction: str  # "max" or "min", in which the metric gets better

@@ -11,22 +11,21 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import Callback
 
-from bart.hub import EXPORT
 from utils.app.errors import RunError
 from utils.app.machine import peak_rate
 from utils.app.memory import peak_memory_gb
 from utils.app.run_directory import SECONDS, options_to_resume, seconds_of_sessions
-from utils.app.signals import NAMES, Signals, status
-from utils.app.stores import local_path, publish
+from utils.app.signals import NAMES, Signals, answer, status
+from utils.app.stores import publish
 from utils.data.batches import Batch
 from utils.tasks.task import TrainedTask
 from utils.training.checkpoints import LAST_FILE, BestCheckpoints, check_same_start, completed, remove_unnamed_shards
 from utils.training.lightning_internals import settle
-from utils.training.measurements import Measurements, step_time_percentiles
+from utils.training.measurements import Measurements, rates
 from utils.training.module import TrainingModule
 from utils.training.options import Plan
 from utils.training.precision import precision_name
-from utils.training.stopping import Divergence, Patience, postpone
+from utils.training.stopping import Divergence
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +37,7 @@ class Session(Callback):
     """
 
     def __init__(self, plan: Plan, task: TrainedTask) -> None:
-        run, self.plan, self.directory = plan.run, plan, Path(local_path(plan.run.output_dir))
+        run, self.plan, self.directory = plan.run, plan, plan.directory
         metric = task.validation_name(plan.metric)
         # Operations per second of this process's GPU at its best, where they are known.
         rate = peak_rate(torch.cuda.get_device_name(), precision_name(plan.hardware)) if plan.hardware.gpus else None
@@ -46,31 +45,18 @@ class Session(Callback):
         self.divergence = Divergence()
         self.signals: Signals | None = None  # in training, when they ask the run to end
         self.best = BestCheckpoints(plan, metric)
-        self.patience = Patience(plan, metric) if run.early_stopping_patience >= 0 else None
-        self.parts = [part for part in (self.measurements, self.best, self.patience) if part is not None]
         self.in_validation = False
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        check_same_start(self.plan.checkpoint, trainer.world_size)
-
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if trainer.is_global_zero:
-            # What a run that was killed was writing: checkpoints, reports, the export.
-            for leftover in [*self.directory.glob(".*.tmp"), *(self.directory / EXPORT).rglob(".*.tmp")]:
-                leftover.unlink()
-            remove_unnamed_shards(self.directory)
+        check_same_start(self.plan.checkpoint)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: TrainingModule) -> None:
         publish(self.plan.run.output_dir)  # better refused now than with the first checkpoint
         self.measurements.begin(trainer)
-        self.signals = Signals(postpone)
+        self.signals = pl_module.signals = Signals(postpone)
         self.best.forget_absent()
-        if self.patience is not None and self.patience.has_stopped:
-            trainer.should_stop = True
+        trainer.should_stop = self.best.has_stopped
         self.measurements.start_clock(pl_module.device)
-
-    def on_train_batch_start(self, trainer: pl.Trainer, pl_module: TrainingModule, *_: Any) -> None:
-        pl_module.is_asked = self.signals.number > 0
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: TrainingModule, outputs: Any, batch: list[Batch], batch_idx: int
@@ -111,8 +97,6 @@ class Session(Callback):
         self.measurements.after_validation(trainer)
         if trainer.sanity_checking:
             return
-        if self.patience is not None:
-            self.patience.after_validation(trainer)
         self.best.after_validation(trainer)
         self._save(trainer)
         if self._is_asked(pl_module):
@@ -173,16 +157,10 @@ class Session(Callback):
             "epochs": trainer.global_step / data.steps_per_epoch,
             "train_examples": len(data.train),
             SECONDS: measured.wall_seconds,
-            "training_seconds": measured.run_seconds,
+            "training_seconds": float(measured.sums[2]),
         }
         if measured.step_times:
-            summary |= {
-                "samples_per_second": measured.run_samples / measured.run_seconds,
-                "tokens_per_second": measured.run_tokens / measured.run_seconds,
-                **({"waiting": measured.run_waiting / measured.run_seconds} if measured.run_waiting else {}),
-                **step_time_percentiles(measured.step_times),
-                "train_loss": measured.train_loss,
-            }
+            summary |= {**rates(measured.sums, measured.step_times), "train_loss": measured.train_loss}
         if metric in trainer.callback_metrics:
             summary[f"last_{metric}"] = float(trainer.callback_metrics[metric])
         if self.best.score is not None:
@@ -201,14 +179,17 @@ class Session(Callback):
         settle(checkpoint["loops"], trainer.global_step, self.in_validation)
 
     def state_dict(self) -> dict[str, Any]:
-        states = {type(part).__name__: part.state_dict() for part in self.parts}
-        return {**states, "skipped_steps": self.divergence.skipped}
+        parts = {"Measurements": self.measurements.state_dict(), "BestCheckpoints": self.best.state_dict()}
+        return {**parts, "skipped_steps": self.divergence.skipped}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.divergence.skipped = state_dict["skipped_steps"]
-        for part in self.parts:
-            if (state := state_dict.get(type(part).__name__)) is None:
-                continue  # this session alone has patience
-            if "conditions" in state:  # of validation
-                state["conditions"] = completed(state["conditions"], self.plan.conditions, self.plan.defaults)
-            part.load_state_dict(state)
+        self.measurements.load_state_dict(state_dict["Measurements"])
+        best = {**state_dict.get("Patience", {}), **state_dict["BestCheckpoints"]}  # earlier code had both
+        best["conditions"] = completed(best["conditions"], self.plan.conditions, self.plan.defaults)
+        self.best.load_state_dict(best)
+
+
+def postpone(number: int) -> None:
+    """Answer a signal that ends the run later, when all processes know of it by the sums of a step."""
+    answer(f"{NAMES[number]}: saving after this step, or batch of validation; again: end now")

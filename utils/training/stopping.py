@@ -1,65 +1,21 @@
-"""What ends a run early: no progress, values that are not finite, gradients that overflow, a signal."""
+"""What ends a run early: values that are not finite, gradients that overflow."""
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from itertools import chain
 
 import pytorch_lightning as pl
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from utils.app.distributed import from_all
 from utils.app.errors import RunError
-from utils.app.output_files import difference
-from utils.app.signals import NAMES, answer
 from utils.data.batches import Batch
 from utils.training.module import TrainingModule
-from utils.training.options import Plan
 
-logger = logging.getLogger(__name__)
 MAX_SKIPPED_IN_A_ROW = 20
-
-
-class Patience:
-    """Ends a run after so many validations without a better metric; one that it ended ends at once when resumed.
-
-    Validations under other conditions do not count.
-    """
-
-    def __init__(self, plan: Plan, metric: str) -> None:
-        self.metric, self.mode, self.conditions = metric, plan.direction, plan.conditions
-        self.patience, self.min_epochs = plan.run.early_stopping_patience, plan.epochs.min_epochs
-        self.best = -math.inf if self.mode == "max" else math.inf
-        self.waited, self.has_stopped = 0, False
-
-    def after_validation(self, trainer: pl.Trainer) -> None:
-        value = trainer.callback_metrics[self.metric].item()
-        if not math.isfinite(value):
-            raise RunError(f"{self.metric} is {value}: the run has diverged; try a lower --learning_rate")
-        if value > self.best if self.mode == "max" else value < self.best:
-            self.best, self.waited = value, 0
-        else:
-            self.waited += 1
-        step, data = trainer.global_step, trainer.datamodule
-        epochs = data.epoch(step + 1)  # that are finished
-        if self.waited >= self.patience and epochs >= self.min_epochs:
-            trainer.should_stop = True
-            if step < data.total_steps and not self.has_stopped:
-                logger.info("early stopping: %s did not get better in %d validations", self.metric, self.waited)
-                self.has_stopped = True
-
-    def state_dict(self) -> dict[str, Any]:
-        state = {"best_score": self.best, "wait_count": self.waited, "stopped": self.has_stopped}
-        return {**state, "conditions": self.conditions}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if not difference(state["conditions"], self.conditions):
-            self.best, self.waited = float(state["best_score"]), state["wait_count"]
-            self.has_stopped = state["stopped"] and self.waited >= self.patience  # which may have changed
 
 
 @dataclass
@@ -126,18 +82,9 @@ class Divergence:
 def _not_finite(what: str, step: _Step, is_suspect: Tensor, trainer: pl.Trainer) -> str:
     """The error for a step, with the examples of its suspect batches on all processes, which all come here."""
     batches = zip(step.batches, is_suspect.tolist(), strict=True)
-    numbers = [index + 1 for batch, suspect in batches if suspect for index in batch.index]
-    if trainer.world_size > 1:
-        parts: list[list[int]] = [[] for _ in range(trainer.world_size)]
-        dist.all_gather_object(parts, numbers)
-        numbers = [number for part in parts for number in part]
+    shares = from_all([index + 1 for batch, suspect in batches if suspect for index in batch.index])
     order = "the training shards" if trainer.datamodule.streams else "the files, among the examples in use"
     return (
         f"the {what} at step {step.number}, with learning rate {step.lr:.4g}; examples in its batch, counted from 1 in "
-        f"the order of {order}: {', '.join(map(str, sorted(numbers)))}"
+        f"the order of {order}: {', '.join(map(str, sorted(chain(*shares))))}"
     )
-
-
-def postpone(number: int) -> None:
-    """Answer a signal that ends the run later, when all processes know of it by the sums of a step."""
-    answer(f"{NAMES[number]}: saving after this step, or batch of validation; again: end now")

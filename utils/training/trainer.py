@@ -6,30 +6,28 @@ import logging
 import math
 import platform
 import signal
-from pathlib import Path
 from textwrap import indent
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.loggers import CSVLogger, Logger, TensorBoardLogger, WandbLogger
 from pytorch_lightning.strategies import Strategy
-from torch import nn
 
 from bart.errors import InputError
 from bart.files import write_json
 from bart.hub import EXPORT
+from bart.modeling.pretrained import PretrainedModel
 from utils.app.distributed import lost_peers_named
 from utils.app.formatting import format_metric, metric_label, plain_table
 from utils.app.machine import is_first
 from utils.app.memory import keep_freed_memory
 from utils.app.run_directory import LAST, REPORT_ORDER, remove, scored
 from utils.app.signals import Interruption
-from utils.app.stores import local_path
 from utils.data.batches import padded_length
 from utils.models.loading import LoadedModel, export
 from utils.tasks.task import TrainedTask
 from utils.training import lightning_internals
-from utils.training.checkpoints import LAST_FILE, CheckpointIO, check_identity, keep_as_last
+from utils.training.checkpoints import LAST_FILE, CheckpointIO, check_identity, keep_as_last, remove_unnamed_shards
 from utils.training.datamodule import TrainingData
 from utils.training.module import TrainingModule
 from utils.training.options import LORA_RATE, Plan
@@ -41,11 +39,15 @@ logger = logging.getLogger(__name__)
 
 def train(plan: Plan, task: TrainedTask, loaded: LoadedModel, data: TrainingData) -> None:
     """Train, keep the best and the last checkpoint, and export the best one in Hub format."""
-    output_dir, model, model_class = Path(local_path(plan.run.output_dir)), loaded.model, type(loaded.model)
-    if plan.checkpoint is not None:
-        logger.info("going on from %s", plan.checkpoint)
-        if is_first():
+    output_dir, model, model_class = plan.directory, loaded.model, type(loaded.model)
+    if is_first():
+        if plan.checkpoint is not None:
+            logger.info("going on from %s", plan.checkpoint)
             keep_as_last(plan.checkpoint, output_dir)
+        # What a run that was killed was writing: checkpoints, reports, the export.
+        for leftover in [*output_dir.glob(".*.tmp"), *(output_dir / EXPORT).rglob(".*.tmp")]:
+            leftover.unlink()
+        remove_unnamed_shards(output_dir)
     module = TrainingModule(task, loaded, plan, data.total_steps)
     session = Session(plan, task)
     trainer = build_trainer(plan, model, data, session)
@@ -89,12 +91,12 @@ class _TensorBoard(TensorBoardLogger):
         self.experiment.flush()  # without Lightning's hparams.yaml, which would be empty
 
 
-def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
+def check_plan(plan: Plan, model: PretrainedModel, data: TrainingData) -> None:
     """Raise InputError for options that do not fit the size of the data, or the checkpoint to go on from."""
     steps, processes = data.total_steps, plan.hardware.processes
     if plan.checkpoint is not None:
         check_identity(plan.checkpoint, plan.identity, plan.defaults)
-    if plan.hardware.strategy != "ddp" and processes > 1 and drops_layers(model):
+    if plan.hardware.strategy != "ddp" and processes > 1 and any(stack.layerdrop for stack in model.stacks):
         raise InputError(
             f"--strategy {plan.hardware.strategy} and layer dropout (--encoder_layerdrop, --decoder_layerdrop or the "
             "config's) exclude each other"
@@ -112,19 +114,15 @@ def check_plan(plan: Plan, model: nn.Module, data: TrainingData) -> None:
         raise InputError(f"{len(data.val)} validation examples cannot be shared by {processes} processes")
 
 
-def drops_layers(model: nn.Module) -> bool:
-    config = model.config
-    return any(getattr(config, field) > 0 for name, field in config.dropouts.items() if name.endswith("layerdrop"))
-
-
-def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Session) -> pl.Trainer:
+def build_trainer(plan: Plan, model: PretrainedModel, data: TrainingData, session: Session) -> pl.Trainer:
     """Lightning's trainer. To Lightning the whole run is one epoch, and an optimizer step is one batch."""
     run, hardware = plan.run, plan.hardware
     strategy: str | Strategy = "auto"
     if hardware.processes > 1:
         # LayerDrop leaves layers without gradients, for which plain DDP would wait. No buffer changes in training.
         exchange = {"gradient_as_bucket_view": True, "broadcast_buffers": False}
-        strategy = lightning_internals.Ddp(find_unused_parameters=drops_layers(model), **exchange)
+        drops_layers = any(stack.layerdrop for stack in model.stacks)
+        strategy = lightning_internals.Ddp(find_unused_parameters=drops_layers, **exchange)
         if hardware.strategy != "ddp":
             # Lightning's names for the two dimensions of the mesh; `configure_model` shards over the second alone.
             copies = hardware.processes // hardware.devices if hardware.strategy == "hsdp" else 1
@@ -138,10 +136,9 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Ses
         interval = int(interval * (data.total_steps if data.streams else data.steps_per_epoch))
     else:
         interval = round(interval / data.examples_per_step)
-    folder = local_path(run.output_dir)
-    loggers: list[Logger] = [kind(folder, name="", version="") for kind in (CSVLogger, _TensorBoard)]
+    loggers: list[Logger] = [kind(plan.directory, name="", version="") for kind in (CSVLogger, _TensorBoard)]
     if run.wandb_project is not None:
-        loggers.append(WandbLogger(project=run.wandb_project, save_dir=folder, config=dict(plan.settings)))
+        loggers.append(WandbLogger(project=run.wandb_project, save_dir=plan.directory, config=dict(plan.settings)))
     trainer = pl.Trainer(
         accelerator=hardware.accelerator,
         devices=hardware.devices,
@@ -159,7 +156,7 @@ def build_trainer(plan: Plan, model: nn.Module, data: TrainingData, session: Ses
         enable_model_summary=False,
         enable_progress_bar=False,
         use_distributed_sampler=False,
-        default_root_dir=folder,
+        default_root_dir=plan.directory,
     )
     lightning_internals.prepare(trainer)
     return trainer

@@ -4,6 +4,8 @@ import logging
 import platform
 import resource
 import weakref
+from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 import torch
@@ -29,15 +31,18 @@ def test_sizes_are_halved_until_they_fit_and_stay(error: Exception, caplog: pyte
     done: list[int] = []
     tried: list[int] = []
 
-    def work(part: list[int]) -> None:
-        tried.append(len(part))
-        if len(part) > (3 if 17 in part else 6):
-            raise error
-        done.extend(part)
+    def work(left: list[int], size: int) -> Iterator[int]:
+        for start in range(0, len(left), size):
+            part = left[start : start + size]
+            tried.append(len(part))
+            if len(part) > (3 if 17 in part else 6):
+                raise error
+            done.extend(part)
+            yield from part
 
-    fitting.run_in_parts(range(15), work)
+    fitting.run(range(15), work)
     assert tried == [15, 7, 3, 3, 3, 3, 3]
-    fitting.run_in_parts(range(15, 22), work)
+    fitting.run(range(15, 22), work)
     assert tried[7:] == [3, 3, 1]
     assert done == list(range(22))
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
@@ -48,12 +53,12 @@ def test_one_example_that_does_not_fit_and_other_errors_are_raised_as_they_are()
     for error, expected in [(ERRORS[0], [4, 2, 1]), (ERRORS[1], [4, 2, 1]), (RuntimeError("shapes"), [4])]:
         tried = []
 
-        def work(part: list[int], error: Exception = error, tried: list[int] = tried) -> None:
-            tried.append(len(part))
+        def work(_: list[int], size: int, error: Exception = error, tried: list[int] = tried) -> NoReturn:
+            tried.append(size)
             raise error
 
         with pytest.raises(RuntimeError) as raised:
-            FittingSize(4, "--size").run_in_parts(range(4), work)
+            FittingSize(4, "--size").run(range(4), work)
         assert raised.value is error
         assert tried == expected
 
@@ -63,13 +68,14 @@ def test_what_did_not_fit_is_free_before_the_cache_is_emptied(monkeypatch: pytes
     emptied = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: emptied.append([reference() for reference in held]))
 
-    def work(part: list[int]) -> None:
+    def work(left: list[int], size: int) -> list[int]:
         tensor = torch.zeros(3)
         held.append(weakref.ref(tensor))
-        if len(part) > 1:
+        if size > 1:
             raise torch.OutOfMemoryError
+        return left
 
-    FittingSize(4, "--size").run_in_parts(range(4), work)
+    FittingSize(4, "--size").run(range(4), work)
     assert emptied == [[None], [None, None]]
 
 

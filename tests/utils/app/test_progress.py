@@ -123,15 +123,3 @@ def test_the_log_stands_above_the_line_and_in_the_file(
     assert "step 1" not in shown and "step 2  loss 2.5\n" in shown
     lines = [line.partition("  ")[2] for line in (tmp_path / "log.txt").read_text().splitlines()]
     assert lines[1:] == ["step 1  loss 2.5", "step 2  loss 2.5"]
-
-
-def test_a_file_that_is_named_later_holds_what_was_logged_before(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(logging.root, "handlers", [])
-    monkeypatch.setattr(logging.root, "level", logging.WARNING)
-    start_log(keep=True)
-    logging.getLogger("test").info("read")
-    start_log(file=tmp_path / "log.txt")
-    logging.getLogger("test").info("trained")
-    assert [line.split()[-1] for line in (tmp_path / "log.txt").read_text().splitlines()] == ["read", "trained"]

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from bart.errors import InputError
 from utils.app import distributed, stores
 from utils.app.errors import RunError
-from utils.app.stores import fetch, in_store, local_path, names_at, publish
+from utils.app.stores import fetch, in_store, local_path, publish
 
 
 def write(bucket: str, name: str, text: str) -> None:
@@ -67,7 +67,6 @@ def test_what_is_published_is_what_is_there(bucket: str) -> None:
     publish(place)
     names = {"log.txt", "last.ckpt", "_epoch1_step2.ckpt", "export/model"}
     assert read(f"{place}") == {f"{name}": name for name in names}
-    assert names_at(place) == {name.partition("/")[0] for name in names}
     (folder / "last.ckpt").write_text("newer")
     (folder / "_epoch1_step2.ckpt").unlink()
     publish(place)
@@ -169,7 +168,7 @@ def test_processes_that_fetch_at_once_fetch_once(bucket: str) -> None:
 def test_what_is_not_there_is_named(bucket: str) -> None:
     with pytest.raises(InputError, match=f"^{bucket}/nothing: no such file or folder$"):
         fetch(f"{bucket}/nothing")
-    for function in (fetch, partial(fetch, may_be_missing=True), names_at):
+    for function in (fetch, partial(fetch, may_be_missing=True)):
         with pytest.raises(
             RunError, match=r"^s3://no-bucket/run cannot be reached or written .*bucket does not exist\)$"
         ):

@@ -88,14 +88,15 @@ def test_pairs_of_segments(lengths: list[int], others: list[list[int]], room: in
 
     document_text, texts, reached = text(lengths), [text(sentences) for sentences in others], 0
     for first, second, random_text in pair_up([*texts, document_text], len(texts), room, short, random.Random(1)):
-        sizes = first[1] - first[0], second[1] - second[0]
+        sizes = len(first), len(second)
         assert min(sizes) >= 1 and sum(sizes) <= room
         assert any(random_text is sentences for sentences in (None, *texts))
         if sum(sizes) < room:
-            assert {*first} <= {*document_text.bounds} and {*second} <= {*(random_text or document_text).bounds}
-            assert random_text is not None or second[0] == first[1]
-        assert first[0] >= reached
-        reached = first[1]
+            assert {first.start, first.stop} <= {*document_text.bounds}
+            assert {second.start, second.stop} <= {*(random_text or document_text).bounds}
+            assert random_text is not None or second.start == first.stop
+        assert first.start >= reached
+        reached = first.stop
 
 
 def test_shards_of_pairs(make: Make, corpus: Path, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 from tests.tiny_shards import tiny_tokenizer
 from utils.data.corruption import Corruption
 from utils.data.options import CorruptionOptions
+from utils.data.shard_format import ShardRow
 
 NONE = {"mlm_probability": 0.0, "permute_sentence_ratio": 0.0}
 WIDE = 50_000  # ids of a vocabulary in which every token of a text can be another
@@ -42,10 +43,15 @@ def ids_of(count: int, first: int = 300) -> np.ndarray:
     return np.arange(first, first + count, dtype=np.uint16)
 
 
+def sources_of(made: Corruption, ids: Any, sentences: Any, epoch: int, numbers: Sequence[int]) -> list[np.ndarray]:
+    rows = [ShardRow(*row[:2], number=row[2]) for row in zip(ids, sentences, numbers, strict=True)]
+    return [pair.source for pair in made.pairs(rows, epoch)]
+
+
 def corrupted(corruption: Corruption, count: int, sentences: Sequence[int] = (), examples: int = 1) -> list[list[int]]:
     """The sources of one text of so many tokens under many numbers, without `<s>` and `</s>`."""
     texts = [ids_of(count)] * examples
-    sources = corruption(texts, [np.array(sentences or [count])] * examples, 0, range(examples))
+    sources = sources_of(corruption, texts, [np.array(sentences or [count])] * examples, 0, range(examples))
     assert all(row[0] == corruption.bos and row[-1] == corruption.eos for row in sources)
     return [row[1:-1].tolist() for row in sources]
 
@@ -82,7 +88,7 @@ def test_infilling_takes_exactly_its_share_in_spans_that_begin_with_words(
 ) -> None:
     corruption = corruption_of(mlm_probability=share, poisson_lambda=mean, begins_word=begins_word)
     rows, sentences, numbers = batch_of(texts)
-    for row, lengths, source in zip(rows, texts, corruption(rows, sentences, 0, numbers), strict=True):
+    for row, lengths, source in zip(rows, texts, sources_of(corruption, rows, sentences, 0, numbers), strict=True):
         words = {int(row[0]) + sum(lengths[:i]) for i in range(len(lengths))}
         words |= {i for i in row.tolist() if corruption.begins_word[i]}
         left = source[1:-1][source[1:-1] != corruption.mask].tolist()
@@ -107,7 +113,7 @@ def test_infilling_takes_exactly_its_share_in_spans_that_begin_with_words(
 @given(texts, shares)
 def test_permutation_moves_whole_sentences_and_no_more_than_its_share(texts: list[list[int]], share: float) -> None:
     rows, sentences, numbers = batch_of(texts)
-    sources = corruption_of(permute_sentence_ratio=share)(rows, sentences, 0, numbers)
+    sources = sources_of(corruption_of(permute_sentence_ratio=share), rows, sentences, 0, numbers)
     for row, lengths, source in zip(rows, sentences, sources, strict=True):
         parts = [part.tolist() for part in np.split(row, np.cumsum(lengths)[:-1])]
         inner = source[1:-1].tolist()
@@ -123,7 +129,7 @@ def test_masking_and_deletion_take_exactly_their_shares(texts: list[list[int]], 
         mask, delete = mask / 2, delete / 2
     corruption = corruption_of(token_mask_ratio=mask, token_delete_ratio=delete)
     rows, sentences, numbers = batch_of(texts)
-    for row, source in zip(rows, corruption(rows, sentences, 0, numbers), strict=True):
+    for row, source in zip(rows, sources_of(corruption, rows, sentences, 0, numbers), strict=True):
         inner = source[1:-1]
         left = inner[inner != corruption.mask].tolist()
         assert left == sorted(left) and set(left) <= set(row.tolist())
@@ -140,7 +146,8 @@ def test_masking_and_deletion_take_exactly_their_shares(texts: list[list[int]], 
 @given(texts, st.sampled_from([0.0, 1.0]))
 def test_rotation_keeps_the_circle(texts: list[list[int]], share: float) -> None:
     rows, sentences, numbers = batch_of(texts)
-    for row, source in zip(rows, corruption_of(rotate_ratio=share)(rows, sentences, 0, numbers), strict=True):
+    sources = sources_of(corruption_of(rotate_ratio=share), rows, sentences, 0, numbers)
+    for row, source in zip(rows, sources, strict=True):
         first = source[1] - row[0]
         assert source.tolist() == [0, *np.roll(row, -first).tolist(), 2]
         assert share or not first
@@ -152,20 +159,19 @@ def test_an_example_is_corrupted_alike_in_every_batch(texts: list[list[int]], op
     options |= {"mlm_probability": 0.3, "permute_sentence_ratio": 0.7, "random_ratio": 0.2}
     corruption = corruption_of(token_mask_ratio=0.1, token_delete_ratio=0.1, **options)
     rows, sentences, numbers = batch_of(texts)
-    together = corruption(rows, sentences, 5, numbers)
-    backwards = corruption(rows[::-1], sentences[::-1], 5, numbers[::-1])[::-1]
+    together = sources_of(corruption, rows, sentences, 5, numbers)
+    backwards = sources_of(corruption, rows[::-1], sentences[::-1], 5, numbers[::-1])[::-1]
     for i, (source, source_backwards) in enumerate(zip(together, backwards, strict=True)):
-        (alone,) = corruption(rows[i : i + 1], sentences[i : i + 1], 5, numbers[i : i + 1])
+        (alone,) = sources_of(corruption, rows[i : i + 1], sentences[i : i + 1], 5, numbers[i : i + 1])
         assert source.tolist() == alone.tolist() == source_backwards.tolist()
 
 
 def test_noise_differs_between_seeds_epochs_and_numbers() -> None:
     corruption, ids, sentences = corruption_of(mlm_probability=0.3), [ids_of(100)], [np.array([100])]
     reseeded = corruption_of(mlm_probability=0.3, seed=4)
-    sources = [
-        corruption(ids, sentences, *place)[0].tolist() for place in ((0, [0]), (1, [0]), (0, [1]), (1, [1]), (0, [0]))
-    ]
-    sources.append(reseeded(ids, sentences, 0, [0])[0].tolist())
+    places = ((0, [0]), (1, [0]), (0, [1]), (1, [1]), (0, [0]))
+    sources = [sources_of(corruption, ids, sentences, *place)[0].tolist() for place in places]
+    sources.append(sources_of(reseeded, ids, sentences, 0, [0])[0].tolist())
     assert sources[0] == sources.pop(4)
     assert len(set(map(tuple, sources))) == 5
     assert corruption.identity != reseeded.identity
@@ -219,13 +225,12 @@ def test_special_tokens_are_neither_taken_nor_drawn() -> None:
     text = np.array([7, 8, specials[0], 9, 10, specials[1], specials[2], 11, specials[3], 12])
     for options in ({"mlm_probability": 1.0}, {"token_mask_ratio": 1.0}, {"token_delete_ratio": 1.0}):
         corruption = Corruption(CorruptionOptions(**{**NONE, **options}), tokenizer(), 0)
-        for source in corruption([text] * 50, [np.array([10])] * 50, 0, range(50)):
+        for source in sources_of(corruption, [text] * 50, [np.array([10])] * 50, 0, range(50)):
             left = source[1:-1].tolist()
             assert [token for token in left if token != corruption.mask] == specials
     corruption = Corruption(CorruptionOptions(**{**NONE, "token_mask_ratio": 1.0, "random_ratio": 1.0}), tokenizer(), 0)
-    drawn = np.concatenate(
-        [row[1:-1] for row in corruption([np.full(100, 9)] * 100, [np.array([100])] * 100, 0, range(100))]
-    )
+    rows = sources_of(corruption, [np.full(100, 9)] * 100, [np.array([100])] * 100, 0, range(100))
+    drawn = np.concatenate([row[1:-1] for row in rows])
     assert set(drawn.tolist()) == {*range(300)} - {*specials, corruption.mask}
 
 
@@ -233,9 +238,8 @@ def test_a_share_of_masks_becomes_random_tokens() -> None:
     corruption = Corruption(CorruptionOptions(random_ratio=0.25), tokenizer(), 0)
     plain = Corruption(CorruptionOptions(), tokenizer(), 0)
     texts = [np.full(100, 9)] * 500, [np.array([100])] * 500
-    masks, left = (
-        sum(int((row == plain.mask).sum()) for row in made(*texts, 0, range(500))) for made in (plain, corruption)
-    )
+    of_both = (sources_of(made, *texts, 0, range(500)) for made in (plain, corruption))
+    masks, left = (sum(int((row == plain.mask).sum()) for row in rows) for rows in of_both)
     assert abs(left / masks - 0.75) < 4 * np.sqrt(0.25 * 0.75 / masks)
 
 
@@ -247,6 +251,6 @@ def test_words_are_those_of_the_vocabulary() -> None:
     pieces = [tokenizer().decode([i]) for i in ids]
     assert any(not piece.startswith(" ") for piece in pieces[1:])  # words of several tokens
     for number in range(200):
-        (source,) = corruption([ids], [np.array([len(ids)])], 0, [number])
+        (source,) = sources_of(corruption, [ids], [np.array([len(ids)])], 0, [number])
         before = tokenizer().decode(source[1:-1].tolist()).partition("<mask>")[0]
         assert text.startswith(before) and (not before or text[len(before)] == " ")

@@ -184,8 +184,8 @@ def test_noise_is_that_of_the_example_in_the_epoch() -> None:
     for epoch in (0, 1):
         for target, source in (pair for step in epoch_of(epoch, train_batch_size=5) for pair in examples(step)):
             number = numbers[target]
-            (expected,) = noise([np.array(target[1:-1])], [np.array(sentences[number])], epoch, [number])
-            assert source == tuple(expected.tolist())
+            (pair,) = noise.pairs([ShardRow(np.array(target[1:-1]), sentences[number], number=number)], epoch)
+            assert source == tuple(pair.source.tolist())
 
 
 def test_bins_are_mixed_and_orders_differ_between_epochs() -> None:

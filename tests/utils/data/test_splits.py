@@ -86,9 +86,8 @@ def content(raw: Any) -> list[str]:
     """The texts of a task's raw examples, or their questions and contexts."""
     if isinstance(raw, tuple):  # the files of sources and targets
         return list(zip(*(file.texts() for file in raw), strict=True))
-    if hasattr(raw, "texts"):
-        return raw.texts
-    return [str(getattr(row, "words", None) or (row.question, row.context)) for row in raw]
+    names = ("words", "texts", "question", "context")  # each row has some of them
+    return [str([getattr(row, name) for name in names if hasattr(row, name)]) for row in raw]
 
 
 @pytest.mark.parametrize("task", MAKERS)

@@ -140,7 +140,9 @@ def test_a_used_directory_is_refused_resumed_or_cleared(train: Train, tmp_path: 
     places = [str(tmp_path / name) for name in ("config.json", "data", "run")]
     with pytest.raises(InputError, match=f"^{output} holds a run, and .* is not its model: score {output}, name ano"):
         run_eval.main([str(tmp_path / "other"), *places, *score])
-    run_eval.main([str(output / "export"), *places, *score])
+    with pytest.raises(InputError, match="^--model_name_or_path is scratch; it needs --do_train"):
+        train("run", "--no_do_train", "--do_predict")
+    train("run", "--no_do_train", "--do_predict", "--model_name_or_path", output / "export")
     train("run", "--max_steps", 2, "--resume_from_checkpoint", "last")
     assert not (output / "test_scores.json").exists()  # they were those of the export before
 

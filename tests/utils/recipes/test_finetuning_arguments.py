@@ -5,6 +5,7 @@ import re
 import typing
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,10 +14,10 @@ from bart.errors import InputError
 from utils.app.cli import all_settings
 from utils.models.generation_options import GenerationOptions
 from utils.models.options import DROPOUTS
+from utils.recipes import training_arguments
 from utils.recipes.data import with_table_prepared
 from utils.recipes.evaluation_arguments import parse_eval_arguments
 from utils.recipes.finetuning_arguments import FinetuneArguments, parse_finetune_arguments
-from utils.recipes.training_arguments import STAMP
 from utils.tasks.text_to_text import TARGET_LENGTHS
 
 ISSUE_FLAGS = """--data_dir --config_path --output_dir --gpus --learning_rate --fp16 --bf16 --amp_level --do_train
@@ -173,7 +174,6 @@ def test_the_learning_rate_follows_the_start() -> None:
 
 
 def test_every_run_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(STAMP, raising=False)
     for options, name in (
         ([], "bart-large"),
         (["--model_name_or_path", "results/mine/export"], "mine"),
@@ -183,15 +183,12 @@ def test_every_run_has_a_folder_of_its_own(monkeypatch: pytest.MonkeyPatch) -> N
     ):
         folder = parse(*options).run.output_dir
         assert re.fullmatch(rf"results/{name}_\d{{6}}_\d{{6}}", folder)
-    monkeypatch.setenv(STAMP, "earlier")
-    assert parse().run.output_dir != "results/bart-large_earlier"  # a run that another one started
-    monkeypatch.setenv(STAMP, "earlier")
+    times = iter(["one", "two"])
+    monkeypatch.setattr(training_arguments, "time", SimpleNamespace(strftime=lambda _: next(times)))
+    assert parse().run.output_dir == "results/bart-large_one"
+    assert parse().run.output_dir == "results/bart-large_two"  # a run that another one started
     monkeypatch.setenv("LOCAL_RANK", "1")  # one of its processes
-    assert parse().run.output_dir == "results/bart-large_earlier"
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(InputError, match="--output_dir is not given; torchrun's processes"):
-        parse()
+    assert parse().run.output_dir == "results/bart-large_two"
     with pytest.raises(InputError, match="--resume_from_checkpoint last needs --output_dir"):
         parse("--resume_from_checkpoint", "last")
 

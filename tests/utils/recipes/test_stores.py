@@ -17,13 +17,17 @@ from bart.errors import InputError
 from tests.tiny_run import same, weights, write_tiny_run
 from tests.tiny_shards import write_tiny_shards
 from utils.app.errors import RunError
-from utils.app.stores import fetch, local_path, names_at
+from utils.app.stores import fetch, local_path
 from utils.predict import main as predict
 from utils.training.module import TrainingModule
 
 
 def upload(folder: Path, url: str) -> None:
     s3fs.S3FileSystem().put(f"{folder}/", url, recursive=True)
+
+
+def names_at(url: str) -> set[str]:
+    return {name.rpartition("/")[2] for name in s3fs.S3FileSystem().ls(url, refresh=True)}
 
 
 def test_a_run_goes_on_where_another_machine_lost_it(

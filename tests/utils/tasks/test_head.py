@@ -241,12 +241,15 @@ def test_a_model_knows_that_questions_may_have_no_answer(
         return [article["prediction"] for article in articles_of(tmp_path / out)]
 
     assert evaluate(known, "scored") == [""] * 8
+    scored = train("alone", "question_answering", *start, *never, "--no_do_train", "--do_predict")
+    assert [article["prediction"] for article in articles_of(scored)] == [""] * 8
     predict([str(known), str(data / "test.jsonl"), *map(str, never), "--json"])
     assert [json.loads(line)["prediction"] for line in capsys.readouterr().out.splitlines()[-8:]] == [""] * 8
     for model, options in ((known, ["--no_version_2_with_negative"]), (other, []), (other, [])):
         with pytest.raises(InputError, match="-1000 needs --version_2_with_negative"):
             evaluate(model, "refused", *options)
         (model / "export" / "config.json").unlink(missing_ok=True)  # the weights alone, in the end
+    assert scores_of(scored)["windows"] == scores_of(tmp_path / "scored")["windows"]
 
 
 @pytest.mark.parametrize(
@@ -356,7 +359,7 @@ def test_labels_that_training_has_not_seen(
     monkeypatch.setattr("utils.recipes.training.train", None)
     with pytest.raises(InputError, match=r"' of val \(1 in all, .*, '.*' of test \([12] in all, .*; allowed: "):
         train("refused", task, "--data_dir", folder, "--do_predict")
-    assert not (tmp_path / "refused").exists()
+    assert {path.name for path in (tmp_path / "refused").glob("*")} <= {"log.txt", ".lock"}  # which go with the process
 
 
 def test_a_step_without_targets_has_no_loss(train: Run, tmp_path: Path) -> None:
@@ -395,3 +398,6 @@ def test_a_task_that_does_not_fit_the_model(train: Run, corpus: Path, tmp_path: 
             run_eval.main([*map(str, given), "--task", "tagging"])
         config = json.loads((export / "config.json").read_text())
         (export / "config.json").write_text(json.dumps({**config, "architectures": None}))
+    alone = ("--do_predict", "--no_do_train", "--model_name_or_path", export, "--tokenizer", export)
+    with pytest.raises(InputError, match=r"no weights of a Bart.*its head is classification_head"):
+        train("alone", "question_answering", *alone)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -174,7 +175,7 @@ def see_another_folder(folder: Path) -> None:
     if os.environ["RANK"] == "1":
         from utils.recipes import training
 
-        training.agreed_checkpoint = lambda named, output: find_checkpoint(named, folder)
+        training.told_by_first = lambda *_, **__: find_checkpoint("last", folder)
 
 
 @pytest.mark.slow
@@ -250,6 +251,18 @@ def test_another_global_batch_is_refused(options: list[str], tmp_path: Path) -> 
     assert forked.finish(forked.start(options, tmp_path / "run", ranks=3)) == [2, 2, 2]
     error = "its --train_batch_size x --gradient_accumulation_steps x processes is 4, this run's is 6; its weights can"
     assert error in forked.log_of(tmp_path / "run").read_text().splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_processes_without_training_share_the_test_split(options: list[str], tmp_path: Path) -> None:
+    """As `torchrun finetune.py --do_predict` does."""
+    forked.run(options, tmp_path / "run", ranks=2)
+    common = [*options, "--no_do_train", "--do_predict", "--model_name_or_path", str(tmp_path / "run" / "export")]
+    for name, ranks in (("one", 1), ("two", 2)):
+        forked.run(common, tmp_path / name, ranks=ranks)
+    one, two = (json.loads((tmp_path / name / "test_scores.json").read_text()) for name in ("one", "two"))
+    assert one == two and one["examples"] == 7
+    assert json.loads((tmp_path / "two" / "test_speed.json").read_text())["processes"] == 2
 
 
 def demand_gradients(dtype: torch.dtype) -> None:

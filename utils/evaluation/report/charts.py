@@ -11,12 +11,14 @@ from itertools import cycle
 from utils.evaluation.report.runs import ReportedRun
 from utils.metrics.files import label_of
 
-# The looks of curves, in order. Each colour has a contrast of 3 to 1 with white; dashes tell curves apart without it.
-COLOURS = ("#0b6699", "#b34a00", "#00735a", "#9a3f7d", "#5a55b0", "#7a6200")
+# Colours of curves, in order, and those on dark paper: each has a contrast of 3 to 1. Dashes tell curves apart as well.
+COLOURS = {"#0b6699": "#6fb8e8", "#b34a00": "#f0945a", "#00735a": "#4fc7a4", "#9a3f7d": "#dd93c4"}
+COLOURS |= {"#5a55b0": "#a9a5f0", "#7a6200": "#d6bd55"}
 DASHES = ("solid", "dashed", "dashdot", "dotted")
 INK, GRID = "#5d5a54", "#ebe8e2"  # colours of text and axes, and of the lines behind the curves
-# The page's style says what these colours are on light and on dark paper.
-VARIABLES = {**{colour: f"var(--s{i})" for i, colour in enumerate(COLOURS)}, INK: "var(--soft)", GRID: "var(--hair)"}
+# What the page has in place of these colours; its style has the variables.
+ON_PAGE = {light: f"light-dark({light}, {dark})" for light, dark in COLOURS.items()}
+ON_PAGE |= {INK: "var(--soft)", GRID: "var(--hair)"}
 _LOOK = {
     "font.size": 9,
     "svg.fonttype": "none",  # text stays text
@@ -56,8 +58,8 @@ def draw(name: str, title: str, unit: str, curves: Mapping[str, Mapping[int, flo
         figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
     # The declaration, the style and the names of groups would be those of the whole page.
     svg = file.getvalue()
-    for colour, variable in VARIABLES.items():
-        svg = svg.replace(colour, variable)
+    for colour, on_page in ON_PAGE.items():
+        svg = svg.replace(colour, on_page)
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     return re.sub(r'<g id="[\w.]*">', "<g>", svg)
 

@@ -52,7 +52,8 @@ function arrange() {
   const needle = query.toLowerCase();
   const holds = (i) => !needle || texts.some((text) => text.values[i].toLowerCase().includes(needle));
   // Articles without a value come last; equals keep the order of the file.
-  order = everyone.filter(holds).sort((a, b) => (values[a] === null) - (values[b] === null) || sign * (values[a] - values[b]));
+  const compare = (a, b) => (values[a] === null) - (values[b] === null) || sign * (values[a] - values[b]);
+  order = everyone.filter(holds).sort(compare);
   for (const [cell, column] of headers) {
     cell.ariaSort = column !== by ? "none" : descending ? "descending" : "ascending";
   }

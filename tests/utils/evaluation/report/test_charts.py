@@ -21,7 +21,7 @@ def test_pictures_are_the_same_bytes_each_time_and_share_no_ids_with_others() ->
     assert first == again
     ids, others = (re.findall(r'\bid="(.*?)"', svg) for svg in (first, other))
     assert ids and not {*ids} & {*others} and len({*ids}) == len(ids)
-    assert {*re.findall(r"#(\w+)\)|href=\"#(\w+)\"", first)} <= {(name, "") for name in ids} | {
+    assert {*re.findall(r"url\(#(\w+)\)|href=\"#(\w+)\"", first)} <= {(name, "") for name in ids} | {
         ("", name) for name in ids
     }
     assert "<style" not in first  # it would hold for the page
