@@ -69,6 +69,7 @@ def run(args: TrainingArguments) -> None:
         if args.do_train:
             learned = task.learn({**splits, **dict([scored] if scored else [])})
             args.check_metric(task.metrics_for(learned))
+        logger.info("writing to %s", args.run.output_dir)
         set_up(args)
         if args.do_train:
             train(args, task, splits, learned, earlier_log)
@@ -93,7 +94,6 @@ def run_folder(args: TrainingArguments) -> Iterator[int]:
                 resumed = args.run.resume_from_checkpoint
                 check_free(args.run.output_dir, folder, resumed, args.run.overwrite_output_dir)
             earlier_log = log.stat().st_size if log.exists() else 0
-            logger.info("writing to %s", args.run.output_dir)
             yield earlier_log
         except RunError as error:  # the terminal gets it from the command
             if is_first() and folder.exists():
