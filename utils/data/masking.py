@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,14 +33,10 @@ class Masking(Noise):
     def __init__(
         self, options: MaskingOptions, tokenizer: BertTokenizer, most: int, seed: int, of_pairs: bool = True
     ) -> None:
-        super().__init__(options, tokenizer, seed)
+        super().__init__(replace(options, max_predictions_per_seq=most), tokenizer, seed)
         self.most, self.cls, self.sep = most, tokenizer.cls_token_id, tokenizer.sep_token_id
         self.of_pairs = of_pairs
         self.begins_word = ~self.begin_with(CONTINUES)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return {**super().identity, "max_predictions_per_seq": self.most}
 
     def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:
         """Make `[CLS] text [SEP]` or `[CLS] first [SEP] second [SEP]` of each row, masked, and labels.

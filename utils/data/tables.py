@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import logging
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +15,12 @@ from typing import Any
 
 from bart.errors import InputError
 from bart.files import PathName
-from utils.data.columns import BY_ENDING, Fields, Record, TableOptions, column_of, columns_of_pairs, names_in, value_in
+from utils.data.columns import Record, TableOptions, column_of, columns_of_pairs, names_in, value_in, without_blank
 from utils.data.places import CONLL, TABLES, is_published, suffix_of, table_in
 from utils.data.rows import ABSENT, SURROGATE, published_rows, rows_of, whole
 from utils.data.splits import EVERY, SPLITS, WHOLE, Choice, MissingSplit, check_split, of_split
-from utils.text.lines import check_counts, check_is_text, check_no_list, iter_lines, references_of
+from utils.text.lines import BlankText, check_counts, check_is_text, check_no_list, iter_lines, references_of
 
-logger = logging.getLogger(__name__)
 SIDES = ("source", "target")
 Pairs = tuple[list[str], list[str] | None]  # sources and, unless they are only to be predicted, targets, line by line
 
@@ -50,7 +48,7 @@ def read_records(
 
 
 def column_in(
-    path: str, option: str, given: str | None, known: Collection[str], tables: TableOptions = BY_ENDING
+    path: str, option: str, given: str | None, known: Collection[str], tables: TableOptions
 ) -> tuple[list[Record], str]:
     """All rows of a table, and the column of them that `column_of` chooses."""
     chosen = partial(column_of, option, given, known, where=path)
@@ -115,7 +113,7 @@ class Row:
         return cls(name, *texts, columns=tuple(fields))
 
 
-def pairs_in(records: Iterable[Record], fields: Fields, where: str) -> Iterator[Row]:
+def pairs_in(records: Iterable[Record], fields: tuple[str | None, str | None], where: str) -> Iterator[Row]:
     """Rows as pairs of texts; the first row decides on the columns that `fields` do not name (`columns_of_pairs`)."""
     columns = None
     for record in records:
@@ -129,19 +127,22 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
     lines = path / f"{split}.source" if path.is_dir() else path
     if lines.is_file() and suffix_of(lines) not in TABLES:
         return choice.of(iter_lines(lines), str)
-    sources, left_out = [], 0
-    for row in pairs_in(_rows_in(data_dir, split, choice.tables), (source_field,), data_dir):
-        if row.fault is None:
-            sources.append(row.source)
-        elif is_published(data_dir):
-            left_out += 1
-        else:
-            raise InputError(f"{row.name}: {row.fault}; a document is expected in every row")
-    if not sources:
-        raise InputError(f"{data_dir}: has no rows")
-    if left_out:
-        logger.info("%s: %d rows of the %s split are no examples and are left out", data_dir, left_out, split)
-    return choice.of(sources, str)
+    records = list(_rows_in(data_dir, split, choice.tables))
+    check_split(records, data_dir, WHOLE, "rows")
+    columns = columns_of_pairs(records[0].values, (source_field,), data_dir)
+    skip = choice.tables.skip_blank or is_published(data_dir)
+    records = without_blank(records, lambda record: documents_in([record], columns), skip)
+    return choice.of(documents_in(records, columns), str)
+
+
+def documents_in(records: Iterable[Record], columns: Sequence[str]) -> list[str]:
+    """The document of each row; BlankText where one is blank."""
+    rows = [Row.of(*record, columns) for record in records]
+    for row in rows:
+        if row.fault is not None:
+            kind = BlankText if row.is_blank else InputError
+            raise kind(f"{row.name}: {row.fault}; allowed: a text that is not blank")
+    return [row.source for row in rows]
 
 
 def paired(source: PathName, target: PathName) -> Iterator[tuple[str, str]]:

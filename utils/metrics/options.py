@@ -110,8 +110,7 @@ def wordnet_exceptions(folder: PathName | None = None) -> dict[str, str]:
 
             path = f"corpora/wordnet/{name}"
             try:
-                with nltk.data.find(path).open() as file:
-                    lines = file.read().decode().splitlines()
+                lines = nltk.data.load(path, "text", cache=False).splitlines()
             except LookupError:
                 logger.warning(
                     "rouge-1.5.5 without WordNet's irregular forms scores some tenths lower than the Perl script: give "

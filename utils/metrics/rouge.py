@@ -46,12 +46,8 @@ def rouge_per_example(
     pool = Parallel(
         processes, batch_size=1, pre_dispatch="all", return_as="generator", idle_worker_timeout=_IDLE_SECONDS
     )
-    rows: list[list[float]] = []
-    with progress("ROUGE", len(pairs), "pairs") as bar:
-        for part in pool(delayed(score_pairs)(chunk, rule) for chunk in chunks):
-            rows += part
-            bar.update(len(part))
-    left = iter(rows)
+    scored = chain.from_iterable(pool(delayed(score_pairs)(chunk, rule) for chunk in chunks))
+    left = iter([*progress("ROUGE", len(pairs), "pairs", scored)])
     of_each = [list(islice(left, len(group))) for group in groups]
     if rule.mode == "rouge-score":
         best = [[*map(max, zip(*scores, strict=True))] for scores in of_each]

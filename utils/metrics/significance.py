@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from math import sqrt
 from typing import Any
 
@@ -13,32 +14,26 @@ ScoresOf = Callable[[np.ndarray], Mapping[str, float]]
 _BLOCK = 1 << 22  # numbers that are drawn at once, to bound the memory
 
 
-def _sums(counts: np.ndarray, draw: Callable[[], np.ndarray], times: int) -> np.ndarray:
-    """T sums (T, K) of the counts (N, K) of examples; each of T calls of `draw` tells how often each counts (N,)."""
+def _sums(counts: np.ndarray, draws: Iterator[np.ndarray]) -> np.ndarray:
+    """T sums (T, K) of the counts (N, K) of examples; each of T draws tells how often each counts (N,)."""
     size = max(1, _BLOCK // len(counts))
-    parts = [min(size, times - begin) for begin in range(0, times, size)]
-    return np.concatenate([np.stack([draw() for _ in range(part)]).astype(np.float64) @ counts for part in parts])
+    blocks = iter(lambda: [*islice(draws, size)], [])
+    return np.concatenate([np.stack(block).astype(np.float64) @ counts for block in blocks])
 
 
 def _resampled(counts: np.ndarray, resamples: int, seed: int) -> np.ndarray:
     """Sums (R, K) over as many examples as there are, drawn with replacement."""
     examples, random = len(counts), np.random.default_rng(seed)
-
-    def draw() -> np.ndarray:
-        return np.bincount(random.integers(examples, size=examples, dtype=np.int32), minlength=examples)
-
-    return _sums(counts, draw, resamples)
+    drawn = (random.integers(examples, size=examples, dtype=np.int32) for _ in range(resamples))
+    return _sums(counts, (np.bincount(each, minlength=examples) for each in drawn))
 
 
 def _swapped(differences: np.ndarray, shuffles: int, seed: int) -> np.ndarray:
     """Sums (S, K) over the examples whose two systems are swapped, which a coin decides for each."""
     examples, random = len(differences), np.random.default_rng(seed)
-
-    def draw() -> np.ndarray:
-        bits = random.integers(2**64 - 1, endpoint=True, size=-(-examples // 64), dtype=np.uint64)
-        return np.unpackbits(bits.view(np.uint8), count=examples)
-
-    return _sums(differences, draw, shuffles)
+    size = -(-examples // 64)
+    bits = (random.integers(2**64 - 1, endpoint=True, size=size, dtype=np.uint64) for _ in range(shuffles))
+    return _sums(differences, (np.unpackbits(each.view(np.uint8), count=examples) for each in bits))
 
 
 def _table(scores_of: ScoresOf, sums: np.ndarray) -> np.ndarray:

@@ -64,6 +64,7 @@ def run(args: TrainingArguments) -> None:
         scored = read_to_score(task, args.scoring.type_path) if args.do_predict else None
         if scored is not None:
             check_output("json_summary", args.scoring.json_summary, args.places.data_dir, args.model.model_name_or_path)
+        logger.info("writing to %s", args.run.output_dir)
         set_up(args)
         if args.do_train:
             learned = task.learn({**splits, **dict([scored] if scored else [])})
@@ -90,7 +91,6 @@ def run_folder(args: TrainingArguments) -> Iterator[int]:
                 resumed = args.run.resume_from_checkpoint
                 check_free(args.run.output_dir, folder, resumed, args.run.overwrite_output_dir)
             earlier_log = log.stat().st_size if log.exists() else 0
-            logger.info("writing to %s", args.run.output_dir)
             yield earlier_log
         except RunError as error:  # the terminal gets it from the command
             if is_first() and folder.exists():

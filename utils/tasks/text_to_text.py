@@ -25,7 +25,7 @@ from utils.corpora.data_directory import COLUMNS, PROVENANCE
 from utils.data.batches import Batch, Inputs, TokenPairs, pad, pairs_as_rows
 from utils.data.columns import Record, columns_of_pairs
 from utils.data.places import check_fields
-from utils.data.tables import Pairs, Row, read_pairs, read_sources
+from utils.data.tables import Pairs, documents_in, read_pairs, read_sources
 from utils.data.token_cache import PairFiles, TextFile, check_pairs
 from utils.data.tokenized import warn_of_cut
 from utils.models import loading
@@ -35,7 +35,7 @@ from utils.models.model_to_train import initial_model
 from utils.models.options import ModelOptions
 from utils.tasks.options import SOURCE_LENGTH, TARGET_LENGTH, TEXT_TO_TEXT
 from utils.tasks.task import Prediction, Scores, Task
-from utils.text.lines import BlankText, references_of
+from utils.text.lines import references_of
 
 logger = logging.getLogger(__name__)
 # Articles whose loss is computed at once while others are decoded; bounds the memory of the logits.
@@ -104,12 +104,7 @@ class TextToText(Task[BartForConditionalGeneration]):
         return columns_of_pairs(columns, (self.text_fields[0],), self.place.data_dir)
 
     def given(self, records: Sequence[Record], columns: Sequence[str]) -> Pairs:
-        rows = [Row.of(*record, columns) for record in records]
-        for row in rows:
-            if row.fault is not None:
-                kind = BlankText if row.is_blank else InputError
-                raise kind(f"{row.name}: {row.fault}; allowed: a text that is not blank")
-        return [row.source for row in rows], None
+        return documents_in(records, columns), None
 
     def encode(self, raw: PairFiles | Pairs, split: str, loaded: LoadedBart, for_scoring: bool = False) -> TokenPairs:
         positions, kind = loaded.model.config.max_position_embeddings, "test" if for_scoring else split

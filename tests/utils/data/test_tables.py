@@ -16,6 +16,7 @@ import pytest
 from bart.errors import InputError
 from tests.hub_server import HubServer, ask_only, hub_server
 from utils.corpora.prepare import prepared
+from utils.data.columns import InputOptions
 from utils.data.splits import EVERY, Choice
 from utils.data.tables import Row, read_pairs, read_records, read_sources
 
@@ -153,10 +154,11 @@ def test_sources_without_targets_lie_in_files_of_many_kinds(tmp_path: Path) -> N
         assert drawn == [source for source in SOURCES if source in drawn] and len(drawn) == 2, name
     assert read_sources(f"{tmp_path}/a.csv", "test", EVERY, "body") == [f"not {line}" for line in SOURCES]
     (tmp_path / "b.jsonl").write_text('{"article": "A cat."}\n{"article": " "}\n')
+    assert read_sources(f"{tmp_path}/b.jsonl", "test", Choice(tables=InputOptions(skip_blank=True))) == ["A cat."]
     (tmp_path / "c.jsonl").write_text('{"body": "A cat."}\n')
     (tmp_path / "d.jsonl").write_text("\n")
     for name, message in (
-        ("b.jsonl", "b.jsonl:2: empty source; a document is expected in every row"),
+        ("b.jsonl", r"b.jsonl:2: empty source; .* \(1 of 2 are blank: .*; --skip_blank goes on without them"),
         ("c.jsonl", r"no source column; name one with --source_field \(columns: body; usual: article, document, "),
         ("d.jsonl", "d.jsonl: has no rows"),
         ("absent.jsonl", r"^/.*/absent.jsonl: no such file"),

@@ -17,12 +17,6 @@ from utils.metrics.files import LABELS, label_of
 from utils.tasks.options import TOKEN
 
 NOTHING, MINUS = "\N{EN DASH}", "\N{MINUS SIGN}"
-SPEEDS = {
-    "articles_per_second": ("{} per second", 2),
-    "generated_tokens_per_second": ("Generated tokens per second", 0),
-    "generation_seconds": ("Seconds in all", 2),
-    "peak_memory_gb": ("Peak memory, GB", 2),
-}
 MOST_LISTED = 20  # confusions in a table
 ABSOLUTE = re.compile(r"(?<![^\s='\"])/(?:[^\s/]+/)*(?=[^\s/]+/[^\s/]+)")  # the folders of a path but for the last one
 # Of an article's texts, with their digits in the list of articles.
@@ -50,7 +44,9 @@ class ScoreTable:
         self.header, *self.rows = map(list, zip(*kept, strict=True))
 
 
-def shown(value: float | None, digits: int = 2) -> str:
+def shown(value: float | None, digits: int | None = None) -> str:
+    """A number for readers, by default with two digits, or none if it is a count."""
+    digits = (0 if isinstance(value, int) else 2) if digits is None else digits
     return NOTHING if value is None else f"{value:,.{digits}f}".replace("-", MINUS)
 
 
@@ -129,10 +125,7 @@ def group_tables(run: ReportedRun, split: str) -> list[ScoreTable]:
     tables = []
     for kind, groups in run.scores.get(split, {}).get("groups", {}).items():
         columns = list(dict.fromkeys(column for scores in groups.values() for column in scores))
-        rows = []
-        for name, scores in groups.items():
-            values = [scores.get(column) for column in columns]
-            rows.append([name, *(shown(value, 0 if isinstance(value, int) else 2) for value in values)])
+        rows = [[name, *(shown(scores.get(column)) for column in columns)] for name, scores in groups.items()]
         support = f" Support: how many of the {split} split are of the {kind}." if "support" in columns else ""
         tables.append(ScoreTable(f"In percent.{support}", [kind.capitalize(), *map(label_of, columns)], rows))
     return tables
@@ -166,10 +159,12 @@ def speed_table(run: ReportedRun, split: str, noun: str) -> ScoreTable:
     """Throughput and the percentiles of latency; without rows where the run was not timed."""
     speed = run.speeds.get(split, {})
     rows = [
-        [label.format(f"{noun.capitalize()}s"), shown(speed.get(name) or None, digits)]
-        for name, (label, digits) in SPEEDS.items()
+        [f"{noun.capitalize()}s per second", shown(speed.get("articles_per_second"))],
+        ["Generated tokens per second", shown(speed.get("generated_tokens_per_second") or None, 0)],
+        ["Seconds in all", shown(speed.get("generation_seconds"))],
+        ["Peak memory, GB", shown(speed.get("peak_memory_gb"))],
+        *([f"Latency, ms, {name}", shown(value, 0)] for name, value in speed.get("latency_ms", {}).items()),
     ]
-    rows += [[f"Latency, ms, {name}", shown(value, 0)] for name, value in speed.get("latency_ms", {}).items()]
     rows = [row for row in rows if row[1] != NOTHING]
     caption = f"Latency: from an {noun}'s entry into the batch to its end."
     if resumed := speed.get("resumed_articles"):
