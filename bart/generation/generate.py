@@ -190,9 +190,9 @@ def _articles(
     """The loop of `generate_many` and `generate_live`; more may arrive at once than there is room for."""
     config, max_length = _config(model, options)
     ready = Sources([], torch.empty(0), torch.empty(0), None)  # encoded together; those that have not joined yet
-    began: dict[int, float] = {}  # when each article joined, without the caller's time
-    shares: dict[int, float] = {}  # of the seconds of its group's encoding
-    callers = 0.0  # seconds
+    callers = 0.0  # seconds of the caller's work, which are left out
+    began: dict[int, float] = {}  # when each article joined
+    shares: dict[int, float] = {}  # the seconds of each in the encoding of its group
 
     def waited() -> float:
         """The time at which the device is done."""

@@ -157,16 +157,9 @@ class DecodingBatch:
         return numbers, self.search.results().of(self._index(places))
 
     def _decode(self, shortest: int, longest: int) -> None:
-        """A step after `cache.advance`; all lengths lie within these bounds."""
+        """A step after `cache.advance`; all lengths lie within these bounds. Tight ones save computation."""
         logits = self.model.decode(self.search.last_ids, self.cache).flatten(0, 1)
-        has_beams = self.config.num_beams > 1
-        scores = self.model.backend.log_softmax(logits) if has_beams else logits.float()
-        parents = self.search.step(self._after_rules(scores, shortest, longest))
-        if parents is not None:
-            self.cache.reorder(parents)
-
-    def _after_rules(self, scores: Tensor, shortest: int, longest: int) -> Tensor:
-        """Scores (R, V) after all rules; tight bounds on the hypotheses' lengths save computation."""
+        scores = self.model.backend.log_softmax(logits) if self.config.num_beams > 1 else logits.float()
         tokens = self.search.tokens
         lengths = self.search.lengths.repeat_interleave(tokens.shape[1], dim=0)
         prefixes = Prefixes(tokens[:, :, :longest].flatten(0, 1), lengths, shortest, longest)
@@ -174,7 +167,9 @@ class DecodingBatch:
             scores = rule(prefixes, scores)
         if self.hooks.kept is not None:
             self.hooks.kept.append(scores)
-        return scores
+        parents = self.search.step(scores)
+        if parents is not None:
+            self.cache.reorder(parents)
 
     def _set_ids(self, ids: Tensor | None) -> None:
         self.ids = ids

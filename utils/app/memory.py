@@ -72,7 +72,7 @@ class FittingSize:
             self.halve(size)  # only here are the error, its traceback and the tensors that they hold gone
 
     def halve(self, size: int) -> None:
-        """Have at most half of a number for which there was no memory."""
+        """Take half of a number of examples, for which there was no memory, from now on."""
         torch.cuda.empty_cache()
         self.size = size // 2
         message = "out of memory with %d examples at once; going on with %d: lower %s to what fits"

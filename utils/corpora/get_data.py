@@ -25,8 +25,8 @@ from utils.app.cli import option, parse_dataclass
 from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import is_made, write_data_directory
 from utils.corpora.sample_corpus import write_sample_corpus
-from utils.data.columns import Record
-from utils.data.places import load_from_hub, opening
+from utils.data.places import HUB, load_from_hub, opening
+from utils.data.rows import published_rows
 from utils.data.splits import SPLITS
 from utils.data.tables import SIDES, Row, pairs_in
 
@@ -104,15 +104,13 @@ def _rows_of(name: str, facts: dict[str, Any]) -> Iterator[tuple[str, Row]]:
     """The rows of a set on the Hub, with their splits; the facts get the commit."""
     with opening(f"{ON_HUB[name]} on the Hub"):
         splits, facts["from"] = load_from_hub(ON_HUB[name])
-    for split in SPLITS:
-        if split not in splits:
-            raise InputError(f"{name} on the Hub: no {split} split; there are {', '.join(splits)}")
+    sizes = {split: len(splits.get(split, ())) for split in SPLITS}
+    for split, size in sizes.items():
         if not facts["allow_other_sizes"]:
-            _check_size(name, split, len(splits[split]), "rows on the Hub")
-    for split in SPLITS:
-        records = (Record(str(number), values) for number, values in enumerate(splits[split], 1))
-        rows = pairs_in(records, (None, None), f"{name} {split}")
-        yield from ((split, row) for row in progress(f"{name} {split}", len(splits[split]), "rows", rows))
+            _check_size(name, split, size, "rows on the Hub")
+    for split, size in sizes.items():
+        rows = pairs_in(published_rows(f"{HUB}{ON_HUB[name]}", split), (None, None), f"{name} {split}")
+        yield from ((split, row) for row in progress(f"{name} {split}", size, "rows", rows))
 
 
 def _check_size(name: str, split: str, count: int, unit: str) -> None:

@@ -21,7 +21,7 @@ from utils.app.progress import progress, start_log
 from utils.corpora.data_directory import COLUMNS, PROVENANCE, write_data_directory
 from utils.data import places
 from utils.data.columns import BY_ENDING, Fields, Record, TableOptions
-from utils.data.rows import rows_of_files, rows_of_set
+from utils.data.rows import published_rows, rows_of
 from utils.data.splits import DEFAULT_RATIO, DEFAULT_SEED, SPLITS, MissingSplit, ratios_of, split_of
 from utils.data.tables import Row, pairs_in
 from utils.data.token_cache import cache_folder, made_once
@@ -84,7 +84,7 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, option
             contents = places.load_from_hub(data_dir.removeprefix(places.HUB))[1]
         else:
             of_splits = _files_of(data_dir).items()
-            contents = [(split, file.name, file_digest(file)) for split, files in of_splits for file in files.values()]
+            contents = [(split, file.name, file_digest(file)) for split, files in of_splits for file in files]
     name = re.sub(r"[^\w.-]+", "-", path.name) if is_set else path.name
     place = path.parent if not (tables or is_on_hub) and path.parent.is_dir() else path
 
@@ -97,16 +97,15 @@ def prepared(data_dir: str, fields: Fields, cache_dir: str | None = None, option
     return str(made_once(cache_folder(place, cache_dir), name, (contents, fields, options), PROVENANCE, make))
 
 
-def _files_of(name: str) -> dict[str | None, dict[str, Path]]:
-    """The files of each split by their names: of a folder of tables, of a set of Parquet files; None of one table."""
+def _files_of(name: str) -> dict[str | None, list[Path]]:
+    """The files of each split: of a folder of tables, or of a set of Parquet files; None is the split of one table."""
     if not places.is_published(name):
         path = Path(name).expanduser()
-        tables = places.split_tables(path)
-        return {split: {str(table): table} for split, table in tables.items()} or {None: {str(path): path}}
+        return {split: [table] for split, table in places.split_tables(path).items()} or {None: [path]}
     splits = {}
     for split in SPLITS:
         with suppress(MissingSplit):
-            splits[split] = places.parquet_files(name, split)
+            splits[split] = [*places.parquet_files(name, split).values()]
     return splits or places.parquet_files(name, SPLITS[0])  # which raises MissingSplit
 
 
@@ -119,14 +118,15 @@ def inputs_of(options: PrepareOptions) -> Iterator[tuple[str | None, str, Iterat
         if is_alone and (is_named or (is_absent and places.HUB_NAME.fullmatch(name))):
             yield from _of_set(name.removeprefix(places.HUB), keeps_splits, fewest=1 if is_named else 2)
             return
-        for split, files in (_files_of(name) if is_alone else {None: {str(path): path}}).items():
+        for split, files in (_files_of(name) if is_alone else {None: [path]}).items():
             if split is None and not path.is_file():
                 raise InputError(f"--input {path}: no such file")
             if split is None and places.suffix_of(path) not in places.TABLES:
                 check_is_text(path)
                 raise InputError(f"--input {path}: not a table; allowed: {', '.join(places.TABLES)}")
-            called = name if places.is_published(name) else " ".join(files)
-            yield split if keeps_splits else None, called, rows_of_files(files, options.tables)
+            is_set = places.is_published(name)
+            records = published_rows(name, split) if is_set else rows_of(files[0], options.tables)
+            yield split if keeps_splits else None, name if is_set else str(files[0]), records
 
 
 def _of_set(name: str, keeps_splits: bool, fewest: int) -> Iterator[tuple[str | None, str, Iterator[Record]]]:
@@ -140,7 +140,7 @@ def _of_set(name: str, keeps_splits: bool, fewest: int) -> Iterator[tuple[str | 
     if kept and (unused := splits.keys() - set(SPLITS)):
         logger.warning("%s: not used are the splits %s", name, ", ".join(sorted(unused)))
     for split in known if kept else splits:
-        yield split if kept else None, f"{commit}/{split}", rows_of_set(splits[split], name)
+        yield split if kept else None, f"{commit}/{split}", published_rows(f"{places.HUB}{name}", split)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

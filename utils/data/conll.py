@@ -50,9 +50,8 @@ def read_conll(
     of_sentences = _rows(path)
     rows = [*chain.from_iterable(of_sentences)]
     likely = [row for row in rows if not row.columns[0].startswith("#")] or rows  # without comments
-    widths = Counter(len(row.columns) for row in likely)
-    width = max(widths, key=widths.__getitem__, default=2)
-    width = max(width, 2) if labelled else width
+    [(width, _)] = Counter(len(row.columns) for row in likely).most_common(1) or [(2, 0)]
+    width = max(width, 1 + labelled)
     likely = [row for row in likely if len(row.columns) == width]
     header = likely.pop(0) if likely and _is_header(likely[0], likely[1:]) else None
     names = header.columns if header else []

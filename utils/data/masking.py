@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -23,19 +22,16 @@ class Masking(Noise):
     """Makes inputs and labels of texts, or of pairs of segments.
 
     Of an example of n tokens, special ones counted, the share of `mlm_probability`, rounded, at least one and at most
-    `most` of them, are chosen. Whole words are chosen in a random order as long as they have no more tokens together,
-    the first one in any case. Of the chosen tokens 80 % become `[MASK]`, 10 % a random token, 10 % stay. Special tokens
-    are neither chosen nor drawn.
+    `max_predictions_per_seq`, are chosen. Whole words are chosen in a random order as long as they have no more tokens
+    together, the first one in any case. Of the chosen tokens 80 % become `[MASK]`, 10 % a random token, 10 % stay.
+    Special tokens are neither chosen nor drawn.
     """
 
     writes = False
 
-    def __init__(
-        self, options: MaskingOptions, tokenizer: BertTokenizer, most: int, seed: int, of_pairs: bool = True
-    ) -> None:
-        super().__init__(replace(options, max_predictions_per_seq=most), tokenizer, seed)
-        self.most, self.cls, self.sep = most, tokenizer.cls_token_id, tokenizer.sep_token_id
-        self.of_pairs = of_pairs
+    def __init__(self, options: MaskingOptions, tokenizer: BertTokenizer, seed: int, of_pairs: bool = True) -> None:
+        super().__init__(options, tokenizer, seed)
+        self.cls, self.sep, self.of_pairs = tokenizer.cls_token_id, tokenizer.sep_token_id, of_pairs
         self.begins_word = ~self.begin_with(CONTINUES)
 
     def pairs(self, rows: Sequence[ShardRow], epoch: int) -> list[Pair]:
@@ -68,7 +64,7 @@ class Masking(Noise):
         """The places among the tokens (N,) of all examples that are chosen, in a rising order."""
         free = np.flatnonzero(~self.special[flat])
         rows = rows_of(sizes)[free]
-        wanted = np.clip(part_of(self.options.mlm_probability, sizes), 1, self.most)
+        wanted = np.clip(part_of(self.options.mlm_probability, sizes), 1, self.options.max_predictions_per_seq)
         begins = np.ones(len(free), bool)
         if self.options.whole_word_mask:  # a piece that follows no other, as where a text was cut, begins one too
             begins = self.begins_word[flat[free]] | (np.diff(free, prepend=-2) > 1)

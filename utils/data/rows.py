@@ -38,28 +38,19 @@ def rows_of(path: Path, tables: TableOptions = BY_ENDING, name: str | None = Non
     return (Record(f"{name}:{number}", values) for number, values in numbered)
 
 
-def rows_of_files(files: Mapping[str, Path], tables: TableOptions = BY_ENDING) -> Iterator[Record]:
-    """The rows of files of the same columns, by their names."""
-    for name, path in files.items():
-        yield from rows_of(path, tables, name)
-
-
-def rows_of_set(dataset: Iterable[Mapping[str, Any]], name: str) -> Iterator[Record]:
-    """The rows of a split of a set, which `datasets` has opened, each named by its number."""
-    named = _class_names(dataset.features)
-    return (Record(f"{name}:{number}", named(values)) for number, values in enumerate(dataset, 1))
-
-
 def published_rows(data_dir: str, split: str) -> Iterator[Record]:
-    """The rows of a split of a set on the Hub, or of Parquet files, which are downloaded once."""
+    """The rows of a split of a set on the Hub, named by their numbers, or of Parquet files; downloaded once."""
     with opening(f"the {split} split of {data_dir}"):
         if not data_dir.startswith(HUB):
-            yield from rows_of_files(parquet_files(data_dir, split))
+            for name, path in parquet_files(data_dir, split).items():
+                yield from rows_of(path, name=name)
             return
         splits, _ = load_from_hub(data_dir.removeprefix(HUB))
         if split not in splits:
             raise MissingSplit(f"{data_dir}: no {split} split; there are {', '.join(splits)}")
-        yield from rows_of_set(splits[split], f"{data_dir} {split}")
+        named = _class_names(splits[split].features)
+        for number, values in enumerate(splits[split], 1):
+            yield Record(f"{data_dir} {split}:{number}", named(values))
 
 
 def whole(records: Iterable[Record]) -> Iterator[Record]:

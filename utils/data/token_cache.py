@@ -115,14 +115,11 @@ def cache_folder(data_dir: Path, cache_dir: str | None) -> Path:
     """The folder of the caches of a data directory or set, which no other one uses; it is made if need be."""
     is_here = data_dir.is_dir()  # unless it is the name of a set
     path = data_dir.resolve() if is_here else data_dir
-    if cache_dir is None:
-        if is_here:
-            with suppress(InputError, RunError):
-                return writable_folder("--cache_dir", data_dir / ".cache")
-        cache_dir = cache_home()
-    return writable_folder(
-        "--cache_dir", Path(cache_dir) / f"{path.name}-{xxhash.xxh3_64_hexdigest(os.fsencode(path))}"
-    )
+    if cache_dir is None and is_here:
+        with suppress(InputError, RunError):
+            return writable_folder("--cache_dir", data_dir / ".cache")
+    name = f"{path.name}-{xxhash.xxh3_64_hexdigest(os.fsencode(path))}"
+    return writable_folder("--cache_dir", Path(cache_dir or cache_home()) / name)
 
 
 def made_once(cache: Path, name: str, identity: object, whole: str, make: Callable[[Path], None]) -> Path:

@@ -76,8 +76,8 @@ class Service(ABC):
         self.answers = prometheus.Counter(
             "bart_requests", "Requests by path and status; 499: the client left", ["path", "status"], registry=registry
         )
-        name = f"bart_{self.path[1:]}_seconds"
-        self.seconds = prometheus.Histogram(name, "From a request to its answer", registry=registry)
+        seconds = f"bart_{self.path[1:]}_seconds"
+        self.seconds = prometheus.Histogram(seconds, "From a request to its answer", registry=registry)
         gauges = [
             prometheus.Gauge("bart_requests_waiting", "Requests with inputs that wait", registry=registry),
             prometheus.Gauge("bart_queue_seconds", "For how long the first one waits", registry=registry),

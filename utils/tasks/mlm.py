@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from bart.modeling.loss import IGNORE_INDEX
@@ -33,7 +34,8 @@ class Mlm(Pretraining[BertForMaskedLM | BertForPreTraining]):
         return self.training.max_predictions_per_seq or max(1, round(SHARE * self.options.max_source_length))
 
     def make_noise(self, seed: int) -> Masking:
-        return Masking(self.training, self.tokenizer, self.most, seed, of_pairs=self.name == MLM_NSP)
+        options = replace(self.training, max_predictions_per_seq=self.most)
+        return Masking(options, self.tokenizer, seed, of_pairs=self.name == MLM_NSP)
 
     def collate(self, examples: Sequence[Any], tokenizer: BertTokenizer) -> Inputs:
         inputs = super().collate(examples, tokenizer)

@@ -22,7 +22,7 @@ TOKENIZER = tiny_tokenizer(task=MLM_NSP)
 
 def masking_of(most: int = 1000, seed: int = 3, continues: float = 0.0, **options: Any) -> Masking:
     """Of texts of WIDE ids, of which a share continues a word."""
-    made = Masking(MaskingOptions(**options), TOKENIZER, most, seed)
+    made = Masking(MaskingOptions(max_predictions_per_seq=most, **options), TOKENIZER, seed)
     made.begins_word = np.random.default_rng(0).random(WIDE) >= continues
     made.special = np.append(made.special, np.zeros(WIDE - len(made.special), bool))
     made.ordinary = np.flatnonzero(~made.special).astype(np.int32)
