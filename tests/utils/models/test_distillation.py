@@ -106,4 +106,4 @@ def test_a_distilled_run_resumes(argv: list[str], tmp_path: Path) -> None:
 def test_layers_that_are_not_there(options: list[str], message: str, argv: list[str], tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message):
         finetune.main([*argv, "--distill", "sft", *options, "--output_dir", str(tmp_path / "run")])
-    assert not (tmp_path / "run").exists()  # before anything is loaded or written
+    assert {path.name for path in (tmp_path / "run").glob("*")} <= {"log.txt", ".lock"}  # which go with the process
