@@ -38,8 +38,7 @@ logger = logging.getLogger(__name__)
 def run(args: EvalArguments) -> None:
     """Score a checkpoint as the arguments say; processes that torchrun started share the examples."""
     start_log(args.debug)
-    scoring, precision = args.scoring, args.hardware.precision
-    device = device_of(args.hardware.device, precision)
+    scoring, device = args.scoring, device_of(args.device, args.precision)
     made = args.make_task()
     task_of(args.model, args.task)
     task = with_table_prepared(as_trained(made, args.model))
@@ -54,7 +53,7 @@ def run(args: EvalArguments) -> None:
         task_name=args.task,
         data_dir=made.place.data_dir,
         model_name=args.model,
-        precision=precision,
+        precision=args.precision,
         batch_size=args.bs,
         batch_size_option="--bs",
         options=scoring,

@@ -25,36 +25,6 @@ if TYPE_CHECKING:
     from utils.tasks.task import ScoredTask
 
 
-@dataclass(frozen=True)
-class PrecisionOptions:
-    """Where the model computes, and in which precision."""
-
-    device: str | None = option(
-        None,
-        section="hardware and precision",
-        help="cpu, cuda, or cuda:N for GPU N, counted from 0; by default cuda if there is a GPU; under torchrun each "
-        "process takes its own GPU",
-    )
-    fp16: bool = option(False, help="half precision; needs a GPU")
-    bf16: bool = option(False, help="bfloat16 precision")
-    tf32: bool = option(False, help="fp32 with TF32 tensor cores in matrix products; needs a GPU")
-    int8: bool = option(False, help="weights and inputs of matrix products in 8 bits; needs the CPU")
-
-    def __post_init__(self) -> None:
-        chosen = [f"--{name}" for name in PRECISIONS if getattr(self, name, False)]
-        if len(chosen) > 1:
-            raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
-        if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
-            raise InputError(f"--device is {self.device!r}; allowed: cpu, cuda, or cuda:N such as cuda:1")
-        if self.device is not None and ":" in self.device and os.environ.get("LOCAL_WORLD_SIZE", "1") != "1":
-            raise InputError(f"--device is {self.device}, and torchrun started several processes; allowed: cuda, cpu")
-
-    @property
-    def precision(self) -> str:
-        """One of PRECISIONS."""
-        return next((name for name in PRECISIONS if getattr(self, name, False)), "fp32")
-
-
 @dataclass(frozen=True, kw_only=True)
 class EvalArguments:
     """All options; `task_options` and `evaluation` are an `Options` and an `EvalOptions` of the task."""
@@ -76,7 +46,6 @@ class EvalArguments:
     scoring: ScoringOptions
     task_options: Any
     evaluation: Any
-    hardware: PrecisionOptions
     task: str = option(
         TASKS[0],
         section="prediction",
@@ -89,10 +58,34 @@ class EvalArguments:
         least=0,
         help="seed of --do_sample; draws also depend on --bs, the number of processes, and where a run was resumed",
     )
+    device: str | None = option(
+        None,
+        section="hardware and precision",
+        help="cpu, cuda, or cuda:N for GPU N, counted from 0; by default cuda if there is a GPU; under torchrun each "
+        "process takes its own GPU",
+    )
+    fp16: bool = option(False, help="half precision; needs a GPU")
+    bf16: bool = option(False, help="bfloat16 precision")
+    tf32: bool = option(False, help="fp32 with TF32 tensor cores in matrix products; needs a GPU")
+    int8: bool = option(False, help="weights and inputs of matrix products in 8 bits; needs the CPU")
     overwrite_output_dir: bool = option(
         False, section="output", help="replace the scores or the progress of another run in save_dir"
     )
     debug: bool = option(False, help="log more, such as the time of each article")
+
+    def __post_init__(self) -> None:
+        chosen = [f"--{name}" for name in PRECISIONS if getattr(self, name, False)]
+        if len(chosen) > 1:
+            raise InputError(f"{' and '.join(chosen)} exclude each other; give one precision")
+        if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise InputError(f"--device is {self.device!r}; allowed: cpu, cuda, or cuda:N such as cuda:1")
+        if self.device is not None and ":" in self.device and os.environ.get("LOCAL_WORLD_SIZE", "1") != "1":
+            raise InputError(f"--device is {self.device}, and torchrun started several processes; allowed: cuda, cpu")
+
+    @property
+    def precision(self) -> str:
+        """One of PRECISIONS."""
+        return next((name for name in PRECISIONS if getattr(self, name, False)), "fp32")
 
     def make_task(self) -> ScoredTask:
         """The task, with its options."""

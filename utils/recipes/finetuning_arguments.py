@@ -17,8 +17,6 @@ from utils.tasks import TASKS, options_of
 from utils.training.options import FINE_TUNING_RATE, LORA_RATE, SCRATCH_RATE, EpochOptions
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from utils.tasks.task import ScoredTask
 
 
@@ -74,7 +72,7 @@ class FinetuneArguments(TrainingArguments):
 
         return as_trained(task, self.model.model_name_or_path)
 
-    def resolved(self) -> tuple[Self, ScoredTask]:
+    def resolved(self) -> tuple[FinetuneArguments, ScoredTask]:
         args, task = super().resolved()
         data_dir = args.places.data_dir if in_store(args.places.data_dir) else task.place.data_dir
         return replace(args, places=replace(args.places, data_dir=data_dir)), task

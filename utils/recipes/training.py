@@ -60,18 +60,15 @@ def run(args: TrainingArguments) -> None:
         args, task = args.resolved()
         task = with_table_prepared(task)
         # All examples are read first: better refused now than after a download, or after hours of training.
-        splits, learned, scored = {}, None, None
-        if args.do_train:
-            splits = read_to_train(task, args.settings()["data_dir"])
-        if args.do_predict:
-            scored = read_to_score(task, args.scoring.type_path)
+        splits = read_to_train(task, args.settings()["data_dir"]) if args.do_train else {}
+        scored = read_to_score(task, args.scoring.type_path) if args.do_predict else None
+        if scored is not None:
             check_output("json_summary", args.scoring.json_summary, args.places.data_dir, args.model.model_name_or_path)
-        if args.do_train:
-            learned = task.learn({**splits, **dict([scored] if scored else [])})
-            args.check_metric(task.metrics_for(learned))
         logger.info("writing to %s", args.run.output_dir)
         set_up(args)
         if args.do_train:
+            learned = task.learn({**splits, **dict([scored] if scored else [])})
+            args.check_metric(task.metrics_for(learned))
             train(args, task, splits, learned, earlier_log)
         if scored is not None:
             score(args, task, *scored)
@@ -174,22 +171,19 @@ def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> No
     """Predict and score a split, with the best checkpoint of this run or, without training, the model that is named."""
     gc.collect()  # what training leaves: models, trainers and optimizers name each other
     torch.cuda.empty_cache()
-    output_dir = Path(local_path(args.run.output_dir))
-    model, device = args.model, "cuda" if args.hardware.gpus else "cpu"
+    output_dir, device = Path(local_path(args.run.output_dir)), "cuda" if args.hardware.gpus else "cpu"
+    places = args.model.model_name_or_path, args.model.config_path, args.model.tokenizer
+    resuming = "the same command"
     if args.do_train:
-        model_name, resuming = str(output_dir / EXPORT), options_to_resume(args.run.output_dir)
-        loaded = task.trained_model(model_name)
-    else:
-        model_name, resuming = model.model_name_or_path, "the same command"
-        loaded = task.trained_model(model_name, model.config_path, model.tokenizer)
-    if args.do_train and args.hardware.gpus:
-        device = f"cuda:{torch.cuda.current_device()}"  # which Lightning has chosen
+        places, resuming = (str(output_dir / EXPORT),), options_to_resume(args.run.output_dir)
+        if args.hardware.gpus:
+            device = f"cuda:{torch.cuda.current_device()}"  # which Lightning has chosen
     run = ScoringRun(
         save_dir=output_dir,
         split=split,
         task_name=args.task,
         data_dir=args.places.data_dir,
-        model_name=model_name,
+        model_name=places[0],
         precision=precision_name(args.hardware),
         batch_size=args.pred_batch_size or args.batches.eval_batch_size,
         batch_size_option="--eval_batch_size" if args.pred_batch_size is None else "--pred_batch_size",
@@ -197,6 +191,7 @@ def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> No
         seed=args.run.seed,
         overwrites=args.do_train or args.run.overwrite_output_dir,
     )
+    loaded = task.trained_model(*places)
     evaluate(run, task, loaded, raw, device_of(device, run.precision), args.settings(), resuming)
 
 

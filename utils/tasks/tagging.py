@@ -88,8 +88,7 @@ class Tagging(LabelTask):
             if file == Path(data_dir).expanduser():  # one for all splits
                 sentences = of_split(split, sentences, _text_of)
             sentences = choice.of(sentences, _text_of)
-            if self.is_labelled:
-                sentences = [replace(sentence, tags=self.named(sentence.name, sentence.tags)) for sentence in sentences]
+            sentences = [replace(sentence, tags=self.named(sentence.name, sentence.tags)) for sentence in sentences]
         check_split(sentences, data_dir, split, "sentences")
         return sentences
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from utils.data.columns import FromTraining, Record
 from utils.data.options import Place
 from utils.data.rows import rows_of, whole
 from utils.data.splits import WHOLE
-from utils.models.loading import LoadedModel
+from utils.models.loading import LoadedModel, Model
 from utils.models.options import DEFAULT_CONFIG, ModelOptions
 from utils.tasks.options import TOKEN, NoOptions
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from utils.data.shards import StreamedShards
 
 Scores = tuple[dict[str, Any], Mapping[str, Sequence[float] | np.ndarray]]  # of all together, and of each
-Model = TypeVar("Model", bound=PretrainedModel)
 
 
 @dataclass

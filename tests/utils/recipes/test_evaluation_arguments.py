@@ -60,8 +60,8 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     chosen: list[int] = []
 
     def device(*options: str) -> torch.device:
-        hardware = parse(*options).hardware
-        return device_of(hardware.device, hardware.precision)
+        args = parse(*options)
+        return device_of(args.device, args.precision)
 
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
