@@ -91,10 +91,12 @@ class BartTokenizer(PretrainedTokenizer):
         return cls(_pipeline(model))
 
     def without_prefix_space(self) -> BartTokenizer:
-        """A tokenizer that reads a text as if it followed another one."""
-        backend = Tokenizer.from_str(self.to_json())
-        backend.pre_tokenizer.add_prefix_space = False
-        return BartTokenizer(backend, self.model_max_length)
+        """A tokenizer that reads a text as if it followed another one; it is kept until tokens are added."""
+        if self._unspaced is None:  # to make one takes a tenth of a second
+            backend = Tokenizer.from_str(self.to_json())
+            backend.pre_tokenizer.add_prefix_space = False
+            self._unspaced = BartTokenizer(backend, self.model_max_length)
+        return self._unspaced
 
 
 def _pipeline(model: models.BPE) -> Tokenizer:
