@@ -28,7 +28,6 @@ logger = logging.getLogger("utils.corpora.make_shards")
 CONNECT_SECONDS = 5
 Tasks = Mapping[str, tuple[object, ...]]  # name -> arguments
 Numbers = dict[str, Any]  # what a task found
-Result = tuple[Numbers, dict[str, str]]  # with the digest of each file that it wrote
 
 
 @contextmanager
@@ -83,7 +82,7 @@ def cluster_of(options: MakeShardsOptions, scratch: Path | None) -> Iterator[Cli
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def store(function: Callable[..., StageResult], work: Work, *arguments: object) -> Result:
+def store(function: Callable[..., StageResult], work: Work, *arguments: object) -> tuple[Numbers, dict[str, str]]:
     """Call a function of a stage, and take a digest of each file that it wrote."""
     numbers, files = function(work, *arguments)
     return numbers, {str(path.relative_to(work.folder)): file_digest(path) for path in files}

@@ -61,8 +61,7 @@ class Corruption(Noise):
         flat, sizes = self._without_taken(keys, flat, begins, sizes)
         if self.options.rotate_ratio:
             flat = flat[self._rotated(keys, sizes)]
-        sources = np.split(flat, np.cumsum(sizes)[:-1])
-        return [Pair(source, target) for source, target in zip(sources, targets, strict=True)]
+        return list(map(Pair, np.split(flat, np.cumsum(sizes)[:-1]), targets))
 
     def _order(self, keys: np.ndarray, counts: np.ndarray) -> np.ndarray:
         """The sentences of all examples, with `<s>` and `</s>`, in their new order; counts (B,) are without these."""

@@ -57,8 +57,7 @@ class Masking(Noise):
         ends = np.cumsum(sizes)
         if self.of_pairs:
             labels[ends - sizes] = [row.label for row in rows]
-        both = zip(np.split(flat, ends[:-1]), np.split(labels, ends[:-1]), strict=True)
-        return [Pair(source, target) for source, target in both]
+        return list(map(Pair, np.split(flat, ends[:-1]), np.split(labels, ends[:-1])))
 
     def _chosen(self, keys: np.ndarray, flat: np.ndarray, sizes: np.ndarray) -> np.ndarray:
         """The places among the tokens (N,) of all examples that are chosen, in a rising order."""

@@ -108,10 +108,9 @@ class TrainStream(Dataset[list[Batch] | RunError]):
     is_padded: bool = False  # see `TrainOrder`
 
     def __post_init__(self) -> None:
+        options = self.options
         # Examples of an optimizer step on all processes, and optimizer steps of an epoch.
-        self.examples_per_step = (
-            self.options.train_batch_size * self.options.gradient_accumulation_steps * self.world_size
-        )
+        self.examples_per_step = options.train_batch_size * options.gradient_accumulation_steps * self.world_size
         self.steps_per_epoch = sum(-(-count // self.examples_per_step) for count in self.examples.counts)
         self.order: EpochOrder | None = None
 

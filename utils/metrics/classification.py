@@ -189,15 +189,12 @@ def _print_labels(files: FileOptions, references: Sequence[Value], systems: Sequ
 
     right = [*map(labels_of, references)]
     predicted = [[labels_of(row, is_joined=has_sets) for row in rows] for rows in systems]
-
-    def names_in(*systems: Sequence[Sequence[str]]) -> list[str]:
-        return in_order(chain.from_iterable(chain.from_iterable(systems)))
-
+    in_right, *in_systems = ({*chain.from_iterable(labels)} for labels in (right, *predicted))
     # A score of PREDICTIONS must not depend on OTHER, nor the measure on a predicted class that is never right.
-    classes = names_in(right) if len(names_in(right)) > 1 else names_in(right, predicted[0])
+    classes = in_order(in_right if len(in_right) > 1 else in_right | in_systems[0])
     is_binary = len(classes) == 2 and not has_sets
-    shown = list(dict.fromkeys([*classes, *names_in(right, predicted[0])]))
-    names = list(dict.fromkeys([*shown, *names_in(*predicted)]))
+    shown = list(dict.fromkeys([*classes, *in_order(in_right | in_systems[0])]))
+    names = list(dict.fromkeys([*shown, *in_order(chain.from_iterable(in_systems))]))
     goal = sets_of(right, names)
     counts = [counts_of(sets_of(labels, names), goal) for labels in predicted]
 

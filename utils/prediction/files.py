@@ -152,17 +152,17 @@ class RowsToPredict:
     def parquet(self) -> Iterator[pa.Table]:
         """The rows of Parquet files, at most AT_ONCE of them at a time, with types that fit all files."""
         import pyarrow as pa
-        from pyarrow.dataset import dataset
-        from pyarrow.parquet import read_schema
+        from pyarrow.parquet import ParquetFile, read_schema
 
         number = 0
         with opening(self.name):
             schema = pa.unify_schemas(map(read_schema, self.paths), promote_options="permissive")
-            for batch in dataset(list(self.paths), schema).to_batches(batch_size=AT_ONCE):
+            for batch in chain.from_iterable(ParquetFile(path).iter_batches(AT_ONCE) for path in self.paths):
                 begin, end = (min(max(row - number, 0), len(batch)) for row in self.block)
                 number += len(batch)
                 if begin < end:
-                    yield pa.Table.from_batches([batch[begin:end]], schema)
+                    tables = [schema.empty_table(), pa.Table.from_batches([batch[begin:end]])]
+                    yield pa.concat_tables(tables, promote_options="permissive")
 
     def records(self) -> Iterator[Record]:
         """The rows or lines, each named by its file and line."""

@@ -309,13 +309,8 @@ def test_directories_that_hold_no_shards(made: Path, tmp_path: Path) -> None:
     assert message(tmp_path / "none").startswith(f"--data_dir {tmp_path / 'none'}: no manifest.json there; ")
     manifest = made / "manifest.json"
     text = manifest.read_text()
-    for damaged in (
-        text[:100],
-        "[]",
-        "{}",
-        '{"format": 1}',
-        json.dumps({**json.loads(text), "splits": {"train": [1]}}),
-    ):
+    odd = json.dumps({**json.loads(text), "splits": {"train": [1]}})
+    for damaged in (text[:100], "[]", "{}", '{"format": 1}', odd):
         manifest.write_text(damaged)
         assert message(made).startswith(f"{manifest}: not a manifest of shards (")
     manifest.write_text(json.dumps({**json.loads(text), "format": 2}))
@@ -337,8 +332,6 @@ def test_shards_that_are_not_whole_are_named(made: Path) -> None:
         assert message(made).startswith(f"{shard}: the shard is missing, cut off or damaged (")
     pq.write_table(pq.read_table(made / "train" / "16-00000.parquet").slice(1), shard)
     assert message(made) == f"{shard}: the shard has 9 examples; manifest.json says 10"
-    pq.write_table(pq.read_table(made / "train" / "16-00000.parquet").drop_columns(["sentences"]), shard)
-    assert message(made) == f"{shard}: the shard lacks the column sentences; allowed: ids, sentences"
     shard.unlink()
     assert message(made).startswith(f"{shard}: the shard is missing, ")
 
