@@ -47,7 +47,7 @@ _NEUTRAL: dict[str, tuple[object, ...]] = dict.fromkeys(
 )
 _ANY = "use_cache verbose low_cpu_mem_usage safe_serialization use_fast use_safetensors trust_remote_code"
 _NEUTRAL |= dict.fromkeys(_ANY.split(), (None, 0, 1)) | {"weights_only": (None, True), "padding_side": (None, "right")}
-_NEUTRAL |= {"return_attention_mask": (None, True), "return_token_type_ids": (None,)}
+_NEUTRAL |= {"return_attention_mask": (None, True), "return_token_type_ids": (None,), "add_prefix_space": (None,)}
 
 
 def missing(owner: object, name: str) -> AttributeError:

@@ -178,6 +178,8 @@ class PretrainedTokenizer:
             InputError: texts that are no strings, or hold unpaired surrogates; options out of range or without effect;
                 tensors asked for texts of different lengths without padding.
         """
+        if others.get("add_prefix_space") is self.add_prefix_space:
+            del others["add_prefix_space"]
         if others:
             check_others(type(self).__name__, [*inspect.signature(self).parameters][:-1], others)
         for name, value in (("padding", padding), ("return_tensors", return_tensors), ("truncation", truncation)):

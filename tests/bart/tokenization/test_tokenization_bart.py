@@ -141,6 +141,7 @@ def test_a_file_of_weights_stands_for_its_folder(tokenizer: BartTokenizer, tmp_p
         ("a", {"max_length": 2, "truncation": True}, "max_length=2: give a whole number from 3"),
         ("a", {"max_length": 8, "truncation": False}, "max_length=8 needs truncation=True or padding='max_length'"),
         ("a", {"truncation": "only_first"}, "truncation='only_first': give one of"),
+        ("a", {"add_prefix_space": True}, "add_prefix_space, which is bool True; set it in tokenizer_config.json"),
         ("a", {"pad_to_multiple_of": 8}, "BartTokenizer got pad_to_multiple_of, which is int 8; give padding="),
         ("a", {"text_pair": "b", "truncation": True, "max_length": 3}, "max_length=3: give a whole number from 4"),
         ("a", {"text_pair": ["b"]}, "texts and text_pair must both be one text, or both lists"),
