@@ -78,7 +78,6 @@ class PretrainedTokenizer:
     add_prefix_space: bool = False
     bos_token: str | None = None
     eos_token: str | None = None
-    _unspaced: Any = None  # see `BartTokenizer.without_prefix_space`
     padding_side = truncation_side = property(lambda _: "right", _check_side)
 
     def __init__(self, backend: Tokenizer, model_max_length: int, *, source: str) -> None:
@@ -137,7 +136,7 @@ class PretrainedTokenizer:
         tokens = [new_tokens] if isinstance(new_tokens, (str, AddedToken)) else list(new_tokens)
         added = self._backend.add_special_tokens(tokens) if special_tokens else self._backend.add_tokens(tokens)
         self.vocab_size = self._backend.get_vocab_size(with_added_tokens=True)
-        self._unspaced = None
+        vars(self).pop("without_prefix_space", None)  # a copy, which lacks them
         return added
 
     # ---- Text to ids

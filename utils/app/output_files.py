@@ -91,13 +91,21 @@ def held(path: Path, message: str, *, waits: bool = False, stays: bool = True) -
             except OSError as error:
                 if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
                     raise
-            if os.fstat(file.fileno()).st_nlink:  # or its holder has removed it
+            if _is_at(path, file.fileno()):
                 try:
                     yield
                 finally:
                     if not stays:
                         path.unlink(missing_ok=True)
                 return
+
+
+def _is_at(path: Path, file: int) -> bool:
+    """True if the path still leads to the open file of this number; NFS keeps one that is removed, by another name."""
+    try:
+        return os.path.samefile(path, file)
+    except FileNotFoundError:
+        return False
 
 
 def write_whole(path: Path, text: str) -> None:

@@ -40,6 +40,14 @@ class _AboveLine(logging.Handler):
             console.print(Text(self.format(record)))
 
 
+class _File(WatchedFileHandler):
+    """Appends the log to a file, which a store may replace; nothing is written while its folder is gone."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with suppress(FileNotFoundError):
+            super().emit(record)
+
+
 def start_log(debug: bool = False, file: Path | None = None) -> None:
     """Send the first process's log to the terminal, and to a file if one is named; the others only warn."""
     # Imported here: processes that only compute ROUGE need not wait for it.
@@ -48,7 +56,7 @@ def start_log(debug: bool = False, file: Path | None = None) -> None:
 
     handlers: list[logging.Handler] = [_AboveLine() if console.is_terminal else logging.StreamHandler()]
     if file is not None and is_first():
-        handlers.append(WatchedFileHandler(file, encoding="utf-8", delay=True))  # a store may replace it
+        handlers.append(_File(file, encoding="utf-8", delay=True))
     usual = logging.INFO if is_first() else logging.WARNING
     level = logging.DEBUG if debug else usual
     logging.basicConfig(level=level, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S", handlers=handlers)

@@ -74,10 +74,11 @@ def table_in(folder: Path, split: str, suffixes: Sequence[str] = TABLES) -> Path
 
 def is_squad(file: Path) -> bool:
     """True for a .json file that begins as SQuAD's do; one of rows is a table."""
-    if file.suffix != ".json" or not file.is_file():
-        return False
-    with file.open("rb") as opened:
-        return b'"paragraphs"' in opened.read(1 << 16)
+    if file.suffix == ".json" and file.is_file():
+        with suppress(OSError), file.open("rb") as opened:  # who reads it says why it cannot be opened
+            beginning = opened.read(1 << 20)
+            return b'"paragraphs"' in beginning and b'"qas"' in beginning
+    return False
 
 
 def suffix_of(path: Path) -> str:

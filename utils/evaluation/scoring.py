@@ -100,10 +100,9 @@ def score_split(
     replaced = check_other_runs(run, record)
     lock, is_first = Path(f"{run.progress}.lock"), rank_and_world()[0] == 0
     with held(lock, f"save_dir {run.save_dir}: another run is at work there") if is_first else nullcontext():
-        predicted = predict_split(run, task, loaded, examples, settings)
-        if predicted is None:
+        predictions, speed = predict_split(run, task, loaded, examples, settings)
+        if not is_first:
             return None
-        predictions, speed = predicted
         speed["seconds"]["tokenise"] = tokenise
         scores, rows = score_predictions(task, loaded, raw, examples, predictions)
         extra = {"seed": run.seed} if samples(settings) else {}
@@ -158,8 +157,8 @@ def check_other_runs(run: ScoringRun, record: Mapping[str, Any]) -> set[str]:
 
 def predict_split(
     run: ScoringRun, task: ScoredTask, loaded: LoadedModel, examples: Examples, settings: Mapping[str, Any]
-) -> tuple[list[Prediction], dict[str, Any]] | None:
-    """The predictions of all processes and of an interrupted run, in order, and the speed; None but on rank 0."""
+) -> tuple[list[Prediction], dict[str, Any]]:
+    """The predictions of all processes and of an interrupted run, in order, and the speed."""
     rank, _ = rank_and_world()
     identity = run.identity(settings, examples) if rank == 0 else {}
     earlier: dict[int, Prediction] = {}
@@ -169,8 +168,8 @@ def predict_split(
                 earlier |= {number: Prediction(**entry) for number, entry in noted.values()}
         if earlier:
             logger.warning("%d of %d examples were predicted before", len(earlier), len(examples))
-    identity, finished = from_all((identity, set(earlier)))[0]
-    todo = [number for number in range(len(examples)) if number not in finished]
+    identity, earlier = from_all((identity, earlier))[0]
+    todo = [number for number in range(len(examples)) if number not in earlier]
     fitting = FittingSize(run.batch_size, run.batch_size_option)
     if samples(settings):
         torch.manual_seed(run.seed + rank)
@@ -178,8 +177,6 @@ def predict_split(
     with closing(Unfinished(run.progress / f"rank{rank}.jsonl", identity, ELSEWHERE, replaces=True)) as noted:
         share = predict_share(task, loaded, examples, todo, fitting, run.options.warmup_batches, noted)
     shares = from_all(share)
-    if rank > 0:
-        return None
     merged = dict(earlier)
     for share in shares:
         merged |= share.predicted

@@ -137,8 +137,9 @@ def _resumed(
     checkpoint: Path, options: NewModelOptions, config: ModelConfig, model_class: type[Model]
 ) -> LoadedModel[Model]:
     """The model and vocabulary of a training checkpoint; the config is what the options ask for."""
-    if options.distill is not None:
-        set_layers(config, len(options.kept_layers), options.shrunk_stacks)
+    if options.distill is not None:  # weights that `shrink` left
+        for name in options.shrunk_stacks:
+            setattr(config, config.depths[name], len(options.kept_layers))
     content = read_file(checkpoint)
     if not content.keys() >= CHECKPOINT_PARTS:
         raise InputError(f"--resume_from_checkpoint {checkpoint}: not a training checkpoint of this program")
@@ -170,13 +171,7 @@ def shrink(model: PretrainedModel, layers: Sequence[int], stacks: Sequence[str])
     for name in stacks:
         stack = getattr(model.network, name)
         stack.layers = nn.ModuleList([stack.layers[i] for i in layers])
-    set_layers(model.config, len(layers), stacks)
-
-
-def set_layers(config: ModelConfig, count: int, stacks: Sequence[str]) -> None:
-    """Make a config describe the model that `shrink` leaves."""
-    for name in stacks:
-        setattr(config, config.depths[name], count)
+        setattr(model.config, model.config.depths[name], len(layers))
 
 
 def adapted(model: Model, tokenizer: PretrainedTokenizer, options: NewModelOptions) -> LoadedModel[Model]:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import numpy as np
@@ -88,7 +87,6 @@ class HeadTask(Task[PretrainedModel]):
     EvalOptions = HeadEvalOptions
     of_tokens: ClassVar[tuple[str, ...]] = ("token_type_ids",)  # inputs that have a value for each token
     kept: ClassVar[tuple[str, ...]] = ("max_source_length",)  # options that the model's config keeps as fields
-    trained: Mapping[str, Any] = MappingProxyType({})  # the fields that a trained model's config keeps
 
     @property
     def is_labelled(self) -> bool:
@@ -104,9 +102,6 @@ class HeadTask(Task[PretrainedModel]):
         for name in self.kept:
             setattr(config, name, all_settings(self.options)[name])
         return config
-
-    def as_trained(self, config: ModelConfig) -> HeadTask:
-        return super().as_trained(config).with_parts(trained=config.extra)
 
     def initial_model(self, model: ModelOptions, learned: Labels | None, checkpoint: Path | None = None) -> LoadedModel:
         labels, columns = (learned.names, learned.columns) if learned else (None, ())

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 import numpy as np
@@ -187,6 +188,7 @@ class ScoredTask(TrainedTask[Model]):
     EvalOptions: ClassVar[type]
     prediction_name: ClassVar[str] = "prediction"  # of a prediction's text in `row`
     columns: Sequence[str] = ()  # of texts, and then of targets or tags, in training's tables, where a model tells them
+    trained: Mapping[str, Any] = MappingProxyType({})  # the fields that a trained model's config keeps
 
     def __init__(self, place: Place, options: Any = None, training: Any = None, evaluation: Any = None) -> None:
         super().__init__(place, options, training)
@@ -208,7 +210,7 @@ class ScoredTask(TrainedTask[Model]):
         of_table = () if isinstance(columns, Mapping) else columns
         if getattr(options, "max_source_length", 0) is None:
             options = replace(options, max_source_length=config.extra.get("max_source_length"))
-        return self.with_parts(columns=[*map(FromTraining, of_table)], options=options)
+        return self.with_parts(columns=[*map(FromTraining, of_table)], options=options, trained=config.extra)
 
     def match(self, raw: Any, split: str, loaded: LoadedModel[Model]) -> None:
         """Check that the model knows the labels in what is to be scored; they may get the names in it."""

@@ -101,6 +101,16 @@ def test_a_file_system_without_locks_stops_no_run(number: int, tmp_path: Path, m
         pass
 
 
+def test_a_lock_file_that_was_removed_on_nfs_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flock(*_: object) -> None:  # waits until its holder has removed it: NFS renames a file that others have open
+        if not (tmp_path / ".nfs1").exists():
+            (tmp_path / ".lock").rename(tmp_path / ".nfs1")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with held(tmp_path / ".lock", "a run is at work"):
+        assert (tmp_path / ".lock").exists()
+
+
 def _take_turns(folder: Path, overlaps: Any) -> None:
     """Hold a lock again and again; some locks go with their folder, as that of a finished `make_shards` does."""
     taken = 0

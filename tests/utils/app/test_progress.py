@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import logging
+import shutil
 import time
 from pathlib import Path
 
@@ -123,3 +124,15 @@ def test_the_log_stands_above_the_line_and_in_the_file(
     assert "step 1" not in shown and "step 2  loss 2.5\n" in shown
     lines = [line.partition("  ")[2] for line in (tmp_path / "log.txt").read_text().splitlines()]
     assert lines[1:] == ["step 1  loss 2.5", "step 2  loss 2.5"]
+
+
+def test_a_log_whose_folder_is_gone_ends_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir()
+    logger = log(monkeypatch, tmp_path / "run" / "log.txt")
+    logger.info("step 1")
+    shutil.rmtree(tmp_path / "run")
+    for text in ("step 2", "step 3"):
+        logger.info(text)
+    (tmp_path / "run").mkdir()
+    logger.info("step 4")
+    assert (tmp_path / "run" / "log.txt").read_text().endswith("step 4\n")

@@ -144,7 +144,7 @@ def test_pieces_that_a_vocabulary_lacks(task: str, tmp_path: Path, caplog: pytes
         AutoTokenizer.from_pretrained(tmp_path),
         ["he said " * 12 + "\u03c4\u03bf", "so \u03c4\u03bf", "who"],
     )
-    config = BertConfig(labels=["O", "X"])
+    config = BertConfig(labels=["O", "X"], problem_type="single_label_classification")
     run, loaded = find_task(task)(Place("")).as_trained(config), LoadedModel(SimpleNamespace(config=config), tokenizer)
     columns = ("question", "context") if task == "question_answering" else ("text",)
     raw = [run.given([Record("", {"text": text, "question": "who", "context": text})], columns) for text in texts]

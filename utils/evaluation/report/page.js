@@ -49,6 +49,7 @@ function arrange() {
   const { by, descending } = sorting;
   const values = by?.values ?? everyone;
   const sign = descending ? -1 : 1;
+  query = byId("search").value;
   const needle = query.toLowerCase();
   const holds = (i) => !needle || texts.some((text) => text.values[i].toLowerCase().includes(needle));
   // Articles without a value come last; equals keep the order of the file.
@@ -71,10 +72,7 @@ function sortBy(by) {
 
 function search() {
   clearTimeout(typing); // more may be typed
-  typing = setTimeout(() => {
-    query = byId("search").value;
-    arrange();
-  }, 150);
+  typing = setTimeout(arrange, 150);
 }
 
 /** Put a text of article i into an element, with its marks: [begin, end, kind] of characters. Marks may overlap. */
