@@ -26,7 +26,7 @@ from utils.app.errors import RunError
 from utils.app.machine import is_first_here
 from utils.data.batches import TokenPairs
 from utils.data.noise import Noise
-from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, ROWS, TOKENIZER, ShardRow
+from utils.data.shard_format import DENOISING, FORMAT, MANIFEST, MLM_NSP, ROWS, TOKENIZER, ShardRow
 from utils.data.tokenized import TokenizedTexts
 
 MAKE = "python -m utils.corpora.make_shards"
@@ -92,6 +92,9 @@ class Manifest:
         sizes = {footer.row_group(number).num_rows for number in range(footer.num_row_groups - 1)}
         if sizes - {shard.rows}:
             raise InputError(f"{path}: the shard has row groups of {min(sizes)} examples; {MANIFEST} says {shard.rows}")
+        columns = ["ids", "sentences", *(["label"] if self.task == MLM_NSP else ())]
+        if missing := {*columns} - set(footer.schema.to_arrow_schema().names):
+            raise InputError(f"{path}: the shard lacks the column {min(missing)}; allowed: {', '.join(columns)}")
 
     def check(self, tokenizer: PretrainedTokenizer, sequence_length: int | None = None) -> None:
         """Check that these shards are for a vocabulary and, where it is given, for a length."""

@@ -332,8 +332,14 @@ def test_shards_that_are_not_whole_are_named(made: Path) -> None:
         assert message(made).startswith(f"{shard}: the shard is missing, cut off or damaged (")
     pq.write_table(pq.read_table(made / "train" / "16-00000.parquet").slice(1), shard)
     assert message(made) == f"{shard}: the shard has 9 examples; manifest.json says 10"
+    pq.write_table(pq.read_table(made / "train" / "16-00000.parquet").drop_columns(["sentences"]), shard)
+    assert message(made) == f"{shard}: the shard lacks the column sentences; allowed: ids, sentences"
     shard.unlink()
     assert message(made).startswith(f"{shard}: the shard is missing, ")
+    shard.write_bytes(whole)
+    manifest = made / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "task": "mlm_nsp"}))
+    assert message(made).endswith(": the shard lacks the column label; allowed: ids, sentences, label")
 
 
 def test_shards_whose_row_groups_are_not_those_of_the_manifest(made: Path) -> None:
