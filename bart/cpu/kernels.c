@@ -4,8 +4,8 @@
 //
 // Shapes: B articles, H heads, K queries of an article (its beams, or positions), L keys, Dh head width; N rows.
 // This is plain C, whose inner loops the compiler vectorises. The slowest parts also have code for some processors:
-// products for AMX, for AVX-512 with VNNI and for AVX2; attention with heads of 64, which all published BART models have, and
-// of 32, for AVX-512 and AVX2. -DBART_PLAIN leaves that code out.
+// products for AMX, for AVX-512 with VNNI and for AVX2; attention with heads of 64, which all published BART models
+// have, and of 32, for AVX-512 and AVX2. -DBART_PLAIN leaves that code out.
 //
 // compiling.py reads the signatures behind EXPORT. These functions return 0, or 1 if there is no memory. In their
 // arguments a kind is FP32, BF16 or CODES, and strides count elements.
@@ -1144,6 +1144,7 @@ EXPORT int multiply_fp32(const float *input, const float *weights, const float *
                          int64_t rows, int64_t width, int64_t outs, int threads)
 {
     enum { ROWS = 96, INPUTS = 384 };  // the weights of so many inputs stay in the first cache for all of these rows
+    if (rows == 0) return 0;
     int64_t chunks = (rows + ROWS - 1) / ROWS, chunk = round_up((rows + chunks - 1) / chunks, AT_ONCE);  // of like size
 #pragma omp parallel for collapse(2) num_threads(threads) if (rows * width * outs > 8 * SMALL)
     for (int64_t first = 0; first < rows; first += chunk)
@@ -1313,9 +1314,9 @@ EXPORT int multiply(const void *input, int kind, const int8_t *weights, const fl
     int64_t stride = round_up(width, 4), panels = (outs + PANEL - 1) / PANEL;
     int64_t chunk = ROWS_AT_ONCE / stride / TILE_ROWS * TILE_ROWS;
     chunk = chunk < TILE_ROWS ? TILE_ROWS : least(chunk, rows);
-    float *peak = allocate(round_up(chunk, TILE_ROWS) * (sizeof *peak + stride));
-    if (peak == NULL) return 1;
-    uint8_t *codes = (uint8_t *)(peak + chunk);
+    uint8_t *codes = allocate(round_up(chunk, TILE_ROWS) * (sizeof(float) + stride));  // first: tiles are read by lines
+    if (codes == NULL) return 1;
+    float *peak = (float *)(codes + round_up(chunk, TILE_ROWS) * stride);
 #pragma omp parallel num_threads(threads) if (rows * width * outs > 8 * SMALL)
     for (int64_t first = 0; first < rows; first += chunk) {
         int64_t count = least(rows - first, chunk);
@@ -1335,7 +1336,7 @@ EXPORT int multiply(const void *input, int kind, const int8_t *weights, const fl
         }
         end_tiles();
     }
-    free(peak);
+    free(codes);
     return 0;
 }
 #endif

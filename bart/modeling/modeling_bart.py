@@ -55,7 +55,7 @@ def shift_tokens_right(labels: Any, pad_token_id: int, decoder_start_token_id: i
     if isinstance(labels, Rows):
         shifted = labels.ids.roll(1, dims=1).masked_fill(labels.positions == 0, decoder_start_token_id)
     else:
-        shifted = F.pad(labels, (1, -1), value=decoder_start_token_id)
+        shifted = F.pad(labels, (1, 0), value=decoder_start_token_id)[:, :-1]
     shifted = shifted.masked_fill(shifted == IGNORE_INDEX, pad_token_id)
     return replace(labels, ids=shifted) if isinstance(labels, Rows) else shifted
 

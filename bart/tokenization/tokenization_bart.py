@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ class BartTokenizer(PretrainedTokenizer):
         model = models.BPE(vocab=vocabulary | {"<mask>": len(vocabulary)}, merges=merges)
         return cls(_pipeline(model))
 
+    @cached_property
     def without_prefix_space(self) -> BartTokenizer:
         """A tokenizer that reads a text as if it followed another one."""
         backend = Tokenizer.from_str(self.to_json())

@@ -136,6 +136,7 @@ class PretrainedTokenizer:
         tokens = [new_tokens] if isinstance(new_tokens, (str, AddedToken)) else list(new_tokens)
         added = self._backend.add_special_tokens(tokens) if special_tokens else self._backend.add_tokens(tokens)
         self.vocab_size = self._backend.get_vocab_size(with_added_tokens=True)
+        vars(self).pop("without_prefix_space", None)  # a copy, which lacks them
         return added
 
     # ---- Text to ids

@@ -177,7 +177,8 @@ def shrink(model: PretrainedModel, layers: Sequence[int], stacks: Sequence[str])
 def adapted(model: Model, tokenizer: PretrainedTokenizer, options: NewModelOptions) -> LoadedModel[Model]:
     """The model with frozen parts and adapters, which keeps and computes activations as the options say."""
     fit_vocabulary(model, tokenizer)
-    network, stacks, table = model.network, model.stacks, model.get_input_embeddings()
+    network, table = model.network, model.get_input_embeddings()
+    stacks = [getattr(network, name) for name in model.config.depths]  # a source encoder's positions are always trained
     if options.freeze_embeds:
         for embeddings in (table, *(stack.embed_positions for stack in stacks)):
             embeddings.requires_grad_(False)

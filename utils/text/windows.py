@@ -32,7 +32,7 @@ def split_text(text: str, tokenizer: BartTokenizer, max_length: int) -> list[lis
             for part in ([unit] if len(ids) <= room else _split_long(unit, math.ceil(len(ids) / room)))
         ]
     # The ids of a unit depend on what comes before it: nothing at the start of a window, otherwise its white space.
-    later = tokenizer.without_prefix_space() if tokenizer.add_prefix_space else tokenizer
+    later = tokenizer.without_prefix_space if tokenizer.add_prefix_space else tokenizer
     following = later(units, add_special_tokens=False)["input_ids"]
     lengths = [(len(first), len(later)) for first, later in zip(opening, following, strict=True)]
     fewest = len(_fill(lengths, room))

@@ -52,6 +52,7 @@ def test_multiply_fp32(compiled: Kernels, rows: int, inputs: int, outputs: int) 
     active = compiled.multiply_fp32(states, packed, "gelu")
     assert ((active.double() - F.gelu(result.double())).abs() <= gelu_error(result.double())).all()
     assert torch.equal(compiled.multiply_fp32(states, packed, "relu"), result.relu())
+    assert compiled.multiply_fp32(states[:0], packed).shape == (0, outputs)
     for row in {0, rows // 2, rows - 1}:
         one = slice(row, row + 1)
         assert torch.equal(compiled.multiply_fp32(states[one], packed), result[one])

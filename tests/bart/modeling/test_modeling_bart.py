@@ -119,6 +119,7 @@ def test_inputs_that_do_not_fit_are_named(inputs: dict[str, object], message: st
     with pytest.raises(InputError, match=message) as error:
         tiny()(**inputs)
     assert "\n" not in str(error.value)
+    assert tiny()(SOME, labels=SOME[:, :0]).logits.shape[:2] == (2, 0)  # which fits
 
 
 def test_operations_of_a_training_step_are_those_that_torch_counts() -> None:

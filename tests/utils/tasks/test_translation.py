@@ -81,6 +81,9 @@ def test_two_stages(
     parts_of = translate("parts", first, "--translation_stage", 2, "--resume_from_checkpoint", "last")
     assert same(weights(parts_of), weights(second))
     assert "source_tokenizer_json" in checkpoint_of(second)
+    frozen = BartForConditionalGeneration.from_pretrained(translate("frozen", first, "--freeze_embeds")).state_dict()
+    positions = {name: torch.equal(frozen[name], after[name]) for name in frozen if "embed_positions" in name}
+    assert [*positions.values()] == [".embed_tokens." not in name for name in positions]  # those of sources move
 
     given = [str(second), str(base / "export/config.json"), str(tmp_path / "data"), str(tmp_path / "scores")]
     for precision in ((), ("--bf16",)):

@@ -105,3 +105,8 @@ def test_a_prefix_space_opens_a_window_and_is_nowhere_else(tmp_path: Path) -> No
             assert all(part.startswith(" ") and part[1:] in text for part in parts)
             assert "".join("".join(parts).split()) == text.replace(" ", "")
             assert windows == vocabulary([part[1:] for part in parts])["input_ids"]
+    # A copy of the tokenizer takes a second, and is made once for all texts, but anew where it lacks tokens.
+    later = vocabulary.without_prefix_space
+    assert vocabulary.without_prefix_space is later
+    vocabulary.add_tokens("<new>")
+    assert (len(later), len(vocabulary.without_prefix_space)) == (len(vocabulary) - 1, len(vocabulary))
