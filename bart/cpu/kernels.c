@@ -1200,8 +1200,8 @@ INLINE void begin_tiles(void) { _tile_loadconfig(&TILES); }
 INLINE void end_tiles(void) { _tile_release(); }
 
 // Adds the products of the first inputs, whole tiles of them, to the sums of 16 rows, or of 32 if rows > 16. Codes
-// have so many rows, whatever the last ones hold. Returns the number of quads that are done. Tiles 0 to 3 are sums, 4 and 5 codes, 6 and 7
-// weights.
+// have so many rows, whatever the last ones hold. Returns the number of quads that are done. Tiles 0 to 3 are sums,
+// 4 and 5 codes, 6 and 7 weights.
 INLINE int64_t add_tiles(int rows, const uint8_t *codes, int64_t stride, const int8_t *weights, const int8_t *next,
                          int64_t next_step, integers sums[][2])
 {
