@@ -43,7 +43,7 @@ train_and_score() { # task, split
     run "${words[@]}" ${options[@]+"${options[@]}"}
 }
 
-# Score a model that was trained before on NUM_GPU GPUs, in the array `precision`; the options are run_eval.py's.
+# Score a model on NUM_GPU GPUs, with the options of the array `precision`; further options are run_eval.py's.
 score() { # model, folder for the scores, options
     local launch=(python) device=cuda available
     require_numbers 0 NUM_GPU

@@ -1088,7 +1088,7 @@ EXPORT int log_softmax(const void *logits, int kind, float *scores, int64_t rows
 // Whether a sum comes before another: NaN before all numbers, and the first of equal ones.
 INLINE int precedes(float a, float b) { return a > b || (a != a && b == b); }
 
-// The greatest `count` of scores (B, K, V) + bases (B, K) of each article, in descending order, and their places in K*V.
+// The greatest `count` of scores (B, K, V) + bases (B, K) of each article, in descending order; their places in K*V.
 EXPORT int top_sums(const float *scores, const float *bases, float *sums, int64_t *places, int64_t articles,
                     int64_t beams, int64_t width, int64_t count, int threads)
 {
@@ -1170,8 +1170,8 @@ struct panel {
     const int32_t *offset;  // what 128 too much in all codes of a row adds to a sum
 };
 
-// sums + the products of quads of codes and weights. With intrinsics, GCC 12 copies the sums to other registers and back
-// in every round.
+// sums + the products of quads of codes and weights. With intrinsics, GCC 12 copies the sums to other registers and
+// back in every round.
 INLINE void add_products(integers *sums, integers codes, integers weights)
 {
 #ifdef INT8_DOT
@@ -1195,13 +1195,13 @@ EXPORT int ask_for(int feature)
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, feature) != 0;
 }
 
-// Each thread begins and ends the use of tiles, which go lost between.
+// Each thread configures its own tiles, and releases them after use.
 INLINE void begin_tiles(void) { _tile_loadconfig(&TILES); }
 INLINE void end_tiles(void) { _tile_release(); }
 
-// Adds the products of the first inputs, whole tiles of them, to the sums of 16 rows, or of 32 if rows > 16. Rows behind
-// the last one are read, too. Returns the number of quads that are done. Tiles 0 to 3 are sums, 4 and 5 codes, 6 and 7
-// weights.
+// Adds the products of the first inputs, whole tiles of them, to the sums of 16 rows, or of 32 if rows > 16. Codes
+// have so many rows, whatever the last ones hold. Returns the number of quads that are done. Tiles 0 to 3 are sums,
+// 4 and 5 codes, 6 and 7 weights.
 INLINE int64_t add_tiles(int rows, const uint8_t *codes, int64_t stride, const int8_t *weights, const int8_t *next,
                          int64_t next_step, integers sums[][2])
 {
@@ -1314,7 +1314,7 @@ EXPORT int multiply(const void *input, int kind, const int8_t *weights, const fl
     int64_t stride = round_up(width, 4), panels = (outs + PANEL - 1) / PANEL;
     int64_t chunk = ROWS_AT_ONCE / stride / TILE_ROWS * TILE_ROWS;
     chunk = chunk < TILE_ROWS ? TILE_ROWS : least(chunk, rows);
-    uint8_t *codes = allocate(round_up(chunk, TILE_ROWS) * (sizeof(float) + stride));  // first: tiles are read by lines
+    uint8_t *codes = allocate(round_up(chunk, TILE_ROWS) * (sizeof(float) + stride));  // on cache lines, as tiles want
     if (codes == NULL) return 1;
     float *peak = (float *)(codes + round_up(chunk, TILE_ROWS) * stride);
 #pragma omp parallel num_threads(threads) if (rows * width * outs > 8 * SMALL)

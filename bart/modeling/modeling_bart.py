@@ -9,7 +9,7 @@ import copy
 import logging
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,7 @@ from bart.tokenization.tokenization_bart import BartTokenizer
 logger = logging.getLogger(__name__)
 # Source tokens encoded at once on a CPU: their activations stay in its cache.
 TOKENS_AT_ONCE = 1024
+Ids = TypeVar("Ids", Tensor, Rows)
 
 
 def training_operations(config: BartConfig, source_length: int, target_length: int, freeze_embeds: bool = False) -> int:
@@ -50,7 +51,7 @@ def training_operations(config: BartConfig, source_length: int, target_length: i
     return 3 * 2 * forward - freeze_embeds * 2 * t * width * c.vocab_size
 
 
-def shift_tokens_right(labels: Any, pad_token_id: int, decoder_start_token_id: int) -> Any:
+def shift_tokens_right(labels: Ids, pad_token_id: int, decoder_start_token_id: int) -> Ids:
     """Decoder input for teacher forcing: labels (B, T), or rows, moved one place right behind the start token."""
     if isinstance(labels, Rows):
         shifted = labels.ids.roll(1, dims=1).masked_fill(labels.positions == 0, decoder_start_token_id)

@@ -60,8 +60,8 @@ def options_to_resume(output_dir: str) -> str:
     return f"--resume_from_checkpoint {LAST} --output_dir {shlex.quote(output_dir)}"
 
 
-def check_free(output_dir: str, folder: Path, resume_from: str | None, overwrite: bool) -> None:
-    """Raise InputError where a new run would mix with an old one in its folder, or remove the checkpoint to resume."""
+def check_free(output_dir: str, folder: Path, resume_from: str | None, weights: str | None, overwrite: bool) -> None:
+    """Raise InputError where a new run would mix with an old one in its folder, or remove what it is to start from."""
     place = Path(resume_from or "").resolve()
     resumes = resume_from == LAST or (resume_from is not None and Path(output_dir).resolve() in (place, place.parent))
     if resumes and overwrite:
@@ -69,7 +69,13 @@ def check_free(output_dir: str, folder: Path, resume_from: str | None, overwrite
             f"--overwrite_output_dir would remove the checkpoint of --resume_from_checkpoint {resume_from} in "
             f"--output_dir {output_dir}: give one of them"
         )
-    files = sorted(path.name for pattern in (*TRAINED, *scored(*REPORT_ORDER)) for path in folder.glob(pattern))
+    paths = [path for pattern in (*TRAINED, *scored(*REPORT_ORDER)) for path in folder.glob(pattern)]
+    files, start = sorted(path.name for path in paths), Path(weights or "").resolve()
+    if weights and overwrite and {path.resolve() for path in paths} & {start, *start.parents, *start.glob("*")}:
+        raise InputError(
+            f"--overwrite_output_dir would remove {weights}, whose weights the run starts from, in --output_dir "
+            f"{output_dir}: name another folder"
+        )
     if files and not (resumes or overwrite):
         more = f" and {len(files) - 3} more" if len(files) > 3 else ""
         raise InputError(

@@ -52,7 +52,7 @@ class FinetuneArguments(TrainingArguments):
             if value != field.default and not self.do_predict:
                 raise InputError(f"--{field.name} is {value}; it needs --do_predict, which is not given")
         rank, scratch = self.model.lora_rank, self.model.model_name_or_path if self.model.is_scratch else None
-        for name, value in {"lora_rank": rank, "model_name_or_path": scratch}.items():
+        for name, value in {"lora_rank": rank, "distill": self.model.distill, "model_name_or_path": scratch}.items():
             if value is not None and not self.do_train:
                 raise InputError(f"--{name} is {value}; it needs --do_train, which is not given")
         of_weights = FINE_TUNING_RATE if rank is None else LORA_RATE

@@ -88,8 +88,8 @@ def run_folder(args: TrainingArguments) -> Iterator[int]:
         try:
             fetch(args.run.output_dir, may_be_missing=True)
             if args.do_train and is_first():
-                resumed = args.run.resume_from_checkpoint
-                check_free(args.run.output_dir, folder, resumed, args.run.overwrite_output_dir)
+                resumed, weights = args.run.resume_from_checkpoint, args.model.model_name_or_path
+                check_free(args.run.output_dir, folder, resumed, weights, args.run.overwrite_output_dir)
             earlier_log = log.stat().st_size if log.exists() else 0
             yield earlier_log
         except RunError as error:  # the terminal gets it from the command

@@ -29,8 +29,7 @@ class Denoising(Pretraining[BartForConditionalGeneration]):
     def config(self, model: NewModelOptions) -> BartConfig:
         config, pre_ln = super().config(model), self.options.pre_ln
         if pre_ln is None:
-            stored = None if model.is_scratch else stored_configs(model.model_name_or_path, [BartConfig])[0]
-            pre_ln = stored is None or stored.pre_ln
+            pre_ln = model.is_scratch or (stored_configs(model.model_name_or_path, [BartConfig])[0] or config).pre_ln
         config.pre_ln = pre_ln
         return config
 

@@ -18,7 +18,7 @@ def test_what_tasks_write_is_a_run_and_goes_with_it(tmp_path: Path) -> None:
     for name in {*submissions, *answers}:
         (tmp_path / name).write_text("")
         with pytest.raises(InputError, match=f"holds a run .{name}"):
-            check_free(str(tmp_path), tmp_path, None, overwrite=False)
+            check_free(str(tmp_path), tmp_path, None, None, overwrite=False)
         (tmp_path / "train.tsv").write_text("a user's")
         remove_run(tmp_path, 0)
         assert [path.name for path in tmp_path.iterdir()] == ["train.tsv"]

@@ -101,6 +101,7 @@ def test_a_distilled_run_resumes(argv: list[str], tmp_path: Path) -> None:
     [
         (["--layers", "0-3", "--do_encoder", "--do_decoder"], "--layers is 0-3; the decoder has 3 layers.*0 to 2"),
         (["--layers", "2-1", "--do_encoder"], "--layers is '2-1'.*rising"),
+        (["--layers", "0", "--do_encoder", "--no_do_train", "--do_predict"], "--distill is sft; it needs --do_train"),
     ],
 )
 def test_layers_that_are_not_there(options: list[str], message: str, argv: list[str], tmp_path: Path) -> None:

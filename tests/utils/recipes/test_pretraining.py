@@ -82,6 +82,9 @@ def test_two_phases(pretrain: Train, tiny: list[str], tmp_path: Path) -> None:
     # The same command does not start anew what it did; `last` goes on.
     with pytest.raises(InputError, match="holds a run"):
         pretrain("second", *longer, *weights_only)
+    for place in (second, second / "last.ckpt", second / "export"):
+        with pytest.raises(InputError, match=f"--overwrite_output_dir would remove {place}, whose weights"):
+            pretrain("second", *longer, "--overwrite_output_dir", *weights_only[:1], place, *weights_only[2:])
     pretrain("second", *longer, "--max_steps", 6, "--resume_from_checkpoint", "last")
     assert checkpoint_of(second)["global_step"] == 6
     ids = AutoTokenizer.from_pretrained(second / "export")("the dog sat", return_tensors="pt")["input_ids"]
@@ -225,7 +228,7 @@ NVIDIAS = """--config_path --data_dir --output_dir --max_source_length --train_b
 --activation_checkpointing --strategy --wandb_project""".split()
 
 
-def test_options(capsys: pytest.CaptureFixture[str], tiny: list[str]) -> None:
+def test_options(capsys: pytest.CaptureFixture[str], tiny: list[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit):
         parse("--help")
     words = capsys.readouterr().out.replace(",", " ").split()
@@ -242,6 +245,11 @@ def test_options(capsys: pytest.CaptureFixture[str], tiny: list[str]) -> None:
         assert parse(*tiny[:2], "--max_steps", 7, *given).optimisation.learning_rate == rate
     args = parse(*tiny, "--max_steps", 7, "--no_pre_ln")
     assert not args.make_task().config(args.model).pre_ln
+    torch.save({"model": {}}, tmp_path / "model.pt")  # weights without a config are as --config_path says
+    args = parse(*tiny, "--max_steps", 7, "--model_name_or_path", tmp_path / "model.pt")
+    for pre_ln in (False, True):
+        smaller_config(tmp_path, pre_ln=pre_ln)
+        assert args.make_task().config(args.model).pre_ln is pre_ln
 
 
 def cut_off(folder: Path) -> None:
