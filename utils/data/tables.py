@@ -39,7 +39,7 @@ def read_records(
         column = column or text_column(record.values)
         return one_line(str(value_in(record.values, column)))
 
-    rows = _rows_in(data_dir, split, choice.tables)
+    rows = whole(_rows_in(data_dir, split, choice.tables))
     if Path(data_dir).expanduser().is_file():
         rows = of_split(split, rows, text_of)
     records = choice.of(rows, text_of)
@@ -63,7 +63,7 @@ def _rows_in(data_dir: str, split: str, tables: TableOptions) -> Iterator[Record
     path = Path(data_dir).expanduser()
     table = path if path.is_file() and suffix_of(path) in TABLES else table_in(path, split)
     if table is not None:
-        return whole(rows_of(table, tables))
+        return rows_of(table, tables)
     holds = f"a data directory holds {{{','.join(SPLITS)}}}{{{','.join(TABLES)}}}, in tagging also {','.join(CONLL)}"
     if path.is_file():
         check_is_text(path)
@@ -125,8 +125,10 @@ def read_sources(data_dir: str, split: str, choice: Choice = EVERY, source_field
     """Read documents without summaries, those that are chosen; a file of them, which has no splits, is read whole."""
     path = Path(data_dir).expanduser()
     lines = path / f"{split}.source" if path.is_dir() else path
-    if lines.is_file() and suffix_of(lines) not in TABLES:
+    if lines.exists() and suffix_of(lines) not in TABLES:  # a file or a pipe
         return choice.of(iter_lines(lines), str)
+    if path.is_dir() and table_in(path, split) is None:
+        raise MissingSplit(f"{lines}: no such file, and no table of the {split} split beside it")
     records = list(_rows_in(data_dir, split, choice.tables))
     check_split(records, data_dir, WHOLE, "rows")
     columns = columns_of_pairs(records[0].values, (source_field,), data_dir)

@@ -37,6 +37,8 @@ def test_layouts(layout: str, tmp_path: Path) -> None:
     first, second = read(tmp_path, squad([CAT], [DOG, CAT], layout=layout))
     assert (first.answers, first.starts, first.context) == (("cat",), (2,), CONTEXT)
     assert (second.answers, second.starts) == (("dog", "cat"), (12, 2))
+    long = squad([CAT], layout=layout).replace(CONTEXT, f"{CONTEXT} " * 100_000)
+    assert read(tmp_path, long)[0].answers == ("cat",)
 
 
 def test_misplaced_answers_are_counted_and_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -155,6 +156,13 @@ def test_sources_without_targets_lie_in_files_of_many_kinds(tmp_path: Path) -> N
     assert read_sources(f"{tmp_path}/a.csv", "test", EVERY, "body") == [f"not {line}" for line in SOURCES]
     (tmp_path / "b.jsonl").write_text('{"article": "A cat."}\n{"article": " "}\n')
     assert read_sources(f"{tmp_path}/b.jsonl", "test", Choice(tables=InputOptions(skip_blank=True))) == ["A cat."]
+    (tmp_path / "ragged.csv").write_text("article,highlights\na,b\nc\n")
+    assert read_sources(f"{tmp_path}/ragged.csv", "test") == ["a", "c"]  # only documents are read
+    read, write = os.pipe()
+    os.write(write, b"A cat.\n")
+    os.close(write)
+    assert read_sources(f"/dev/fd/{read}", "test") == ["A cat."]
+    os.close(read)
     (tmp_path / "c.jsonl").write_text('{"body": "A cat."}\n')
     (tmp_path / "d.jsonl").write_text("\n")
     for name, message in (
@@ -167,3 +175,5 @@ def test_sources_without_targets_lie_in_files_of_many_kinds(tmp_path: Path) -> N
     ):
         with pytest.raises(InputError, match=message):
             read_sources(f"{tmp_path}/{name}", "test")
+    with pytest.raises(InputError, match="/val.source: no such file, and no table of the val split beside it"):
+        read_sources(str(tmp_path), "val")
