@@ -87,7 +87,7 @@ def test_half_a_surrogate_pair_is_named_by_file_and_line(name: str, tmp_path: Pa
     with pytest.raises(InputError, match=rf"{name}:2: unpaired surrogate '\\ude00'; allowed: characters"):
         read_records(str(tmp_path / name), WHOLE, min)
     (tmp_path / name).write_text(whole + '{"text": "\\ud83d"}\n')
-    with pytest.raises(InputError, match=rf"{name}:2: unpaired surrogate .*; allowed: characters"):
+    with pytest.raises(InputError, match=rf"{name}:2: unpaired surrogate; allowed: a text"):
         read_sources(str(tmp_path / name), "")
 
 
