@@ -1282,7 +1282,7 @@ static void multiply_panel(const uint8_t *codes, int64_t stride, const float *pe
     const int8_t *next = panel.weights + (has_next ? PANEL * stride : 0);
     float tile[TILE_ROWS][PANEL];
 #ifdef AMX
-    tile_rows = TILE_ROWS;  // fewer take as long
+    tile_rows = TILE_ROWS;  // a part of 16 rows takes as long as all of them
 #endif
     for (int64_t rest = rows; rest > 0; rest -= tile_rows) {
         int64_t here = least(rest, tile_rows);

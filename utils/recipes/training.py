@@ -172,10 +172,10 @@ def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> No
     gc.collect()  # what training leaves: models, trainers and optimizers name each other
     torch.cuda.empty_cache()
     output_dir, device = Path(local_path(args.run.output_dir)), "cuda" if args.hardware.gpus else "cpu"
-    places = args.model.model_name_or_path, args.model.config_path, args.model.tokenizer
+    named = args.model.model_name_or_path, args.model.config_path, args.model.tokenizer
     resuming = "the same command"
     if args.do_train:
-        places, resuming = (str(output_dir / EXPORT),), options_to_resume(args.run.output_dir)
+        named, resuming = (str(output_dir / EXPORT),), options_to_resume(args.run.output_dir)
         if args.hardware.gpus:
             device = f"cuda:{torch.cuda.current_device()}"  # which Lightning has chosen
     run = ScoringRun(
@@ -183,7 +183,7 @@ def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> No
         split=split,
         task_name=args.task,
         data_dir=args.places.data_dir,
-        model_name=places[0],
+        model_name=named[0],
         precision=precision_name(args.hardware),
         batch_size=args.pred_batch_size or args.batches.eval_batch_size,
         batch_size_option="--eval_batch_size" if args.pred_batch_size is None else "--pred_batch_size",
@@ -191,7 +191,7 @@ def score(args: FinetuneArguments, task: ScoredTask, split: str, raw: Any) -> No
         seed=args.run.seed,
         overwrites=args.do_train or args.run.overwrite_output_dir,
     )
-    loaded = task.trained_model(*places)
+    loaded = task.trained_model(*named)
     evaluate(run, task, loaded, raw, device_of(device, run.precision), args.settings(), resuming)
 
 

@@ -1,4 +1,4 @@
-"""What ends a run early: values that are not finite, gradients that overflow."""
+"""Checks of each step that end a run: of values that are not finite, and of gradients that overflow."""
 
 from __future__ import annotations
 
